@@ -132,9 +132,10 @@ def scorecards(
     several = len({setting.codes for setting in settings}) > 1
     for (machine, cell, codes), here in settings.items():
         asked = asked_of(cell)
-        claims = _evaluate(asked.claims, here, asked.run, other)
+        precision = _low_precision(here)
+        claims = tuple(_evaluated(claim.of(precision), here, asked.run, other) for claim in asked.claims)
         environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
-        low = _low_precision(here) if any(claim.asks_low for claim in asked.claims) else None
+        low = precision if any(claim.asks_low for claim in asked.claims) else None
         commands = _commands(claims, asked.run)
         named = codes if several else ()
         cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, commands, low, named))
@@ -172,11 +173,6 @@ def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int]
     return {setting: cells for setting, cells in settings.items() if setting in fewest.values()}
 
 
-def _evaluate(claims: Sequence[Claim], cells: _Cells, run: str, other: OtherSource) -> tuple[Evaluated, ...]:
-    low = _low_precision(cells)
-    return tuple(_evaluated(claim.of(low), cells, run, other) for claim in claims)
-
-
 def _low_precision(cells: _Cells) -> str:
     """The low precision that the machine computes in: the first that was measured and not emulated; without one, the
     talk's, whose claims then say what is missing."""
@@ -185,13 +181,9 @@ def _low_precision(cells: _Cells) -> str:
 
 
 def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Evaluated:
-    if claim.relation in COMPARISONS:
-        judge = _compared
-    elif claim.relation in RUNS:
-        judge = _ran
-    elif claim.relation in BOUNDS:
-        judge = _bound
-    else:
+    judges = ((COMPARISONS, _compared), (RUNS, _ran), (BOUNDS, _bound))
+    judge = next((judge for relations, judge in judges if claim.relation in relations), None)
+    if judge is None:
         return _from_other_source(claim, cells, other)
     at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
     return Evaluated(claim, _together(claim, at), at, command=_command(run, [m for one in at for m in one.missing]))
@@ -336,13 +328,9 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
     if not by_trials:
         return replace(at, why=TAKE_ENOUGH)
     more = _more_trials(claim, ratio, one, other)
-    return replace(at, more_trials=more, why=_more_says(more))
-
-
-def _more_says(more: int | None) -> str:
     if more is None:
-        return "at the limit: no number of trials would decide"
-    return f"about {more} more trial{'' if more == 1 else 's'} a side would decide"
+        return replace(at, why="at the limit: no number of trials would decide")
+    return replace(at, more_trials=more, why=f"about {more} more trial{'s' * (more != 1)} a side would decide")
 
 
 def _outcome(claim: Claim, ratio: Interval) -> Outcome:

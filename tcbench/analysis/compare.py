@@ -16,7 +16,7 @@ from typing import Literal
 from tcbench.analysis import comparability, noise, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.stats import Interval, images_per_s
-from tcbench.analysis.summary import by_cell
+from tcbench.analysis.summary import by_cell, by_phase, telling
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
@@ -50,7 +50,7 @@ _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _H
 
 @dataclass(frozen=True)
 class Method:
-    """The way from two sides' trials to a ratio, and the times of a phase a difference."""
+    """How to estimate a ratio of figures, and a difference of a phase's times, from the trials of two sides."""
 
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate]
     difference: Callable[[Sequence[float], Sequence[float]], Interval]
@@ -184,29 +184,30 @@ class Trials:
 
     def phase_times(self, clock: Clock) -> Mapping[str, Sequence[float]]:
         """Median time of each phase, one entry per trial."""
+
         if clock not in self._phase_times:
-            self._phase_times[clock] = self._phase_medians(clock)
+            self._phase_times[clock] = by_phase(
+                (m.phases for m in self._measurements),
+                lambda phase: map(
+                    statistics.median, filter(None, [phase.device_s if clock == "device" else phase.host_s])
+                ),
+            )
         return self._phase_times[clock]
 
-    def _phase_medians(self, clock: Clock) -> dict[str, list[float]]:
-        medians_s: dict[str, list[float]] = {}
-        for measurement in self._measurements:
-            for phase in measurement.phases:
-                times_s = phase.device_s if clock == "device" else phase.host_s
-                if times_s:
-                    medians_s.setdefault(phase.name, []).append(statistics.median(times_s))
-        return medians_s
+    def by(self, metric: Metric) -> Side:
+        """The side with its figures by a metric."""
+        return replace(self.side, figures=self.figures(metric))
 
     @functools.cached_property
     def side(self) -> Side:
         """Everything but the figures, which are a metric's."""
         ok = [record for record in self.records if record.status == "ok"]
-        status: Status = "ok" if ok else max((record.status for record in self.records), key=STATUSES.index)
+        record = telling(self.records)
         side = Side(
             cell=self.cell,
             machine=self.machine,
-            status=status,
-            reason=next(record.reason for record in self.records if record.status == status),
+            status=record.status,
+            reason=record.reason,
             trials=len(self.records),
             trials_ok=len(ok),
         )
@@ -445,8 +446,7 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
 
 def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: Method) -> CellComparison:
     """A cell by one metric before its ratio is judged. At least one side is there."""
-    base = replace(before.side, figures=before.figures(metric)) if before else None
-    current = replace(after.side, figures=after.figures(metric)) if after else None
+    base, current = (trials.by(metric) if trials else None for trials in (before, after))
     pair = CellComparison(metric, base, current, "not measured")
     if base is None or current is None or before is None or after is None:
         verdict: Verdict = "missing" if current is None else "new"

@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(Estimate):
     """A cell's ratio by its own trials and the common noise: `common` is the common variance over the cell's own,
     `degrees` the weight of the common one in degrees of freedom."""
 
@@ -56,10 +56,6 @@ class Pooled:
     @property
     def by_round(self) -> bool:
         return self.own.by_round
-
-    @property
-    def ratio(self) -> LogRatio:
-        return self.grown(0)
 
     @property
     def inverse(self) -> Pooled:

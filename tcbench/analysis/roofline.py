@@ -20,44 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import explain_records
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, by_phase
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
+from tcbench.engine import work
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Dropout, Layer, Lrn
-from tcbench.engine.work import (
-    Add,
-    AddBias,
-    AddBiasRelu,
-    BatchNormBackward,
-    BatchNormForward,
-    BiasGradient,
-    Conv2d,
-    ConvDgrad,
-    ConvFprop,
-    ConvWgrad,
-    DropoutBackward,
-    DropoutForward,
-    DType,
-    GlobalAverageBackward,
-    GlobalAverageForward,
-    Layout,
-    LrnBackward,
-    LrnForward,
-    MaxPoolBackward,
-    MaxPoolForward,
-    Norm,
-    Pool,
-    PutColumns,
-    Relu,
-    ReluBackward,
-    TakeColumns,
-    TiledAverageBackward,
-    TiledAverageForward,
-    Work,
-)
 
-_STORED: dict[str, DType] = {"fp16": "float16", "bf16": "bfloat16"}
+_STORED: dict[str, work.DType] = {"fp16": "float16", "bf16": "bfloat16"}
 
 UPDATE_FLOPS = 6
 """Per parameter: g + decay * w, momentum * v - rate * g, w + v."""
@@ -184,9 +154,9 @@ def layer_parts(cell: Cell) -> tuple[Part, ...]:
     every: list[Part] = []
     for phase in ("forward", "backward"):
         for layer in layers if phase == "forward" else reversed(layers):
-            parts: dict[str, list[Work]] = {}
-            for name, work in _works(cell, layer, phase):
-                parts.setdefault(name, []).append(work)
+            parts: dict[str, list[work.Work]] = {}
+            for name, piece in _works(cell, layer, phase):
+                parts.setdefault(name, []).append(piece)
             every += [
                 Part(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
                 for name, works in parts.items()
@@ -230,18 +200,11 @@ def roofline(
 
 def phase_roofline(summary: CellSummary, records: Sequence[Record], ceilings: Ceilings) -> CellRoofline:
     """The same without layers."""
-    phase_s = _phase_s(records)
-    parts = (part for part in phase_parts(summary.cell) if part.name in phase_s)
-    phases = tuple(replace(part, time_s=phase_s[part.name]) for part in parts)
+    trials = (record.measurement.phases for record in records if record.measurement)
+    times_s = by_phase(trials, lambda phase: phase.host_s if phase.device_s is None else phase.device_s)
+    parts = (part for part in phase_parts(summary.cell) if part.name in times_s)
+    phases = tuple(replace(part, time_s=statistics.median(times_s[part.name])) for part in parts)
     return CellRoofline(summary, ceilings, phases, ())
-
-
-def _phase_s(records: Iterable[Record]) -> dict[str, float]:
-    times: dict[str, list[float]] = {}
-    for record in records:
-        for phase in record.measurement.phases if record.measurement else ():
-            times.setdefault(phase.name, []).extend(phase.host_s if phase.device_s is None else phase.device_s)
-    return {name: statistics.median(times_s) for name, times_s in times.items() if times_s}
 
 
 def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
@@ -256,7 +219,7 @@ def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
     return {key: seconds / steps for key, seconds in spent.items()}
 
 
-def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
+def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, work.Work]]:
     """A layer's work in one phase, with the name of the part it belongs to."""
     forward = phase == "forward"
     dtype = _STORED.get(precision_of(cell.rungs), "float32")
@@ -264,51 +227,50 @@ def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
         yield from _other_works(cell.batch_size, layer, forward, dtype)
         return
     size, geometry = layer.in_size, (layer.ksize, layer.ksize, layer.stride, layer.pad)
-    conv = Conv2d(cell.batch_size, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
+    conv = work.Conv2d(cell.batch_size, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
     name = f"{layer.name}/{layer.kind}"
     if forward:
-        yield name, ConvFprop(conv)
+        yield name, work.ConvFprop(conv)
     else:
-        yield name, ConvWgrad(conv)
+        yield name, work.ConvWgrad(conv)
         if not layer.first:
-            yield name, ConvDgrad(conv)
+            yield name, work.ConvDgrad(conv)
     if layer.bias:
         yield from _bias_works(cell, layer, forward, dtype)
     else:
         yield from _norm_works(cell, layer, forward, dtype)
 
 
-def _other_works(n: int, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+def _other_works(n: int, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
     """Of a layer without parameters. A name that is not its kind's stands before that, as in timelines."""
     c, size, pixels = layer.in_channels, layer.in_size, layer.in_size**2
-    layout: Layout = "NCHW"
 
     def named(kind: str) -> str:
         return kind if layer.name == kind else f"{layer.name}/{kind}"
 
     if layer.kind == "max_pool":
-        pool = Pool(n, c, size, size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype, layer.ceil)
-        yield named("max pool"), MaxPoolForward(pool) if forward else MaxPoolBackward(pool)
+        pool = work.Pool(n, c, size, size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype, layer.ceil)
+        yield named("max pool"), work.MaxPoolForward(pool) if forward else work.MaxPoolBackward(pool)
     elif layer.kind == "average_pool":
-        average = GlobalAverageForward if forward else GlobalAverageBackward
+        average = work.GlobalAverageForward if forward else work.GlobalAverageBackward
         yield named("average pool"), average(n, c, size, size, "NCHW", dtype)
     elif layer.kind == "tiled_average":
-        tiled = TiledAverageForward if forward else TiledAverageBackward
+        tiled = work.TiledAverageForward if forward else work.TiledAverageBackward
         yield named("average pool"), tiled(n, c, size, layer.out_size, "NCHW", dtype)
     elif isinstance(layer.stage, Lrn):
         lrn = layer.stage
-        of = n, c, pixels, layout, dtype, lrn.size, lrn.alpha, lrn.beta, lrn.k
-        yield named("lrn"), LrnForward(*of) if forward else LrnBackward(*of)
+        normalise = work.LrnForward if forward else work.LrnBackward
+        yield named("lrn"), normalise(n, c, pixels, "NCHW", dtype, lrn.size, lrn.alpha, lrn.beta, lrn.k)
     elif isinstance(layer.stage, Dropout):
-        kept = n, c, pixels, layout, dtype, layer.stage.ratio
-        yield named("dropout"), DropoutForward(*kept) if forward else DropoutBackward(*kept)
+        drop = work.DropoutForward if forward else work.DropoutBackward
+        yield named("dropout"), drop(n, c, pixels, "NCHW", dtype, layer.stage.ratio)
     else:
-        copy = PutColumns if forward else TakeColumns
+        copy = work.PutColumns if forward else work.TakeColumns
         for first, part in zip(itertools.accumulate(layer.parts, initial=0), layer.parts, strict=False):
             yield named("concat"), copy(n, part * pixels, c * pixels, first * pixels, dtype)
 
 
-def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
     """The bias and ReLU that follow a convolution, in one pass where the config fuses them, or a matrix product, whose
     bias belongs to it."""
     n, c, pixels = cell.batch_size, layer.out_channels, layer.out_size**2
@@ -316,15 +278,15 @@ def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterat
     fused = layer.relu and layer.kind == "conv" and "fused" in cell.rungs
     name = f"{layer.name}/fc" if layer.kind == "fc" else f"{layer.name}/bias" + "+relu" * fused
     if forward:
-        yield name, (AddBiasRelu if fused else AddBias)(n, c, dtype, pixels)
+        yield name, (work.AddBiasRelu if fused else work.AddBias)(n, c, dtype, pixels)
     else:
-        yield name, BiasGradient(n, c, dtype, pixels)
+        yield name, work.BiasGradient(n, c, dtype, pixels)
     if layer.relu and not (fused and forward):
         at = name if fused else f"{layer.name}/relu"
-        yield at, Relu(values, dtype) if forward else ReluBackward(values, dtype)
+        yield at, work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
 
 
-def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
     """The work that follows a convolution: in one pass over the data where the config fuses it, else one by one. An
     addition's gradient is its input: nothing to do."""
     n, c, size = cell.batch_size, layer.out_channels, layer.out_size
@@ -332,16 +294,16 @@ def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterat
     after: Literal["none", "relu", "add_relu"] = "none"
     if fused and layer.relu:
         after = "add_relu" if layer.add else "relu"
-    norm = Norm(n, c, size, size, "NCHW", dtype, after)
+    norm = work.Norm(n, c, size, size, "NCHW", dtype, after)
     name = f"{layer.name}/bn" + {"none": "", "relu": "+relu", "add_relu": "+add+relu"}[after]
-    yield name, BatchNormForward(norm, 2e-5, 0.1) if forward else BatchNormBackward(norm)
+    yield name, work.BatchNormForward(norm, 2e-5, 0.1) if forward else work.BatchNormBackward(norm)
     if after != "none":
         return
     values = n * c * size * size
     if layer.add and forward:
-        yield f"{layer.name}/add", Add(values, dtype)
+        yield f"{layer.name}/add", work.Add(values, dtype)
     if layer.relu:
-        yield f"{layer.name}/relu", Relu(values, dtype) if forward else ReluBackward(values, dtype)
+        yield f"{layer.name}/relu", work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
 
 
 def worth_showing(parts: Iterable[Part]) -> list[Part]:

@@ -5,9 +5,10 @@ Knows nothing of files, consoles or plots.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -16,7 +17,7 @@ import msgspec
 from tcbench.analysis import comparability, welch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Group
-from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, Record, Status
+from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, PhaseTimes, Record, Status
 
 Key = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
@@ -90,8 +91,8 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     died before it could tell) belongs to the machine of its run.
     """
     records = tuple(records)
-    environments = _environments(records)
-    return tuple(_summary(key, group, environments) for key, group in by_code(records).items())
+    of_runs = environments(records)
+    return tuple(_summary(key, group, of_runs) for key, group in by_code(records).items())
 
 
 def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
@@ -120,10 +121,10 @@ def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Rec
     a run's cells in that of its plan, or of first appearance where it has none: they are not measured in that order."""
     runs: dict[str, int] = {}
     records = sorted(records, key=lambda record: (runs.setdefault(record.run_id, len(runs)), record.place or 0))
-    environments = _environments(records)
+    of_runs = environments(records)
     groups: dict[tuple[str | None, Cell], list[Record]] = {}
     for record in records:
-        environment = record.environment or environments.get(record.run_id)
+        environment = record.environment or of_runs.get(record.run_id)
         groups.setdefault((environment.machine if environment else None, record.cell), []).append(record)
     return groups
 
@@ -185,26 +186,25 @@ def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
     return max(ok, key=lambda pair: pair[0])[1] if ok else None
 
 
-def _environments(records: Sequence[Record]) -> dict[str, Environment]:
+def environments(records: Sequence[Record]) -> dict[str, Environment]:
     """The environment of each run, from its first record that has one."""
-    environments: dict[str, Environment] = {}
+    first: dict[str, Environment] = {}
     for record in records:
         if record.environment is not None:
-            environments.setdefault(record.run_id, record.environment)
-    return environments
+            first.setdefault(record.run_id, record.environment)
+    return first
 
 
 def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environment]) -> CellSummary:
     machine, cell, codes = key
     ok = [record for record in group if record.status == "ok"]
-    status: Status = "ok" if ok else max((record.status for record in group), key=STATUSES.index)
-    record = next(record for record in group if record.status == status)
+    record = telling(group)
     measured = [record.measurement for record in ok if record.measurement is not None]
     summary = CellSummary(
         cell=cell,
         machine=machine,
         environment=record.environment or environments.get(record.run_id),
-        status=status,
+        status=record.status,
         reason=record.reason,
         trials=len(group),
         trials_ok=len(ok),
@@ -217,6 +217,7 @@ def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environm
         return summary
     throughput = welch.throughput(cell.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
+    host_s = by_phase((m.phases for m in measured), lambda phase: phase.host_s)
     return replace(
         summary,
         throughput=throughput,
@@ -224,7 +225,7 @@ def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environm
         step_time_s=Interval(*(_over(cell.images_per_step, value) for value in (rate.value, rate.high, rate.low))),
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
-        phase_host_s=_phase_medians(measured),
+        phase_host_s=tuple((name, statistics.median(times_s)) for name, times_s in host_s.items()),
         unit="steps" if len(trials_s) == 1 else "trials",
         settled=all(m.warmup_settled for m in measured),
         lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
@@ -235,10 +236,17 @@ def _over(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.inf
 
 
-def _phase_medians(measured: Sequence[Measurement]) -> tuple[tuple[str, float], ...]:
-    """Median host time of each phase over the profiled steps of all trials, in the phases' order."""
-    host_s: dict[str, list[float]] = {}
-    for measurement in measured:
-        for phase in measurement.phases:
-            host_s.setdefault(phase.name, []).extend(phase.host_s)
-    return tuple((name, statistics.median(times)) for name, times in host_s.items() if times)
+def telling(trials: Sequence[Record]) -> Record:
+    """The first trial that has the status of them all: ok where one is, else the worst."""
+    ok = next((record for record in trials if record.status == "ok"), None)
+    return ok or max(trials, key=lambda record: STATUSES.index(record.status))
+
+
+def by_phase(
+    trials: Iterable[Iterable[PhaseTimes]], times_s: Callable[[PhaseTimes], Iterable[float] | None]
+) -> dict[str, list[float]]:
+    """The times of each phase in all trials together, in the order of the phases; without phases that have none."""
+    collected: dict[str, list[float]] = {}
+    for phase in itertools.chain.from_iterable(trials):
+        collected.setdefault(phase.name, []).extend(times_s(phase) or ())
+    return {name: times for name, times in collected.items() if times}

@@ -66,6 +66,11 @@ class Group:
         return Group(self.n, -self.mean, self.variance)
 
     @property
+    def mean_interval(self) -> Interval:
+        """The mean with Student's 95% interval, in the unit of plain figures."""
+        return _around(self.mean, math.sqrt(self.variance / self.n), self.n - 1)
+
+    @property
     def geometric_mean(self) -> LogRatio:
         """Of the figures, with its error: Student's t on the logarithms."""
         return LogRatio(self.mean, *_combined([(self.variance / self.n, self.n - 1)]))
@@ -107,33 +112,29 @@ class Estimate(Protocol):
     @property
     def n(self) -> int:
         """Trials a side; the fewer."""
-        ...
 
     @property
     def pairs(self) -> float:
         """The trials a side that would tell as much if both had as many: the harmonic mean."""
-        ...
 
     @property
     def by_round(self) -> bool:
         """Whether rounds were compared, not averages: what moves the machine moves both trials of a round."""
-        ...
-
-    @property
-    def ratio(self) -> LogRatio: ...
 
     @property
     def inverse(self) -> Estimate:
         """Of the inverse figures."""
-        ...
 
     def grown(self, more: int) -> LogRatio:
         """With so many more trials a side, if means and variances stayed what they are."""
-        ...
+
+    @property
+    def ratio(self) -> LogRatio:
+        return self.grown(0)
 
 
 @dataclass(frozen=True)
-class Unpaired:
+class Unpaired(Estimate):
     """numerator / denominator of trials that have nothing to do with each other: Welch's."""
 
     numerator: Group
@@ -149,10 +150,6 @@ class Unpaired:
         return 2 / (1 / self.numerator.n + 1 / self.denominator.n)
 
     @property
-    def ratio(self) -> LogRatio:
-        return self.grown(0)
-
-    @property
     def inverse(self) -> Unpaired:
         return Unpaired(self.numerator.inverse, self.denominator.inverse)
 
@@ -162,7 +159,7 @@ class Unpaired:
 
 
 @dataclass(frozen=True)
-class Paired:
+class Paired(Estimate):
     """numerator / denominator of trials that belong together two by two: Student's t on their differences of
     logarithms."""
 
@@ -176,10 +173,6 @@ class Paired:
     @property
     def pairs(self) -> float:
         return self.differences.n
-
-    @property
-    def ratio(self) -> LogRatio:
-        return self.grown(0)
 
     @property
     def inverse(self) -> Paired:
@@ -204,11 +197,13 @@ def log_ratio(numerator: Group, denominator: Group) -> LogRatio:
     return LogRatio(numerator.mean - denominator.mean, *_of_difference(numerator, denominator))
 
 
-def difference(one: Group, other: Group, level: float = 0.95) -> Interval:
-    """one - other, of plain groups, with its two-sided confidence interval."""
-    value = one.mean - other.mean
-    error, degrees = _of_difference(one, other)
-    half = quantile((1 + level) / 2, degrees) * error
+def difference(one: Group, other: Group) -> Interval:
+    """one - other, of plain groups, with its 95% interval."""
+    return _around(one.mean - other.mean, *_of_difference(one, other))
+
+
+def _around(value: float, error: float, degrees: float) -> Interval:
+    half = quantile(0.975, degrees) * error
     return Interval(value, value - half, value + half)
 
 

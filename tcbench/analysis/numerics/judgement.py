@@ -20,7 +20,7 @@ from typing import Literal
 from tcbench.analysis.claims import Finding, OtherSource
 from tcbench.analysis.numerics.equivalence import Equivalence, equivalence
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import quantile
+from tcbench.analysis.welch import Group, quantile
 from tcbench.core.claim import Claim
 from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, Gradients, Kind, Magnitudes, Run, Technique
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares, total
@@ -378,11 +378,7 @@ def _time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> Interval | None:
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """The mean with Student's 95% interval; without width for one value, which tells nothing of the next."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Interval(mean, mean, mean)
-    half = quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half)
+    return Group.plain(values).mean_interval if len(values) > 1 else Interval(*[statistics.fmean(values)] * 3)
 
 
 def loss_curve(document: Document, technique: str, window: int) -> tuple[Point, ...]:

@@ -182,7 +182,7 @@ def _regressions(points: Sequence[tuple[CellHistory, Point]]) -> str:
     for cell, point in points:
         if not point.regressed or point.change is None:
             continue
-        what = change(point.change.ratio.value) if point.change.ratio else ended(point.status)
+        what = change(point.change.ratio.value) if point.change.ratio else ended(point.side.status)
         phase = f" in {point.change.culprit.name}" if point.change.culprit else ""
         regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
     return drawable(several(regressions, 12))
@@ -213,7 +213,7 @@ def _frame(axes: Axes, cell: CellHistory, points: Sequence[Point], limits: tuple
     axes.set_ylim(low, high)
     axes.set_xticks([])
     axes.yaxis.set_minor_locator(NullLocator())
-    ticks = _ticks(low, high, line_height(SMALL) / _STRIP) if any(point.figures for point in points) else []
+    ticks = _ticks(low, high, line_height(SMALL) / _STRIP) if any(point.side.figures for point in points) else []
     axes.set_yticks(ticks, [EngFormatter(sep="")(value) for value in ticks], size=SMALL)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(visible=False, axis="x")
@@ -307,7 +307,7 @@ def _draw_mark(axes: Axes, cell: CellHistory, point: Point, at: tuple[float, flo
 def _words(point: Point) -> tuple[str, str]:
     """Words beside a point, and their ink."""
     if point.images_per_s is None:
-        return f"{FORMS['changed status'].sign} {ended(point.status)}", LOSS if point.regressed else QUIET
+        return f"{FORMS['changed status'].sign} {ended(point.side.status)}", LOSS if point.regressed else QUIET
     if point.change is not None and point.change.verdict in _INKS and point.change.ratio is not None:
         verdict = point.change.verdict
         return f"{FORMS[verdict].signed} {change(point.change.ratio.value)}", _INKS[verdict]

@@ -112,7 +112,8 @@ def reason(point: Point) -> str:
     if point.broken_by:
         return "new line: " + "; ".join(difference.says for difference in point.broken_by)
     if point.images_per_s is None:
-        return f"{FORMS['changed status'].sign} {point.status}: {point.reason}" if point.reason else point.status
+        status, why = point.side.status, point.side.reason
+        return f"{FORMS['changed status'].sign} {status}: {why}" if why else status
     return ""
 
 
@@ -120,10 +121,11 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[Point]
     """`widths`: the least of all columns but the verdict's."""
 
     def trials(point: Point) -> str:
-        return f"{point.trials_ok}" if point.trials_ok == point.trials else f"{point.trials_ok} of {point.trials}"
+        ok, trials = point.side.trials_ok, point.side.trials
+        return f"{ok}" if ok == trials else f"{ok} of {trials}"
 
     def rated(point: Point) -> Interval | float | str:
-        return point.status if point.images_per_s is None else point.interval or point.images_per_s
+        return point.side.status if point.images_per_s is None else point.interval or point.images_per_s
 
     return (
         Column("commit", lambda point: point.revision.short, wraps=False, width=widths[0]),
@@ -157,7 +159,9 @@ def _verdict(point: Point) -> Text:
 
 def _point(point: Point) -> dict[str, Any]:
     return {
-        **fields(point, "commit=revision.name began_at=revision.began_at status reason trials trials_ok images_per_s"),
-        **fields(point, "interval since=since.name ratio=change.ratio verdict=change.verdict failing=regressed"),
+        **fields(point, "commit=revision.name began_at=revision.began_at"),
+        **fields(point.side, "status reason trials trials_ok"),
+        **fields(point, "images_per_s interval since=since.name"),
+        **fields(point, "ratio=change.ratio verdict=change.verdict failing=regressed"),
         **fields(point, "why=change.why more_trials=change.more_trials phase=change.culprit.name new_line=broken_by"),
     }
