@@ -311,7 +311,7 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
     # A stated rate does not vary.
     other = right.summary.throughput if right is not None else Group(one.n, math.log(claim.images_per_s or 1.0), 0.0)
     assert other is not None
-    by_trials = all(side is None or side.summary.unit == "trials" for side in (left, right))
+    by_trials = all(side is None or side.summary.unit != "steps" for side in (left, right))
     ratio = welch.log_ratio(one, other).interval()
     # The steps of one trial tell nothing of how processes differ.
     outcome = _outcome(claim, ratio) if by_trials else "undecided"
@@ -348,7 +348,7 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
     needed = [
         # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
         Rule(threshold=0.0, level=0.025, change_level=0.025).more_trials(
-            Unpaired(left, Group(right.n, right.mean + math.log(limit), right.variance))
+            Unpaired(left, replace(right, mean=right.mean + math.log(limit)))
         )
         for limit in included
     ]

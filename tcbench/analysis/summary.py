@@ -14,13 +14,16 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from tcbench.analysis import comparability, welch
-from tcbench.analysis.stats import Interval
+from tcbench.analysis import comparability, scatter, welch
+from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.welch import Group
 from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, PhaseTimes, Record, Status
 
 Key = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
+
+
+Unit = Literal["steps", "trials", "run"]
 
 
 class Setting(NamedTuple):
@@ -38,10 +41,11 @@ class CellSummary:
     `machine` is None when nothing of the cell's run told it; of a cell on many ranks it is rank 0's. `reason` is that
     of the first trial with the summary's status. `throughput` is images/s over total time, those of all ranks, on the
     logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
-    images of a step over that, both with 95% intervals over `unit`. `lost`: the largest share of the processor time of
-    a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that measured it.
-    `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs measured, several where a run
-    was gone on with by other code.
+    images of a step over that, both with 95% intervals over `unit`: trials, judged by the other cells of its runs too
+    ("run": of one trial, by these alone), or steps, where the runs have one trial a cell. `lost`: the largest share of
+    the processor time of a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that
+    measured it. `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs measured, several
+    where a run was gone on with by other code.
     """
 
     cell: Cell
@@ -57,7 +61,7 @@ class CellSummary:
     step_time_median_s: float | None = None
     peak_memory_bytes: int | None = None
     phase_host_s: tuple[tuple[str, float], ...] = ()
-    unit: Literal["steps", "trials"] = "steps"
+    unit: Unit = "steps"
     settled: bool = False
     lost: float = 0.0
     runs: tuple[str, ...] = ()
@@ -92,7 +96,15 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     """
     records = tuple(records)
     of_runs = environments(records)
-    return tuple(_summary(key, group, of_runs) for key, group in by_code(records).items())
+    groups = by_code(records)
+    rates = {key: _rates(key[1], group) for key, group in groups.items()}
+    pools: dict[tuple[str, ...], list[Key]] = {}
+    for key, group in groups.items():  # cells of the same runs were measured in the same rounds
+        pools.setdefault((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), []).append(key)
+    scatters = {}
+    for pool, keys in pools.items():
+        scatters |= dict.fromkeys(keys, scatter.scatter([rates[key] for key in keys], pool))
+    return tuple(_summary(key, group, of_runs, rates[key], scatters[key]) for key, group in groups.items())
 
 
 def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
@@ -174,8 +186,8 @@ def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
 
 
 def unsure(numerator: CellSummary, denominator: CellSummary) -> bool:
-    """Whether one cell may as well be as fast as another: the interval of their ratio holds 1, or a side has one trial,
-    whose steps tell how steady that process was and not how the next one will be."""
+    """Whether one cell may as well be as fast as another: the interval of their ratio holds 1, or nothing tells how the
+    trials of its runs differ: the steps of one tell how steady that process was and not how the next one will be."""
     of = ratio(numerator, denominator)
     return of is not None and (of.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
 
@@ -195,7 +207,22 @@ def environments(records: Sequence[Record]) -> dict[str, Environment]:
     return first
 
 
-def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environment]) -> CellSummary:
+def _rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
+    """The round and the logarithm of the rate of each trial that is ok."""
+    return [
+        ((record.run_id, record.trial), math.log(images_per_s(cell.images_per_step, of.counted_times_s)))
+        for record in group
+        if record.status == "ok" and (of := record.measurement) is not None and of.counted_times_s
+    ]
+
+
+def _summary(
+    key: Key,
+    group: Sequence[Record],
+    environments: dict[str, Environment],
+    rates: scatter.Trials,
+    of_runs: scatter.Scatter | None,
+) -> CellSummary:
     machine, cell, codes = key
     ok = [record for record in group if record.status == "ok"]
     record = telling(group)
@@ -215,7 +242,7 @@ def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environm
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:
         return summary
-    throughput = welch.throughput(cell.images_per_step, trials_s)
+    throughput = of_runs.group(rates) if of_runs else welch.throughput(cell.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
     host_s = by_phase((m.phases for m in measured), lambda phase: phase.host_s)
     return replace(
@@ -226,7 +253,7 @@ def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environm
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
         phase_host_s=tuple((name, statistics.median(times_s)) for name, times_s in host_s.items()),
-        unit="steps" if len(trials_s) == 1 else "trials",
+        unit="trials" if len(trials_s) > 1 else "run" if of_runs else "steps",
         settled=all(m.warmup_settled for m in measured),
         lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
     )

@@ -21,6 +21,8 @@ from tcbench.analysis.claims import (
     no_other_source,
     scorecards,
 )
+from tcbench.analysis.summary import summarise
+from tcbench.analysis.welch import log_ratio
 from tcbench.core.claim import EXTERNAL, RELATIONS, Claim, Relation, Side
 from tcbench.core.record import Record
 from tcbench.run import scenario
@@ -35,9 +37,12 @@ def make_claim(relation: Relation = "faster", left: str = "fp16", right: str | N
 
 
 def trials(config: str, *rates: float, batch_size: int = 4) -> list[Record]:
-    """One trial for each rate in images/s, with steps that are all alike."""
+    """One trial for each rate in images/s, with steps that are all alike; fp32's in the other order, so that the rounds
+    have nothing in common."""
+    ordered = rates[::-1] if config == "fp32" else rates
     return [
-        factories.make_record(config, batch_size, images_per_s=rate, noise=0.0, trial=n) for n, rate in enumerate(rates)
+        factories.make_record(config, batch_size, images_per_s=rate, noise=0.0, trial=n)
+        for n, rate in enumerate(ordered)
     ]
 
 
@@ -109,15 +114,11 @@ def test_about_is_an_equivalence_and_not_the_absence_of_a_difference() -> None:
     assert judged(make_claim("about", margin=0.1), *near).outcome == "holds"
 
 
-def test_the_ratio_is_welchs_t_on_the_logarithms_of_the_trials_throughput() -> None:
-    """By hand: two trials a side, 0.02 apart in the logarithm, so that the error is 0.01 * sqrt(2) / sqrt(2) on each
-    side together, with 2 degrees of freedom; t is 4.3027."""
-    apart = [100 * math.exp(-0.01), 100 * math.exp(0.01)]
-    [at] = judged(make_claim(), trials("fp16", *times(2.0, apart)), trials("fp32", *apart)).at
-    assert at.ratio is not None
-    half = 4.302652729911275 * math.sqrt(2 * 0.0002 / 2)
-    assert at.ratio.low == pytest.approx(2 * math.exp(-half))
-    assert at.ratio.high == pytest.approx(2 * math.exp(half))
+def test_the_ratio_is_that_of_the_cells_as_their_run_judges_them() -> None:
+    records = [*trials("fp16", *times(2.0, NOISY)), *trials("fp32", *STEADY)]
+    one, other = (summary.throughput for summary in summarise(records))
+    [at] = judged(make_claim(), records).at
+    assert one and other and at.ratio == log_ratio(one, other).interval()
 
 
 def test_a_stall_of_one_trial_leaves_a_claim_undecided_and_one_of_all_decides() -> None:
@@ -133,33 +134,39 @@ def test_a_stall_of_one_trial_leaves_a_claim_undecided_and_one_of_all_decides() 
     assert judged(make_claim(), every, trials("fp32", *STEADY)).outcome == "does not hold"
 
 
-@pytest.mark.parametrize("rates", [(120.0,), (80.0,), times(1.2)])
-def test_one_trial_on_a_side_leaves_a_claim_undecided_whatever_its_steps_say(rates: Sequence[float]) -> None:
-    evaluated = judged(make_claim(), trials("fp16", *rates), [factories.make_record("fp32", images_per_s=100.0)])
+@pytest.mark.parametrize("rate", [120.0, 80.0])
+def test_one_trial_a_cell_leaves_a_claim_undecided_whatever_its_steps_say(rate: float) -> None:
+    evaluated = judged(make_claim(), trials("fp16", rate), [factories.make_record("fp32", images_per_s=100.0)])
     [at] = evaluated.at
     assert (evaluated.outcome, at.unit, evaluated.by_one_trial, at.more_trials) == ("undecided", "steps", True, None)
     assert at.ratio is not None
     assert "--trials 5" in at.why
 
 
+def test_one_trial_of_a_cell_is_judged_by_how_the_others_differ() -> None:
+    base, alone = trials("fp32", *STEADY), trials("fp16", 177.0)
+    evaluated = judged(make_claim(), base, alone)
+    assert (evaluated.outcome, evaluated.at[0].unit, evaluated.by_one_trial) == ("holds", "trials", False)
+    assert judged(make_claim(), base, trials("fp16", 102.0)).outcome == "undecided"
+
+
 @pytest.mark.parametrize(("relation", "factor"), [("faster", 1.1), ("slower", 0.9), ("about", 1.05), ("about", 1.3)])
 def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation: Relation, factor: float) -> None:
     def judgement(n: int) -> Evaluated:
-        """As many trials with the same mean and variance, on each side."""
+        """As many trials with the same mean and variance, on each side; the sides have nothing in common."""
         sd = 0.15 * math.sqrt((n - 1) / n)
-        rates = [100 * math.exp(sd if i % 2 else -sd) for i in range(n)]
+        one, other = ([math.exp(sd if i % 4 in ups else -sd) for i in range(n)] for ups in ((1, 3), (0, 1)))
         margin = 0.12 if relation == "about" else 0.0
-        return judged(
-            make_claim(relation, margin=margin), trials("fp16", *times(factor, rates)), trials("fp32", *rates)
-        )
+        return judged(make_claim(relation, margin=margin), trials("fp16", *times(factor, one)), trials("fp32", *other))
 
     few = judgement(4)
     more = few.at[0].more_trials
     assert few.outcome == "undecided"
     assert more is not None
     assert few.at[0].why == f"about {more} more trials a side would decide"
-    assert judgement(4 + more + more % 2).outcome != "undecided"
-    assert judgement(4 + more - 2 - more % 2).outcome == "undecided"
+    assert judgement(4 + more + -more % 4).outcome != "undecided"
+    fewer = 2 * (4 + more) // 3
+    assert judgement(fewer - fewer % 4).outcome == "undecided"
 
 
 def test_factor_and_margin_move_the_limit_at_which_no_number_of_trials_decides() -> None:
