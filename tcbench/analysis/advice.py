@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.bottleneck import CURVATURE, INPUT, VERDICTS, Bottleneck, Needs, PhaseCost
+from tcbench.analysis.bottleneck import CURVATURE, INPUT, VERDICTS, Bottleneck, PhaseCost, StageNeeds
 from tcbench.analysis.scaling import ALLREDUCE
 from tcbench.analysis.stats import Interval
 
@@ -294,7 +294,9 @@ def _each_once(effects: Iterable[Effect], on_gpu: bool) -> Iterator[Effect]:
         saved |= saves
 
 
-def _after(needs: Needs, effect: Effect, phases: Mapping[str, PhaseCost], arithmetic_s: float, on_gpu: bool) -> Needs:
+def _after(
+    needs: StageNeeds, effect: Effect, phases: Mapping[str, PhaseCost], arithmetic_s: float, on_gpu: bool
+) -> StageNeeds:
     layered = [phase for name, phase in phases.items() if name not in (INPUT, "update", ALLREDUCE, *CURVATURE)]
     layers_host_s = sum(phase.host_s for phase in layered)
     layers_gpu_s = sum(phase.device_s or 0.0 for phase in layered)
@@ -302,11 +304,11 @@ def _after(needs: Needs, effect: Effect, phases: Mapping[str, PhaseCost], arithm
     less_host_s = layers_host_s if on_gpu else max(0.0, layers_host_s - arithmetic_s)
     less_gpu_s = max(0.0, layers_gpu_s - arithmetic_s)
 
-    def less(host_s: float, gpu_s: float = 0.0) -> Needs:
+    def less(host_s: float, gpu_s: float = 0.0) -> StageNeeds:
         gpu = None if needs.gpu_s is None else max(0.0, needs.gpu_s - gpu_s)
         return replace(needs, host_s=max(0.0, needs.host_s - host_s), gpu_s=gpu)
 
-    def less_network(hidden_s: float) -> Needs:
+    def less_network(hidden_s: float) -> StageNeeds:
         return replace(needs, network_s=max(0.0, needs.network_s - hidden_s))
 
     def spent_in(*names: str) -> tuple[float, float]:

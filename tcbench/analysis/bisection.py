@@ -2,8 +2,8 @@
 
 A round is a trial of a commit beside one of GOOD; what it tells is the logarithm of the ratio of their figures. Before
 the commit that is searched for the truth is 0, from it on some loss; any commit may lie a little off that, and rounds
-scatter about it. Given all rounds so far, each commit is that one with a probability (`Search.probabilities`), and the
-next round goes to the commit that tells most for what it costs (`Search.next`).
+scatter about it. Given all rounds so far, each commit is that one with a probability (`probabilities`), and the next
+round goes to the commit that tells most for what it costs (`next`).
 
 Questions with noisy answers find a place in as few as noise allows where each is put at the median of the
 probabilities: M. Ben-Or and A. Hassidim, "The Bayesian Learner is Optimal for Noisy Binary Search (and Pretty Good
@@ -64,7 +64,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Costs:
+class RoundCosts:
     """Seconds of a round, and of making a commit ready."""
 
     round_s: float
@@ -72,7 +72,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Search:
+class CommitSearch:
     """All that is known so far. Commits are numbered 1 to `commits`, GOOD being 0 and BAD the last. `skipped` cannot be
     measured, `built` are ready. Immutable: `after` and the others return the next state."""
 
@@ -81,15 +81,15 @@ class Search:
     skipped: frozenset[int] = frozenset()
     built: frozenset[int] = frozenset()
 
-    def after(self, of: Round) -> Search:
+    def after(self, of: Round) -> CommitSearch:
         """With one more round."""
         return replace(self, rounds=(*self.rounds, of))
 
-    def with_built(self, commit: int) -> Search:
+    def with_built(self, commit: int) -> CommitSearch:
         """With a commit made ready."""
         return replace(self, built=self.built | {commit})
 
-    def without(self, commit: int) -> Search:
+    def without(self, commit: int) -> CommitSearch:
         """With a commit that cannot be measured, and without what it told before."""
         kept = tuple(one for one in self.rounds if one.commit != commit)
         return replace(self, rounds=kept, skipped=self.skipped | {commit}, built=self.built - {commit})
@@ -166,7 +166,7 @@ class Search:
         """Whether a group is surely the one; which cannot be parted further."""
         return max(self.probabilities) >= CERTAINTY
 
-    def next(self, costs: Costs) -> int | None:
+    def next(self, costs: RoundCosts) -> int | None:
         """The commit that the next round goes to; None when the search is over."""
         if self.certain:
             return self._to_confirm()
@@ -199,7 +199,7 @@ class Search:
             return None
         return Group.plain(logs).geometric_mean.interval()
 
-    def left(self, costs: Costs, seed: int = 0) -> tuple[float, float]:
+    def left(self, costs: RoundCosts, seed: int = 0) -> tuple[float, float]:
         """Rounds and seconds that are left on average, from searches played to their end: the commit drawn by its
         probability, the rounds by loss and scatter as they are known."""
         loss = self.loss
@@ -215,7 +215,9 @@ class Search:
 _MOST_ROUNDS = 300
 
 
-def _played(search: Search, costs: Costs, noise: Callable[[], float], first: int, loss: float) -> tuple[int, float]:
+def _played(
+    search: CommitSearch, costs: RoundCosts, noise: Callable[[], float], first: int, loss: float
+) -> tuple[int, float]:
     """Rounds and seconds to the end of a search whose commit is `first`."""
     rounds, seconds = 0, 0.0
     while rounds < _MOST_ROUNDS and (commit := search.next(costs)) is not None:

@@ -27,24 +27,24 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, best, by_code, summarise
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Group, Unpaired
-from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, Side
+from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, ClaimSide
 from tcbench.core.record import TAKE_ENOUGH, Cell, Code, Environment, Record
 from tcbench.engine.accelerators.device import host_kind
 
-Outcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
-OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
+ClaimOutcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
+OUTCOMES: tuple[ClaimOutcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
 """Not testable here is what this device cannot show, however often it is measured."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class Evidence:
     """An outcome from elsewhere than records of `tcbench run`, and what it rests on in one line."""
 
-    outcome: Outcome
+    outcome: ClaimOutcome
     why: str
 
 
-OtherSource = Callable[[Claim], Finding | None]
+OtherSource = Callable[[Claim], Evidence | None]
 """Another source of findings on a claim: training runs, timelines. None where it holds nothing on that claim."""
 
 
@@ -60,7 +60,7 @@ class AtBatchSize:
     """
 
     batch_size: int
-    outcome: Outcome
+    outcome: ClaimOutcome
     why: str = ""
     left: str | None = None
     right: str | None = None
@@ -77,7 +77,7 @@ class Evaluated:
     missing."""
 
     claim: Claim
-    outcome: Outcome
+    outcome: ClaimOutcome
     at: tuple[AtBatchSize, ...] = ()
     why: str = ""
     command: str | None = None
@@ -90,7 +90,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedClaims:
     """The claims on a setting's cells, and the command that runs them, without configs and batch sizes."""
 
     scenario: str
@@ -113,18 +113,18 @@ class Scorecard:
     low: str | None = None
     codes: tuple[Code, ...] = ()
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: ClaimOutcome) -> int:
         """The number of claims with this outcome."""
         return sum(one.outcome == outcome for one in self.claims)
 
 
-def no_other_source(_: Claim) -> Finding | None:
+def no_other_source(_: Claim) -> Evidence | None:
     """Nothing but the records knows anything."""
     return None
 
 
 def scorecards(
-    records: Iterable[Record], asked_of: Callable[[Cell], Asked], other: OtherSource = no_other_source
+    records: Iterable[Record], asked_of: Callable[[Cell], AskedClaims], other: OtherSource = no_other_source
 ) -> tuple[Scorecard, ...]:
     """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
     leaves; `asked_of` says what is claimed of a setting."""
@@ -207,7 +207,7 @@ def _from_other_source(claim: Claim, cells: _Cells, other: OtherSource) -> Evalu
 def any_of(*sources: OtherSource) -> OtherSource:
     """The first of several sources that knows of a claim."""
 
-    def first(claim: Claim) -> Finding | None:
+    def first(claim: Claim) -> Evidence | None:
         return next((finding for source in sources if (finding := source(claim)) is not None), None)
 
     return first
@@ -217,7 +217,7 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
     """Judge claims by timelines of one machine: kernels per step are the same in every step and need no interval."""
     kernels = {one.label: one.device.kernels_per_step for one in bottlenecks if one.device is not None}
 
-    def by_kernels(claim: Claim) -> Finding | None:
+    def by_kernels(claim: Claim) -> Evidence | None:
         if claim.relation != "fewer kernels" or claim.right is None:
             return None
         pairs = [
@@ -233,16 +233,18 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
         )
         fewer = [left < right for left, right in counts]
         held = all(fewer) if claim.at == "all" else any(fewer)
-        return Finding("holds" if held else "does not hold", "; ".join(says))
+        return Evidence("holds" if held else "does not hold", "; ".join(says))
 
     return by_kernels
 
 
-def _together(claim: Claim, at: Sequence[AtBatchSize]) -> Outcome:
+def _together(claim: Claim, at: Sequence[AtBatchSize]) -> ClaimOutcome:
     """Of all, one that does not hold decides; of any, one that holds. What does not fit in memory leaves the rest."""
     outcomes = {one.outcome for one in at if not one.out_of_memory}
-    decisive: tuple[Outcome, Outcome] = ("does not hold", "holds") if claim.at == "all" else ("holds", "does not hold")
-    ranked: tuple[Outcome, ...] = (decisive[0], "undecided", "not measured", "not testable here", decisive[1])
+    decisive: tuple[ClaimOutcome, ClaimOutcome] = (
+        ("does not hold", "holds") if claim.at == "all" else ("holds", "does not hold")
+    )
+    ranked: tuple[ClaimOutcome, ...] = (decisive[0], "undecided", "not measured", "not testable here", decisive[1])
     return next((outcome for outcome in ranked if outcome in outcomes), "not measured")
 
 
@@ -265,7 +267,7 @@ def _compared(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
     return _decided(claim, batch_size, left, right[0] if right else None)
 
 
-def _fastest(side: Side, batch_size: int, cells: _Cells) -> _Measured | None:
+def _fastest(side: ClaimSide, batch_size: int, cells: _Cells) -> _Measured | None:
     """The cell that is meant; of several the fastest, or else one that tells why there is none."""
     here = [m for (name, size), m in cells.items() if size == batch_size and side.matches(name)]
     fastest = best(measured.summary for measured in here)
@@ -276,7 +278,7 @@ def _fastest(side: Side, batch_size: int, cells: _Cells) -> _Measured | None:
     return next(measured for measured in here if measured.summary is fastest)
 
 
-def _not_compared(batch_size: int, lacking: Sequence[tuple[Side, int, _Measured | None]]) -> AtBatchSize:
+def _not_compared(batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]) -> AtBatchSize:
     reasons, missing = [], []
     for side, size, one in lacking:
         name = f"{side}, batch size {size}" if size != batch_size else str(side)
@@ -333,7 +335,7 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
     return replace(at, more_trials=more, why=f"about {more} more trial{'s' * (more != 1)} a side would decide")
 
 
-def _outcome(claim: Claim, ratio: Interval) -> Outcome:
+def _outcome(claim: Claim, ratio: Interval) -> ClaimOutcome:
     least, most = claim.least, claim.most
     if (least is not None and ratio.high < least) or (most is not None and ratio.low > most):
         return "does not hold"
@@ -383,11 +385,11 @@ def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
     if one.summary.cell.device == host_kind().name:
         return at
     said = {_says(claim, record) for record in one.ok}
-    outcome: Outcome = said.pop() if len(said) == 1 else "undecided"
+    outcome: ClaimOutcome = said.pop() if len(said) == 1 else "undecided"
     return replace(at, outcome=outcome, why=explain_records(one.ok).sentence)
 
 
-def _says(claim: Claim, record: Record) -> Outcome:
+def _says(claim: Claim, record: Record) -> ClaimOutcome:
     """The outcome by one trial. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
     bottleneck = explain_record(record)
     verdict = bottleneck.verdict

@@ -35,7 +35,7 @@ _IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size", "ranks", "u
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
 _DECODING = ("input", "decoding")
 
-Facts = Mapping[tuple[str, str], str]
+FactValues = Mapping[tuple[str, str], str]
 """By facet and name of the fact."""
 
 Values = Mapping[tuple[str, str], Mapping[str, None]]
@@ -165,11 +165,11 @@ def alike(cell: Cell) -> frozenset[tuple[tuple[str, str], str]]:
 
 
 def values(records: Iterable[Record]) -> Values:
-    """Each fact's different values in some records, in order. What many records share (`Decoder`) is read once."""
+    """Each fact's different values in some records, in order. What records share is read once."""
     collected: dict[tuple[str, str], dict[str, None]] = {}
     seen: set[int] = set()
     for record in records:
-        parts: tuple[tuple[Any, Callable[[Any], Facts]], ...] = (
+        parts: tuple[tuple[Any, Callable[[Any], FactValues]], ...] = (
             (record.cell, _of_cell),
             (record.environment, _of_environment),
             (record.gpu and record.gpu.state, _of_state),
@@ -184,7 +184,7 @@ def values(records: Iterable[Record]) -> Values:
 
 
 @functools.lru_cache(4096)
-def _of_cell(cell: Cell) -> Facts:
+def _of_cell(cell: Cell) -> FactValues:
     facts: dict[tuple[str, str], str] = {}
     for name, value in settings(cell).items():
         if name == "device":
@@ -194,7 +194,7 @@ def _of_cell(cell: Cell) -> Facts:
     return facts
 
 
-def _of_environment(environment: Environment) -> Facts:
+def _of_environment(environment: Environment) -> FactValues:
     simulated = environment.simulated
     facts: dict[tuple[str, str], str] = {
         ("simulated", "device"): "measured" if simulated is None else "simulated",
@@ -227,13 +227,13 @@ def _of_environment(environment: Environment) -> Facts:
     return facts
 
 
-def _of_state(state: GpuState) -> Facts:
+def _of_state(state: GpuState) -> FactValues:
     names = ("power_limit_w", "sm_clock_set_mhz", "memory_clock_set_mhz", "ecc", "mig")
     values: dict[str, Any] = {name: getattr(state, name) for name in names}
     return {("clocks", name): str(value) for name, value in values.items() if value is not None}
 
 
-def _of_measurement(measurement: Measurement) -> Facts:
+def _of_measurement(measurement: Measurement) -> FactValues:
     # Trials on a GPU from before this was recorded interpolated chroma, as every decoder on the host does.
     return {_DECODING: measurement.decoding or "as on the host"}
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Key, Setting, by_code, ratio, summarise
+from tcbench.analysis.summary import CellKey, CellSummary, Setting, by_code, ratio, summarise
 from tcbench.core.record import Cell, Measurement, PhaseTimes, RankPart, Record
 
 ALLREDUCE = "allreduce"
@@ -169,7 +169,7 @@ _Measured = tuple[CellSummary, Sequence[Measurement]]
 
 def _lines(cells: Iterable[_Measured], alike: Callable[[Cell], Cell]) -> list[list[_Measured]]:
     """Cells of one machine and code that are `alike`, where one of them has several ranks; fewest ranks first."""
-    lines: dict[Key, list[_Measured]] = {}
+    lines: dict[CellKey, list[_Measured]] = {}
     for summary, measured in cells:
         lines.setdefault((summary.machine, alike(summary.cell), summary.codes), []).append((summary, measured))
     ordered = [sorted(line, key=lambda pair: pair[0].cell.ranks) for line in lines.values()]

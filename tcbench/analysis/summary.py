@@ -19,7 +19,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Group
 from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, PhaseTimes, Record, Status
 
-Key = tuple[str | None, Cell, tuple[Code, ...]]
+CellKey = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
 
 
@@ -65,7 +65,7 @@ class CellSummary:
     codes: tuple[Code, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CellKey:
         """The summary's identity among others."""
         return self.machine, self.cell, self.codes
 
@@ -95,7 +95,7 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     return tuple(_summary(key, group, of_runs) for key, group in by_code(records).items())
 
 
-def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
+def by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
     """As `by_cell`, apart by the code of their runs and by the stack beneath it, as `compare` would refuse them."""
     records = tuple(records)
     merged: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
@@ -109,7 +109,7 @@ def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
         run: tuple(code._replace(sources=of_run[code], beneath=beneath[run]) for code in sorted(of_run, key=_commits))
         for run, of_run in merged.items()
     }
-    groups: dict[Key, list[Record]] = {}
+    groups: dict[CellKey, list[Record]] = {}
     for (machine, cell), group in by_cell(records).items():
         for record in group:
             groups.setdefault((machine, cell, codes[record.run_id]), []).append(record)
@@ -195,7 +195,7 @@ def environments(records: Sequence[Record]) -> dict[str, Environment]:
     return first
 
 
-def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environment]) -> CellSummary:
+def _summary(key: CellKey, group: Sequence[Record], environments: dict[str, Environment]) -> CellSummary:
     machine, cell, codes = key
     ok = [record for record in group if record.status == "ok"]
     record = telling(group)

@@ -212,7 +212,7 @@ def resolve(named: str, out: Path) -> Path:
 
 def _read_file(path: Path) -> Read:
     read_records: list[Record] = []
-    decoder = records.Decoder()
+    decoder = records.RecordDecoder()
     try:
         with files.opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(files.LARGEST + 1), b""), start=1):

@@ -22,12 +22,12 @@ import msgspec
 
 from tcbench.core import process
 from tcbench.core.errors import TraceError
-from tcbench.core.process import Answer
-from tcbench.core.recording import Activity, ActivityKind, Call, HostSpan, Recording, Title
-from tcbench.core.timeline import Source, Timeline
-from tcbench.tracing.attribution import Work, assemble
+from tcbench.core.process import CommandAnswer
+from tcbench.core.recording import Activity, ActivityKind, ApiCall, HostSpan, Recording, Title
+from tcbench.core.timeline import Timeline, TimelineSource
+from tcbench.tracing.attribution import InputWork, assemble
 
-_Timed = TypeVar("_Timed", HostSpan, Call, Activity)
+_Timed = TypeVar("_Timed", HostSpan, ApiCall, Activity)
 
 REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
@@ -107,7 +107,7 @@ def _importer(nsys: Nsys) -> Path | None:
     return next((importer for place in places for importer in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
 
 
-def _call(words: Sequence[str]) -> Answer:
+def _call(words: Sequence[str]) -> CommandAnswer:
     # An importer of its own would show windows.
     return process.ask(words, environment={name: value for name, value in os.environ.items() if name != "DISPLAY"})
 
@@ -120,7 +120,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
     return tuple(assemble(title, recording, "nsys", io) for title, recording, io in recordings(path))
 
 
-def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[Work, ...]], ...]:
+def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
     """Each process with tcbench's ranges, in order of their beginning: the cell, its steps with what the GPU
     did, and what the input's own ranges say. Times are those of the report. Raises TraceError."""
     try:
@@ -147,8 +147,8 @@ class _Range:
 
 
 def with_own(
-    seen: Recording, own: Recording, input_seen: Sequence[Work], input_sampled: Sequence[Work]
-) -> tuple[Recording, Source, Sequence[Work]]:
+    seen: Recording, own: Recording, input_seen: Sequence[InputWork], input_sampled: Sequence[InputWork]
+) -> tuple[Recording, TimelineSource, Sequence[InputWork]]:
     """A report's activities in the steps of the worker's own recording, in the worker's time, and the input's work:
     what the report says of that, else what was sampled. The clocks are set by the beginnings of the steps that both
     have.
@@ -192,7 +192,7 @@ class _Report:
         if {"id", "value"} <= self._columns.get("StringIds", set()):
             self._strings = dict(connection.execute("SELECT id, value FROM StringIds").fetchall())
 
-    def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[Work, ...]], ...]:
+    def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
         events = list(self._rows("NVTX_EVENTS", "start"))
         domains = {
             (_process(e["globalTid"]), e["domainId"]): self._text(e) for e in events if e["eventType"] == _DOMAIN_CREATE
@@ -232,12 +232,12 @@ class _Report:
             activities=tuple(self._activities(process)),
         )
 
-    def _calls(self, process: int) -> Iterator[Call]:
+    def _calls(self, process: int) -> Iterator[ApiCall]:
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
             for row in self._rows(table, "start"):
                 if _process(row["globalTid"]) == process and row["correlationId"]:
                     name = re.sub(r"_v\d+$", "", self._string(row["nameId"]))
-                    yield Call(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
+                    yield ApiCall(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
 
     def _activities(self, process: int) -> Iterator[Activity]:
         tables: tuple[tuple[str, ActivityKind], ...] = (
@@ -263,19 +263,19 @@ class _Report:
                     graph=row["graphId"] or None,
                 )
 
-    def _name(self, kind: ActivityKind, row: _Row) -> str:
+    def _name(self, kind: ActivityKind, row: _SqlRow) -> str:
         if kind == "kernel":
             return self._string(row["shortName"]) or self._string(row["demangledName"]) or kind
         if kind == "copy":
             return f"memcpy {_COPY_KINDS.get(row['copyKind'], '')}".strip()
         return kind
 
-    def _rows(self, table: str, order: str) -> Iterator[_Row]:
+    def _rows(self, table: str, order: str) -> Iterator[_SqlRow]:
         if table in self._columns:
             for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "{order}"'):
-                yield _Row(row, self._columns[table])
+                yield _SqlRow(row, self._columns[table])
 
-    def _text(self, event: _Row) -> str:
+    def _text(self, event: _SqlRow) -> str:
         return event["text"] or self._string(event["textId"])
 
     def _string(self, number: Any) -> str:
@@ -283,7 +283,7 @@ class _Report:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _SqlRow:
     """A row that has None in columns which this version has not."""
 
     row: sqlite3.Row
@@ -298,7 +298,7 @@ def _process(global_id: int | None) -> int:
     return ((global_id or 0) >> 24) & 0xFFFFFF
 
 
-def _payload(event: _Row) -> int | None:
+def _payload(event: _SqlRow) -> int | None:
     for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"):
         if event[column] is not None:
             return int(event[column])
@@ -332,7 +332,7 @@ def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
         open_ranges.append(one)
 
 
-def _input_work(ranges: Iterable[_Range]) -> tuple[Work, ...]:
+def _input_work(ranges: Iterable[_Range]) -> tuple[InputWork, ...]:
     """The outermost ranges of each of the input's threads."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -340,5 +340,5 @@ def _input_work(ranges: Iterable[_Range]) -> tuple[Work, ...]:
     for one in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
         if one.begin_ns >= ends.get(one.thread, one.begin_ns):
             ends[one.thread] = one.end_ns
-            work.append(Work(one.text, rows.setdefault(one.thread, len(rows)), one.begin_ns, one.end_ns))
+            work.append(InputWork(one.text, rows.setdefault(one.thread, len(rows)), one.begin_ns, one.end_ns))
     return tuple(work)

@@ -26,7 +26,7 @@ def optimizer_at_most(storage: str) -> float:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRun:
     """A run and its tolerance, and why it is off, or None."""
 
     run: ParityRun
@@ -61,7 +61,7 @@ def reference(slopes: Sequence[Slope]) -> Reference:
 _NAMED = 5
 
 
-def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Judged, ...]:
+def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[JudgedRun, ...]:
     """Each run against what its last rung declares; fp32 against float64, within what rounding may do."""
     return tuple(_judged(run, rung_of(run.rung)) for run in runs)
 
@@ -69,18 +69,18 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
 _SAYS = {"exact": "bit-identical", "input": "same batches: bit-identical", "other": "of itself in float64"}
 
 
-def _judged(run: ParityRun, rung: Rung) -> Judged:
+def _judged(run: ParityRun, rung: Rung) -> JudgedRun:
     parity = ROUNDING if run.config == BASE else rung.parity
     # An input rung is fed the same batches here as any other, so that nothing may change.
     tolerance = parity.of(run.storage) or EXACT_TOLERANCE
     says = _SAYS.get(parity.kind, "")
     if run.reason is not None:
-        return Judged(run, tolerance, run.reason, says)
+        return JudgedRun(run, tolerance, run.reason, says)
     assert run.to_without is not None
     if not run.to_without.finite:
-        return Judged(run, tolerance, "its loss or its parameters are not finite", says)
+        return JudgedRun(run, tolerance, "its loss or its parameters are not finite", says)
     off = [*_far(run.to_without, tolerance), *_unlike_update(run), *_unseen(run, rung)]
-    return Judged(run, tolerance, ", ".join(off) or None, says)
+    return JudgedRun(run, tolerance, ", ".join(off) or None, says)
 
 
 def _far(distance: Distance, tolerance: Tolerance) -> list[str]:
