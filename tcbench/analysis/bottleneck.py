@@ -448,8 +448,8 @@ def _activity(
 
 def _gaps(idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[str, Intervals]) -> tuple[Gap, ...]:
     """Every stretch of idling with what the host did in it, the longest first."""
-    shares = {cause: _per_stretch(idle, when) for cause, when in causes.items()}
-    phase_shares = {name: _per_stretch(idle, when) for name, when in in_phase.items()}
+    shares = {cause: intervals.covered(idle, when) for cause, when in causes.items()}
+    phase_shares = {name: intervals.covered(idle, when) for name, when in in_phase.items()}
     gaps = []
     for i, (begin_s, end_s) in enumerate(idle):
         spent_s: dict[Cause, float] = {cause: share[i] for cause, share in shares.items()}
@@ -458,20 +458,6 @@ def _gaps(idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[
         in_it = {name: share[i] for name, share in phase_shares.items() if share[i] > 0}
         gaps.append(Gap(begin_s, end_s, cause, max(in_it, key=lambda p: in_it[p], default=None)))
     return tuple(sorted(gaps, key=lambda gap: -gap.duration_s))
-
-
-def _per_stretch(stretches: Intervals, when: Intervals) -> list[float]:
-    """For each stretch, how much of it is covered."""
-    covered_s, j = [], 0
-    for begin, end in stretches:
-        while j < len(when) and when[j][1] <= begin:
-            j += 1
-        k, covered = j, 0.0
-        while k < len(when) and when[k][0] < end:
-            covered += min(end, when[k][1]) - max(begin, when[k][0])
-            k += 1
-        covered_s.append(covered)
-    return covered_s
 
 
 def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:

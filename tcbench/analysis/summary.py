@@ -6,7 +6,6 @@ Knows nothing of files, consoles or plots.
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -222,7 +221,7 @@ def _summary(key: CellKey, group: Sequence[Record], environments: dict[str, Envi
         summary,
         throughput=throughput,
         images_per_s=rate,
-        step_time_s=Interval(*(_over(cell.images_per_step, value) for value in (rate.value, rate.high, rate.low))),
+        step_time_s=cell.images_per_step / rate,
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
         phase_host_s=tuple((name, statistics.median(times_s)) for name, times_s in host_s.items()),
@@ -230,10 +229,6 @@ def _summary(key: CellKey, group: Sequence[Record], environments: dict[str, Envi
         settled=all(m.warmup_settled for m in measured),
         lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
     )
-
-
-def _over(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else math.inf
 
 
 def telling(trials: Sequence[Record]) -> Record:

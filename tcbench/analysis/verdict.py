@@ -46,8 +46,7 @@ class HeldBack:
     @property
     def inverse(self) -> HeldBack:
         """Of the inverse ratio."""
-        of = self.interval
-        return replace(self, interval=Interval(1 / of.value, 1 / of.high, 1 / of.low))
+        return replace(self, interval=1 / self.interval)
 
 
 @dataclass(frozen=True)

@@ -206,28 +206,22 @@ class Followed(Protocol[Sent]):
     @property
     def pid(self) -> int:
         """As `Worker.pid`."""
-        ...
 
     def fileno(self) -> int:
         """A descriptor that is readable when there is something to receive."""
-        ...
 
     @property
     def remaining_s(self) -> float:
         """Seconds until it has taken too long."""
-        ...
 
     def receive(self) -> Iterator[Sent | Fault]:
         """As `Worker.receive`."""
-        ...
 
     def time_out(self) -> Fault:
         """End it because it has taken too long."""
-        ...
 
     def end(self, *, patiently: bool = False) -> Ended:
         """As `Worker.end`."""
-        ...
 
 
 def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Message], Message | Fault]]:
