@@ -81,9 +81,9 @@ class CommitSearch:
     skipped: frozenset[int] = frozenset()
     built: frozenset[int] = frozenset()
 
-    def after(self, of: Round) -> CommitSearch:
+    def after(self, round_: Round) -> CommitSearch:
         """With one more round."""
-        return replace(self, rounds=(*self.rounds, of))
+        return replace(self, rounds=(*self.rounds, round_))
 
     def with_built(self, commit: int) -> CommitSearch:
         """With a commit made ready."""
@@ -91,12 +91,12 @@ class CommitSearch:
 
     def without(self, commit: int) -> CommitSearch:
         """With a commit that cannot be measured, and without what it told before."""
-        kept = tuple(one for one in self.rounds if one.commit != commit)
-        return replace(self, rounds=kept, skipped=self.skipped | {commit}, built=self.built - {commit})
+        rounds = tuple(round_ for round_ in self.rounds if round_.commit != commit)
+        return replace(self, rounds=rounds, skipped=self.skipped | {commit}, built=self.built - {commit})
 
     def count(self, commit: int) -> int:
         """The rounds of a commit."""
-        return sum(one.commit == commit for one in self.rounds)
+        return sum(round_.commit == commit for round_ in self.rounds)
 
     @functools.cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -125,20 +125,21 @@ class CommitSearch:
     @functools.cached_property
     def _joint(self) -> Any:
         """Probabilities up to a factor, shaped (scatters, groups)."""
-        commits = sorted({one.commit for one in self.rounds})
+        commits = sorted({round_.commit for round_ in self.rounds})
         low, high = self._limits()
         logs = [
-            np.clip([one.log_ratio for one in self.rounds if one.commit == commit], low, high) for commit in commits
+            np.clip([round_.log_ratio for round_ in self.rounds if round_.commit == commit], low, high)
+            for commit in commits
         ]
-        counts = np.array([len(of) for of in logs], float)
-        means = np.array([of.mean() for of in logs])
-        squares = sum(float(((of - of.mean()) ** 2).sum()) for of in logs)
+        counts = np.array([len(of_commit) for of_commit in logs], float)
+        means = np.array([of_commit.mean() for of_commit in logs])
+        squares = sum(float(((of_commit - of_commit.mean()) ** 2).sum()) for of_commit in logs)
         own, scatters = _OWN**2, _SCATTERS[:, None]
         weights = 1 / (own + scatters**2 / np.maximum(counts, 1))  # of each commit's mean
         # Sums over the commits before each group, and over the others.
         before = np.array([[commit < group[-1] for commit in commits] for group in self.groups], float).T
         sums = [(weights * means**power) for power in (0, 1, 2)]
-        (w0, w1, w2), (v0, v1, v2) = ([one @ part for one in sums] for part in (before, 1 - before))
+        (w0, w1, w2), (v0, v1, v2) = ([round_ @ part for round_ in sums] for part in (before, 1 - before))
         # GOOD too is off by its own, which all before share; from the commit on the mean may be anything.
         fast = w2 - w1**2 / (w0 + 1 / own) + np.log1p(w0 * own)
         slow = v2 - np.divide(v1**2, v0, out=np.zeros_like(v0), where=v0 > 0) + np.log(np.maximum(v0, 1e-300))
@@ -148,11 +149,11 @@ class CommitSearch:
 
     def _limits(self) -> tuple[float, float]:
         """The least and the greatest that a round counts as, by what BAD lost and how its rounds scatter."""
-        lost = [one.log_ratio for one in self.rounds if one.commit == self.commits]
+        lost = [round_.log_ratio for round_ in self.rounds if round_.commit == self.commits]
         if not lost:
             return -math.inf, math.inf
         loss = statistics.median(lost)
-        scatter = 1.5 * statistics.median(abs(one - loss) for one in lost)  # as a normal deviate's
+        scatter = 1.5 * statistics.median(abs(round_ - loss) for round_ in lost)  # as a normal deviate's
         off = _FARTHEST * abs(loss) + 2 * scatter
         return min(loss, 0.0) - off, max(loss, 0.0) + off
 
@@ -194,7 +195,7 @@ class CommitSearch:
     @property
     def loss(self) -> Interval | None:
         """The ratio from the likeliest commit on over GOOD, with its 95% interval; None below two rounds."""
-        logs = [one.log_ratio for one in self.rounds if one.commit >= self.likeliest[-1]]
+        logs = [round_.log_ratio for round_ in self.rounds if round_.commit >= self.likeliest[-1]]
         if len(logs) < welch.LEAST_TRIALS:
             return None
         return Group.plain(logs).geometric_mean.interval()

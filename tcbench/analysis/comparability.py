@@ -78,11 +78,11 @@ def differences(base: Values, current: Values) -> tuple[Difference, ...]:
 def mixtures(records: Sequence[Record], of: Values) -> tuple[str, ...]:
     """The facts that the trials of one side do not agree on, commits among it: `commit: a1b2c3, d4e5f6`. `of`: their
     `values`."""
-    known = [record.environment for record in records if record.environment]
+    environments = [record.environment for record in records if record.environment]
     mixed = {what: values for (_, what), values in of.items() if len(values) > 1}
     commits = {
-        "commit": dict.fromkeys(of.commit or of.tcbench for of in known),
-        "project's commit": dict.fromkeys(of.project_commit for of in known if of.project_commit),
+        "commit": dict.fromkeys(e.commit or e.tcbench for e in environments),
+        "project's commit": dict.fromkeys(e.project_commit for e in environments if e.project_commit),
     }
     mixed |= {what: values for what, values in commits.items() if len(values) > 1}
     return tuple(f"{what}: {_shown(values)}" for what, values in mixed.items())
@@ -125,11 +125,13 @@ def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dic
         of_cells.add(_DECODING)
         told = dict(values(records))
         told |= {(_PACKAGES, r.cell.key): {" ".join(r.environment.packages): None} for r in records if r.environment}
-        of = {key: dict(told[key]) for key in told if key not in of_cells and key[0] not in allow}
-        alike = (n for n, stack in enumerate(stacks) if all(of[key].keys() & stack[key] for key in of.keys() & stack))
+        facts = {key: dict(told[key]) for key in told if key not in of_cells and key[0] not in allow}
+        alike = (
+            n for n, stack in enumerate(stacks) if all(facts[key].keys() & stack[key] for key in facts.keys() & stack)
+        )
         place_of[run] = next(alike, len(stacks))
         stacks += [{}] * (place_of[run] == len(stacks))
-        stacks[place_of[run]] = of | {key: of.get(key, {}) | told for key, told in stacks[place_of[run]].items()}
+        stacks[place_of[run]] = facts | {key: facts.get(key, {}) | told for key, told in stacks[place_of[run]].items()}
     keys = dict.fromkeys(key for stack in stacks for key in stack)
     telling = [key for key in keys if len({tuple(stack[key]) for stack in stacks if key in stack}) > 1]
     words = [tuple(dict.fromkeys(_telling(stack, stacks, telling))) for stack in stacks]
@@ -148,7 +150,9 @@ def _telling(stack: Values, stacks: Sequence[Values], telling: Iterable[tuple[st
         if facet != _PACKAGES:
             yield f"{what}: {_shown(stack[facet, what])}"
             continue
-        here, *others = ({*" ".join(of[facet, what]).split()} for of in (stack, *stacks) if (facet, what) in of)
+        here, *others = (
+            {*" ".join(other[facet, what]).split()} for other in (stack, *stacks) if (facet, what) in other
+        )
         for name in sorted(here.union(*others) - here.intersection(*others)):
             yield f"{name}: {_shown(stack['libraries', name] if name in here else ())}"
 

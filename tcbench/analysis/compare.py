@@ -585,7 +585,7 @@ def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
 
 def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
     """A note where the versions of tcbench that measured the sides differ."""
-    known = ({r.environment.tcbench for of in side for r in of.records if r.environment} for side in sides)
+    known = ({r.environment.tcbench for trials in side for r in trials.records if r.environment} for side in sides)
     base, current = (", ".join(sorted(versions)) for versions in known)
     return (f"base was measured by tcbench {base}, current by {current}",) * (
         base != current and "" not in (base, current)

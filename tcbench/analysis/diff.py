@@ -211,14 +211,14 @@ def of_timelines(
     step = StepPart("step", None, before.step_s, after.step_s)
     if before.device is None or after.device is None:
         clock: ClockName = "host"
-        phases = [_Spent.of_phases(one.phases, lambda phase: phase.host_s) for one in (before, after)]
+        phases = [_Spent.of_phases(side.phases, lambda phase: phase.host_s) for side in (before, after)]
         rest = "between phases"
     else:
         clock = "device"
-        phases = [_Spent.of_phases(one.phases, lambda phase: phase.device_s or 0.0) for one in (before, after)]
+        phases = [_Spent.of_phases(side.phases, lambda phase: phase.device_s or 0.0) for side in (before, after)]
         devices = ((before.device, before.steps), (after.device, after.steps))
-        for table, (one, n) in zip(phases, devices, strict=True):
-            for gap in one.gaps:
+        for table, (side, n) in zip(phases, devices, strict=True):
+            for gap in side.gaps:
                 where = f"idle in {gap.phase}" if gap.phase else "idle"
                 table.add((f"{where}: {_CAUSES[gap.cause]}", None), gap.duration_s / n)
         rest = "phases that overlap, and work of none"

@@ -140,7 +140,7 @@ def history(
                 at.setdefault(codes[id(record)], []).append(record)
             known = [r for r in group if r.environment is not None]
             newest = max(reversed(known), key=lambda r: r.started_at, default=None)
-            groups = [(one, Trials(at[one.code], machine)) for one in revisions if one.code in at]
+            groups = [(revision, Trials(at[revision.code], machine)) for revision in revisions if revision.code in at]
             environment = newest.environment if newest is not None else None
             cells.append(CellHistory(cell, machine, environment, _points(groups, rule, allow), stack))
     return History(revisions, tuple(cells), rule)

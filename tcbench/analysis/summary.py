@@ -140,12 +140,12 @@ def base_config(summaries: Iterable[CellSummary]) -> str:
     """The config over which these are set: the one that their scenario names; else fp32, or of steps of the user's own
     alone, of which no config is called so, the first."""
     cells = [summary.cell for summary in summaries]
-    there = {cell.config for cell in cells}
-    named = next((cell.base for cell in cells if cell.base in there), None)
+    configs = {cell.config for cell in cells}
+    named = next((cell.base for cell in cells if cell.base in configs), None)
     if named is not None:
         return named
-    theirs = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
-    return cells[0].config if theirs else BASE
+    own = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
+    return cells[0].config if own else BASE
 
 
 def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
@@ -159,8 +159,8 @@ def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
 
     def over_base(summary: CellSummary) -> Interval | None:
         base = bases.get((summary.setting, summary.cell.batch_size))
-        of = ratio(summary, base) if base is not None else None
-        return Interval(1.0, 1.0, 1.0) if of is not None and summary.cell.config == base_name else of
+        over = ratio(summary, base) if base is not None else None
+        return Interval(1.0, 1.0, 1.0) if over is not None and summary.cell.config == base_name else over
 
     return tuple(map(over_base, summaries))
 
@@ -175,8 +175,8 @@ def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
 def unsure(numerator: CellSummary, denominator: CellSummary) -> bool:
     """Whether one cell may as well be as fast as another: the interval of their ratio holds 1, or a side has one trial,
     whose steps tell how steady that process was and not how the next one will be."""
-    of = ratio(numerator, denominator)
-    return of is not None and (of.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
+    over = ratio(numerator, denominator)
+    return over is not None and (over.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
 
 
 def best(summaries: Iterable[CellSummary]) -> CellSummary | None:

@@ -206,11 +206,11 @@ class _Report:
             if event["eventType"] == _MARK and domain == _DOMAIN and text.startswith(_CELL):
                 titles[process] = _title(text) or titles.get(process) or _nameless(name)
             elif event["eventType"] == _PUSH_POP and event["end"] is not None:
-                one = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
+                range_ = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
                 if domain == _DOMAIN:
-                    ranges.setdefault(process, []).append(one)
+                    ranges.setdefault(process, []).append(range_)
                 elif _DALI in domain:
-                    input_ranges.setdefault(process, []).append(one)
+                    input_ranges.setdefault(process, []).append(range_)
         processes = sorted(ranges, key=lambda process: ranges[process][0].begin_ns)
         return tuple(
             (
@@ -319,17 +319,17 @@ def _nameless(name: str) -> Title:
 def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
     """Steps, the phases in them, the layers in those, from ranges of one thread in order of their begin."""
     open_ranges: list[_Range] = []
-    for one in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
-        while open_ranges and open_ranges[-1].end_ns <= one.begin_ns:
+    for range_ in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
+        while open_ranges and open_ranges[-1].end_ns <= range_.begin_ns:
             open_ranges.pop()
-        if not open_ranges and one.text == _STEP:
-            yield HostSpan("step", one.text, one.payload, None, one.begin_ns, one.end_ns)
+        if not open_ranges and range_.text == _STEP:
+            yield HostSpan("step", range_.text, range_.payload, None, range_.begin_ns, range_.end_ns)
         elif len(open_ranges) == 1 and open_ranges[0].text == _STEP:
-            yield HostSpan("phase", one.text, open_ranges[0].payload, one.text, one.begin_ns, one.end_ns)
+            yield HostSpan("phase", range_.text, open_ranges[0].payload, range_.text, range_.begin_ns, range_.end_ns)
         elif open_ranges:
             step, phase = open_ranges[0].payload, open_ranges[1].text
-            yield HostSpan("layer", one.text, step, phase, one.begin_ns, one.end_ns)
-        open_ranges.append(one)
+            yield HostSpan("layer", range_.text, step, phase, range_.begin_ns, range_.end_ns)
+        open_ranges.append(range_)
 
 
 def _input_work(ranges: Iterable[_Range]) -> tuple[InputWork, ...]:
@@ -337,8 +337,10 @@ def _input_work(ranges: Iterable[_Range]) -> tuple[InputWork, ...]:
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
     work = []
-    for one in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
-        if one.begin_ns >= ends.get(one.thread, one.begin_ns):
-            ends[one.thread] = one.end_ns
-            work.append(InputWork(one.text, rows.setdefault(one.thread, len(rows)), one.begin_ns, one.end_ns))
+    for range_ in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
+        if range_.begin_ns >= ends.get(range_.thread, range_.begin_ns):
+            ends[range_.thread] = range_.end_ns
+            work.append(
+                InputWork(range_.text, rows.setdefault(range_.thread, len(rows)), range_.begin_ns, range_.end_ns)
+            )
     return tuple(work)

@@ -161,20 +161,20 @@ def _trains(answers: Answers, claimed: Sequence[str], word: Word) -> Evidence | 
 
 
 def _keeps(answers: Answers) -> Evidence | None:
-    lost, kept = answers.zero_share, answers.zero_share_scaled
+    lost, left = answers.zero_share, answers.zero_share_scaled
     if not lost:
         return None
     why = "; ".join(
-        f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(answers.static_scale):.0f}" for kind in lost
+        f"{kind}: {lost[kind]:.1%} zero, {left[kind]:.2%} at 2^{math.log2(answers.static_scale):.0f}" for kind in lost
     )
     many = max(lost.values()) > LOST_AT_MOST
-    return Evidence("holds" if many and max(kept.values()) <= LOST_AT_MOST else "does not hold", why)
+    return Evidence("holds" if many and max(left.values()) <= LOST_AT_MOST else "does not hold", why)
 
 
 def techniques_of(document: Document) -> tuple[Technique, ...]:
     """Those that were run, in the order in which they are shown."""
-    there = {run.technique for run in document.runs}
-    return tuple(technique for name, technique in ALL_TECHNIQUES.items() if name in there)
+    names = {run.technique for run in document.runs}
+    return tuple(technique for name, technique in ALL_TECHNIQUES.items() if name in names)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def whole(gradients: Gradients, log2_scale: int) -> dict[GradientKind, Shares]:
 
 def steps_seen(gradients: Gradients) -> int:
     """The number of observed steps."""
-    return len({of.step for of in gradients.steps})
+    return len({gradient.step for gradient in gradients.steps})
 
 
 def safe(gradients: Gradients) -> SafeScales:

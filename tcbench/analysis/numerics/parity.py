@@ -46,13 +46,13 @@ class Reference:
 def reference(slopes: Sequence[Slope]) -> Reference:
     """Whether the gradient with respect to each parameter is the slope of the loss; `slopes` in the order of the
     forward pass. The nearest to the loss is named too: where a gradient is passed on wrongly, all before it are off."""
-    worst = sorted(slopes, key=lambda one: one.error if one.error == one.error else float("inf"), reverse=True)
-    off = [one for one in worst if not one.error <= SLOPE_AT_MOST]
+    worst = sorted(slopes, key=lambda slope: slope.error if slope.error == slope.error else float("inf"), reverse=True)
+    off = [slope for slope in worst if not slope.error <= SLOPE_AT_MOST]
     if not off:
         return Reference(tuple(worst), None)
-    named = ", ".join(f"{one.parameter} {one.error:.2g}" for one in off[:_NAMED])
+    named = ", ".join(f"{slope.parameter} {slope.error:.2g}" for slope in off[:_NAMED])
     more = f" and {len(off) - _NAMED} more of {len(worst)}" if len(off) > _NAMED else ""
-    nearest = f"; nearest the loss: {[one for one in slopes if one in off][-1].parameter}" if len(off) > 1 else ""
+    nearest = f"; nearest the loss: {[slope for slope in slopes if slope in off][-1].parameter}" if len(off) > 1 else ""
     return Reference(
         tuple(worst), f"gradient from the slope of the loss, above {SLOPE_AT_MOST:g}: {named}{more}{nearest}"
     )
