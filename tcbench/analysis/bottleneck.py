@@ -26,8 +26,8 @@ from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.text import digits
 from tcbench.core.timeline import Span, Timeline
 
-Verdict = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced"]
-VERDICTS: tuple[Verdict, ...] = ("input-bound", "host-bound", "gpu-bound", "network-bound", "balanced")
+BoundVerdict = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced"]
+VERDICTS: tuple[BoundVerdict, ...] = ("input-bound", "host-bound", "gpu-bound", "network-bound", "balanced")
 
 BALANCED_ABOVE = 0.9
 """Two stages are balanced when the shorter needs more than this share of the longer one's time."""
@@ -60,7 +60,7 @@ class PhaseCost:
 
 
 @dataclass(frozen=True)
-class Needs:
+class StageNeeds:
     """Seconds per step of each stage if it never waited.
 
     `input_s`: making a batch, None where it happens beside the step and nothing tells how long it takes. `overlapped`:
@@ -92,14 +92,14 @@ class Needs:
         return max(host_s, gpu_s, (self.input_s or 0.0) if self.overlapped else 0.0)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundVerdict:
         """The stage that needs the most time; `balanced` when the second needs nearly as much.
 
         On a CPU, where nothing runs beside the host but an overlapped input, input and computation are compared even
         when they take turns: `host-bound` then means that computing takes most of the step. So it is with the
         all-reduce everywhere: `network-bound` means that ranks spend more of a step on it than on anything else.
         """
-        stages: list[tuple[float, Verdict]] = []
+        stages: list[tuple[float, BoundVerdict]] = []
         if self.overlapped or self.gpu_s is None:
             stages += [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
         else:
@@ -196,7 +196,7 @@ class Bottleneck:
     source: Literal["timeline", "record"]
     steps: int
     step_s: float
-    needs: Needs
+    needs: StageNeeds
     phases: tuple[PhaseCost, ...]
     io_overlap: float | None
     waits_for_input_s: float
@@ -216,7 +216,7 @@ class Bottleneck:
         return self.images_per_step / self.step_s if self.step_s else 0.0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundVerdict:
         return self.needs.verdict
 
     @property
@@ -361,7 +361,7 @@ def summarise(timeline: Timeline) -> Bottleneck:
         source="timeline",
         steps=n,
         step_s=span_s / n,
-        needs=Needs(
+        needs=StageNeeds(
             input_s=intervals.length(io_threads) / n if overlapped else host_io_s,
             host_s=sum(phase.host_s for phase in phases) - host_io_s - network_host_s,
             gpu_s=max(0.0, intervals.length(busy) / n - network_gpu_s) if on_device else None,
@@ -448,8 +448,8 @@ def _activity(
 
 def _gaps(idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[str, Intervals]) -> tuple[Gap, ...]:
     """Every stretch of idling with what the host did in it, the longest first."""
-    shares = {cause: _per_stretch(idle, when) for cause, when in causes.items()}
-    phase_shares = {name: _per_stretch(idle, when) for name, when in in_phase.items()}
+    shares = {cause: intervals.covered(idle, when) for cause, when in causes.items()}
+    phase_shares = {name: intervals.covered(idle, when) for name, when in in_phase.items()}
     gaps = []
     for i, (begin_s, end_s) in enumerate(idle):
         spent_s: dict[Cause, float] = {cause: share[i] for cause, share in shares.items()}
@@ -458,20 +458,6 @@ def _gaps(idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[
         in_it = {name: share[i] for name, share in phase_shares.items() if share[i] > 0}
         gaps.append(Gap(begin_s, end_s, cause, max(in_it, key=lambda p: in_it[p], default=None)))
     return tuple(sorted(gaps, key=lambda gap: -gap.duration_s))
-
-
-def _per_stretch(stretches: Intervals, when: Intervals) -> list[float]:
-    """For each stretch, how much of it is covered."""
-    covered_s, j = [], 0
-    for begin, end in stretches:
-        while j < len(when) and when[j][1] <= begin:
-            j += 1
-        k, covered = j, 0.0
-        while k < len(when) and when[k][0] < end:
-            covered += min(end, when[k][1]) - max(begin, when[k][0])
-            k += 1
-        covered_s.append(covered)
-    return covered_s
 
 
 def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
@@ -538,7 +524,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         source="record",
         steps=sum(m.profiled_steps for m in measured),
         step_s=step_s,
-        needs=Needs(input_s, host_s, gpu_s, overlapped, network_s),
+        needs=StageNeeds(input_s, host_s, gpu_s, overlapped, network_s),
         phases=phases,
         io_overlap=None if overlapped or on_gpu else 0.0,
         waits_for_input_s=io_s if overlapped else 0.0,

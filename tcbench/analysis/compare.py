@@ -28,7 +28,7 @@ VERDICTS: tuple[Verdict, ...] = (
 )
 """From what needs attention first to what needs none."""
 
-Clock = Literal["host", "device"]
+ClockName = Literal["host", "device"]
 
 SPIKE = 2.0
 """A step that takes more than so many times its trial's median step is a spike."""
@@ -135,7 +135,7 @@ class Trials:
     records: Sequence[Record]
     machine: str | None
     _figures: dict[str, tuple[float, ...]] = field(default_factory=dict, init=False)
-    _phase_times: dict[Clock, dict[str, list[float]]] = field(default_factory=dict, init=False)
+    _phase_times: dict[ClockName, dict[str, list[float]]] = field(default_factory=dict, init=False)
 
     @property
     def cell(self) -> Cell:
@@ -182,7 +182,7 @@ class Trials:
         """Whether the phases' times on the device are known in every trial and add up to the step."""
         return all(map(_fills_device, self._measurements, self._medians_s))
 
-    def phase_times(self, clock: Clock) -> Mapping[str, Sequence[float]]:
+    def phase_times(self, clock: ClockName) -> Mapping[str, Sequence[float]]:
         """Median time of each phase, one entry per trial."""
 
         if clock not in self._phase_times:
@@ -262,7 +262,7 @@ class CellComparison:
     why: str | None = None
     more_trials: int | None = None
     held_back: HeldBack | None = None
-    clock: Clock = "host"
+    clock: ClockName = "host"
     phases: tuple[PhaseChange, ...] = ()
     culprit: PhaseChange | None = None
     differences: tuple[Difference, ...] = ()
@@ -537,7 +537,7 @@ def _judged(
 
 def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Method) -> CellComparison:
     """The phases of both sides, and the one that grew most, if any surely grew."""
-    clock: Clock = "device" if before.fills_device and after.fills_device else "host"
+    clock: ClockName = "device" if before.fills_device and after.fills_device else "host"
     times, others = before.phase_times(clock), after.phase_times(clock)
     changes = []
     for name in times:
@@ -585,7 +585,7 @@ def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
 
 def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
     """A note where the versions of tcbench that measured the sides differ."""
-    known = ({r.environment.tcbench for of in side for r in of.records if r.environment} for side in sides)
+    known = ({r.environment.tcbench for trials in side for r in trials.records if r.environment} for side in sides)
     base, current = (", ".join(sorted(versions)) for versions in known)
     return (f"base was measured by tcbench {base}, current by {current}",) * (
         base != current and "" not in (base, current)

@@ -55,7 +55,7 @@ class Revision:
 
 
 @dataclass(frozen=True)
-class Point:
+class HistoryPoint:
     """One cell at one revision: its trials there, with their images/s (`side`), and the 95% interval over trials, None
     with one. `change` is the step from the point `since`; both are None where nothing comes before it in its line.
     `broken_by`: what differs from the point before, so that a new line begins here and no step is judged."""
@@ -91,11 +91,11 @@ class CellHistory:
     cell: Cell
     machine: str | None
     environment: Environment | None
-    points: tuple[Point, ...]
+    points: tuple[HistoryPoint, ...]
     beneath: tuple[str, ...] = ()
 
     @property
-    def regressions(self) -> tuple[Point, ...]:
+    def regressions(self) -> tuple[HistoryPoint, ...]:
         return tuple(point for point in self.points if point.regressed)
 
 
@@ -140,7 +140,7 @@ def history(
                 at.setdefault(codes[id(record)], []).append(record)
             known = [r for r in group if r.environment is not None]
             newest = max(reversed(known), key=lambda r: r.started_at, default=None)
-            groups = [(one, Trials(at[one.code], machine)) for one in revisions if one.code in at]
+            groups = [(revision, Trials(at[revision.code], machine)) for revision in revisions if revision.code in at]
             environment = newest.environment if newest is not None else None
             cells.append(CellHistory(cell, machine, environment, _points(groups, rule, allow), stack))
     return History(revisions, tuple(cells), rule)
@@ -219,14 +219,14 @@ def _by_ancestry(codes: Sequence[CodeAt], places: Mapping[str, int]) -> list[Cod
     return ordered
 
 
-def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collection[str]) -> tuple[Point, ...]:
+def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collection[str]) -> tuple[HistoryPoint, ...]:
     points = []
     last: tuple[Revision, Trials] | None = None
     last_ok: tuple[Revision, Trials] | None = None
     for revision, trials in groups:
         ok = trials.side.status == "ok"
         before = last_ok if ok and last_ok else last
-        point = Point(revision, trials.by(THROUGHPUT))
+        point = HistoryPoint(revision, trials.by(THROUGHPUT))
         if before is not None:
             differences = comparability.differences(before[1].facts, trials.facts)
             broken_by = tuple(difference for difference in differences if difference.facet not in allow)

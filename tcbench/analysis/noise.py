@@ -90,9 +90,9 @@ def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
     return list(estimates)
 
 
-def _degrees(of: Estimate, more: int = 0) -> float:
+def _degrees(estimate: Estimate, more: int = 0) -> float:
     """Degrees of freedom of the variance of one trial. Cells that vary alike do so on both sides: all trials count."""
-    return (1 if of.by_round else 2) * (of.pairs + more - 1)
+    return (1 if estimate.by_round else 2) * (estimate.pairs + more - 1)
 
 
 def _fitted(variances: Array, degrees: Array) -> tuple[float, float]:

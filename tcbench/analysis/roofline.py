@@ -36,15 +36,15 @@ UPDATE_BYTES = 20
 two bytes each and the master weight has four: the same sum."""
 
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+ConfigPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 MEMORY = "memory"
 """The name of the bandwidth among what is withdrawn."""
 
 
-def precision_of(rungs: Iterable[str]) -> Precision:
+def precision_of(rungs: Iterable[str]) -> ConfigPrecision:
     """The arithmetic of convolutions with a config's rungs."""
     rungs = set(rungs)
-    halves: tuple[Precision, ...] = ("fp16", "bf16", "tf32")
+    halves: tuple[ConfigPrecision, ...] = ("fp16", "bf16", "tf32")
     return next((name for name in halves if name in rungs), "fp32")
 
 
@@ -61,13 +61,13 @@ class Ceilings:
     says: str
     withdrawn: frozenset[str] = frozenset()
 
-    def flops_s(self, precision: Precision) -> float:
+    def flops_s(self, precision: ConfigPrecision) -> float:
         """Infinite where it is withdrawn."""
         rates = dict(self.rates)
         known = rates.get(precision) or (rates.get("fp16") if precision == "bf16" else None) or rates["fp32"]
         return math.inf if precision in self.withdrawn else known
 
-    def beaten_by(self, timed: Iterable[tuple[Part, Precision]]) -> frozenset[str]:
+    def beaten_by(self, timed: Iterable[tuple[WorkPart, ConfigPrecision]]) -> frozenset[str]:
         """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in
         a cache; of what a whole phase moves, most has left it."""
         beaten: set[str] = set()
@@ -83,17 +83,17 @@ class Ceilings:
         bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
         return replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
 
-    def ridge(self, precision: Precision) -> float:
+    def ridge(self, precision: ConfigPrecision) -> float:
         """The intensity, in FLOP per byte, from which on arithmetic is the ceiling."""
         return self.flops_s(precision) / self.bandwidth_bytes_s
 
-    def attainable_flops_s(self, intensity: float, precision: Precision) -> float:
+    def attainable_flops_s(self, intensity: float, precision: ConfigPrecision) -> float:
         """The roof at an intensity."""
         return min(self.flops_s(precision), intensity * self.bandwidth_bytes_s)
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkPart:
     """A layer's work in one phase, or a whole phase: FLOPs and least bytes for a batch; `time_s` where it was
     measured."""
 
@@ -113,14 +113,14 @@ class Part:
         """The rate that was achieved."""
         return self.flops / self.time_s if self.time_s else None
 
-    def share_of_roof(self, ceilings: Ceilings, precision: Precision) -> float | None:
+    def share_of_roof(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The achieved rate over what is attainable at this intensity; None where no limit is known of it, as of a
         layer that found its operands in a cache."""
         roof = ceilings.attainable_flops_s(self.intensity, precision)
         share = self.flops_s / roof if self.flops_s is not None and roof and math.isfinite(roof) else None
         return share if share is None or share <= 1 else None
 
-    def least_s(self, ceilings: Ceilings, precision: Precision) -> float | None:
+    def least_s(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The least time under the roof; None where no limit is known, or it took less."""
         least_s = max(self.flops / ceilings.flops_s(precision), self.bytes / ceilings.bandwidth_bytes_s)
         return least_s if least_s and (self.time_s is None or least_s <= self.time_s) else None
@@ -132,39 +132,39 @@ class CellRoofline:
 
     summary: CellSummary
     ceilings: Ceilings
-    phases: tuple[Part, ...]
-    layers: tuple[Part, ...]
+    phases: tuple[WorkPart, ...]
+    layers: tuple[WorkPart, ...]
     doubt: str = ""
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> ConfigPrecision:
         return precision_of(self.summary.cell.rungs)
 
     @property
-    def timed(self) -> list[tuple[Part, Precision]]:
+    def timed(self) -> list[tuple[WorkPart, ConfigPrecision]]:
         """Every part that has a time, with the precision that it computes in: the update's is float32 always."""
         parts = (part for part in (*self.phases, *self.layers) if part.time_s is not None)
         return [(part, "fp32" if part.name == "update" else self.precision) for part in parts]
 
 
 @functools.lru_cache(256)
-def layer_parts(cell: Cell) -> tuple[Part, ...]:
+def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
     """Every layer of the cell's model, forward and then backward, named as in timelines: "block3.c/conv"."""
     layers = tuple(MODELS[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
-    every: list[Part] = []
+    every: list[WorkPart] = []
     for phase in ("forward", "backward"):
         for layer in layers if phase == "forward" else reversed(layers):
             parts: dict[str, list[work.Work]] = {}
             for name, piece in _works(cell, layer, phase):
                 parts.setdefault(name, []).append(piece)
             every += [
-                Part(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
+                WorkPart(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
                 for name, works in parts.items()
             ]
     return tuple(every)
 
 
-def phase_parts(cell: Cell, layers: Sequence[Part] | None = None) -> tuple[Part, ...]:
+def phase_parts(cell: Cell, layers: Sequence[WorkPart] | None = None) -> tuple[WorkPart, ...]:
     """Forward, backward, update; `replay` is all three."""
     layers = layer_parts(cell) if layers is None else layers
     parameters = MODELS[cell.model].parameters(cell.n_classes)
@@ -174,7 +174,7 @@ def phase_parts(cell: Cell, layers: Sequence[Part] | None = None) -> tuple[Part,
     }
     by_phase["update"] = UPDATE_FLOPS * parameters, UPDATE_BYTES * parameters
     by_phase["replay"] = sum(f for f, _ in by_phase.values()), sum(b for _, b in by_phase.values())
-    return tuple(Part(phase, phase, flops, n_bytes) for phase, (flops, n_bytes) in by_phase.items())
+    return tuple(WorkPart(phase, phase, flops, n_bytes) for phase, (flops, n_bytes) in by_phase.items())
 
 
 def roofline(
@@ -306,6 +306,6 @@ def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> I
         yield f"{layer.name}/relu", work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
 
 
-def worth_showing(parts: Iterable[Part]) -> list[Part]:
+def worth_showing(parts: Iterable[WorkPart]) -> list[WorkPart]:
     """Parts that have a place in the picture: with FLOPs, bytes and a rate."""
     return [p for p in parts if p.flops and p.bytes and p.flops_s is not None and math.isfinite(p.flops_s)]

@@ -6,7 +6,6 @@ Knows nothing of files, consoles or plots.
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.welch import Group
 from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, PhaseTimes, Record, Status
 
-Key = tuple[str | None, Cell, tuple[Code, ...]]
+CellKey = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
 
 
@@ -69,7 +68,7 @@ class CellSummary:
     codes: tuple[Code, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CellKey:
         """The summary's identity among others."""
         return self.machine, self.cell, self.codes
 
@@ -98,7 +97,7 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     of_runs = environments(records)
     groups = by_code(records)
     rates = {key: _rates(key[1], group) for key, group in groups.items()}
-    pools: dict[tuple[str, ...], list[Key]] = {}
+    pools: dict[tuple[str, ...], list[CellKey]] = {}
     for key, group in groups.items():  # cells of the same runs were measured in the same rounds
         pools.setdefault((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), []).append(key)
     scatters = {}
@@ -107,7 +106,7 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     return tuple(_summary(key, group, of_runs, rates[key], scatters[key]) for key, group in groups.items())
 
 
-def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
+def by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
     """As `by_cell`, apart by the code of their runs and by the stack beneath it, as `compare` would refuse them."""
     records = tuple(records)
     merged: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
@@ -121,7 +120,7 @@ def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
         run: tuple(code._replace(sources=of_run[code], beneath=beneath[run]) for code in sorted(of_run, key=_commits))
         for run, of_run in merged.items()
     }
-    groups: dict[Key, list[Record]] = {}
+    groups: dict[CellKey, list[Record]] = {}
     for (machine, cell), group in by_cell(records).items():
         for record in group:
             groups.setdefault((machine, cell, codes[record.run_id]), []).append(record)
@@ -153,12 +152,12 @@ def base_config(summaries: Iterable[CellSummary]) -> str:
     """The config over which these are set: the one that their scenario names; else fp32, or of steps of the user's own
     alone, of which no config is called so, the first."""
     cells = [summary.cell for summary in summaries]
-    there = {cell.config for cell in cells}
-    named = next((cell.base for cell in cells if cell.base in there), None)
+    configs = {cell.config for cell in cells}
+    named = next((cell.base for cell in cells if cell.base in configs), None)
     if named is not None:
         return named
-    theirs = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
-    return cells[0].config if theirs else BASE
+    own = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
+    return cells[0].config if own else BASE
 
 
 def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
@@ -172,8 +171,8 @@ def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
 
     def over_base(summary: CellSummary) -> Interval | None:
         base = bases.get((summary.setting, summary.cell.batch_size))
-        of = ratio(summary, base) if base is not None else None
-        return Interval(1.0, 1.0, 1.0) if of is not None and summary.cell.config == base_name else of
+        over = ratio(summary, base) if base is not None else None
+        return Interval(1.0, 1.0, 1.0) if over is not None and summary.cell.config == base_name else over
 
     return tuple(map(over_base, summaries))
 
@@ -217,7 +216,7 @@ def _rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], f
 
 
 def _summary(
-    key: Key,
+    key: CellKey,
     group: Sequence[Record],
     environments: dict[str, Environment],
     rates: scatter.Trials,
@@ -249,7 +248,7 @@ def _summary(
         summary,
         throughput=throughput,
         images_per_s=rate,
-        step_time_s=Interval(*(_over(cell.images_per_step, value) for value in (rate.value, rate.high, rate.low))),
+        step_time_s=cell.images_per_step / rate,
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
         phase_host_s=tuple((name, statistics.median(times_s)) for name, times_s in host_s.items()),
@@ -257,10 +256,6 @@ def _summary(
         settled=all(m.warmup_settled for m in measured),
         lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
     )
-
-
-def _over(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else math.inf
 
 
 def telling(trials: Sequence[Record]) -> Record:

@@ -35,7 +35,7 @@ from tcbench.present.options import (
 
 if TYPE_CHECKING:
     from tcbench.core.record import Record
-    from tcbench.hardware.networks import Network
+    from tcbench.hardware.networks import RankNetwork
     from tcbench.run.forecast import Forecast
     from tcbench.run.scale_out import ScaleOut
 
@@ -207,7 +207,7 @@ def _measured(
     sizes: tuple[int, ...] | None,
     configs: tuple[str, ...],
     ranks: Sequence[int],
-    network: Network,
+    network: RankNetwork,
 ) -> ScaleOut:
     from tcbench.present.results import chosen
     from tcbench.run import scale_out

@@ -13,7 +13,7 @@ from tcbench.present.app import OUT, command, refuse_input
 from tcbench.present.options import BASELINE, RUN, ResultsFolderOption, output_option, results_argument, takes
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked, OtherSource, Scorecard
+    from tcbench.analysis.claims import AskedClaims, OtherSource, Scorecard
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
     from tcbench.present.results import Results as Given
@@ -153,16 +153,16 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
 
 def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
-    from tcbench.analysis.claims import Asked, scorecards
+    from tcbench.analysis.claims import AskedClaims, scorecards
     from tcbench.run.scenario import claims_of
 
-    known: Callable[[Cell], Asked] = claims_of(None)
+    known: Callable[[Cell], AskedClaims] = claims_of(None)
 
-    def asked(cell: Cell) -> Asked:
+    def asked(cell: Cell) -> AskedClaims:
         try:
             return known(cell)
         except ScenarioError:
-            return Asked(cell.scenario, ())
+            return AskedClaims(cell.scenario, ())
 
     return scorecards(records, asked, other_source)
 

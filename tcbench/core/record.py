@@ -37,7 +37,7 @@ Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 InputKind = Literal["generated", "folder", "synthetic", "modelled", "own"]
 
 
-Unit = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
+UnitName = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
 """The name of what a step works on, in the plural: "images"."""
 
 
@@ -126,7 +126,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     scenario_cudnn: CudnnSettings | None = None
     host_speed: Annotated[float, Meta(gt=0, le=1e3)] = 1.0
     ranks: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    unit: Unit = "images"
+    unit: UnitName = "images"
     base: str | None = None
 
     @property
@@ -578,7 +578,7 @@ _Line: Any = msgspec.defstruct(
 )
 
 
-class Decoder:
+class RecordDecoder:
     """Decodes the lines of a file. Trials of one cell share one Cell and one Environment, which are decoded once; a
     file of a hundred thousand trials then needs a third of the time and of the memory."""
 

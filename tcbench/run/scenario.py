@@ -30,7 +30,7 @@ from tcbench.run import scenario_file
 from tcbench.run.scenario_file import CudnnTable, File, LadderTable, TrainTable
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked
+    from tcbench.analysis.claims import AskedClaims
 
 SUFFIX = ".toml"
 
@@ -286,11 +286,11 @@ def _ladder(table: LadderTable) -> Ladder:
     return Ladder(table.name, tuple(climb()))
 
 
-def claims_of(scenario: str | None) -> Callable[[Cell], Asked]:
+def claims_of(scenario: str | None) -> Callable[[Cell], AskedClaims]:
     """The claims on a cell's setting: by the scenario given, or by that which the cell names. The function raises
     ScenarioError."""
 
-    from tcbench.analysis.claims import Asked
+    from tcbench.analysis.claims import AskedClaims
 
     @functools.cache
     def loaded(name: str) -> Scenario:
@@ -300,11 +300,11 @@ def claims_of(scenario: str | None) -> Callable[[Cell], Asked]:
             )
         return load(scenario or name)
 
-    def asked(cell: Cell) -> Asked:
+    def asked(cell: Cell) -> AskedClaims:
         named = loaded(cell.scenario)
         here = named.on(cell.device.partition(":")[0])
         name = named.name if named.path == shipped().get(named.name) else str(named.path)
-        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *options_of(cell, here)]))
+        return AskedClaims(named.name, here.claims, shlex.join(["tcbench", "run", name, *options_of(cell, here)]))
 
     return asked
 

@@ -19,7 +19,7 @@ from tcbench import __version__
 from tcbench.core import files
 from tcbench.core.errors import TraceError
 from tcbench.core.record import Record
-from tcbench.core.timeline import Kind, Lane, Source, Span, Timeline, timeline_of
+from tcbench.core.timeline import Lane, Span, SpanKind, Timeline, TimelineSource, timeline_of
 
 SCHEMA = 1
 """The version of this form."""
@@ -35,7 +35,7 @@ class _Args(msgspec.Struct, frozen=True, omit_defaults=True):
     """A span, whole: the times in an event are rounded."""
 
     lane: Lane
-    kind: Kind
+    kind: SpanKind
     begin_s: float
     end_s: float
     step: int | None = None
@@ -56,12 +56,12 @@ class _Event(msgspec.Struct, frozen=True):
     args: Any = None
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _TimelineHead(msgspec.Struct, frozen=True):
     label: str
     device: str
     device_name: str
     batch_size: int
-    source: Source
+    source: TimelineSource
     phases: tuple[str, ...]
     unit: str = "images"
 
@@ -69,7 +69,7 @@ class _Head(msgspec.Struct, frozen=True):
 class _Ours(msgspec.Struct, frozen=True):
     schema: int
     version: str
-    timelines: tuple[_Head, ...]
+    timelines: tuple[_TimelineHead, ...]
     record: Record | None = None
 
 
@@ -86,7 +86,7 @@ class _Trace(msgspec.Struct, frozen=True):
 def write(timelines: Sequence[Timeline], path: Path, record: Record | None = None) -> None:
     """Write `.json`, or `.json.gz`. `record` is that of the trial in which it was taken. Raises StoreError."""
     events = [event for pid, timeline in enumerate(timelines, start=1) for event in _events(pid, timeline)]
-    heads = tuple(_Head(*(getattr(t, name) for name in _Head.__struct_fields__)) for t in timelines)
+    heads = tuple(_TimelineHead(*(getattr(t, name) for name in _TimelineHead.__struct_fields__)) for t in timelines)
     trace = _Trace(tuple(events), _OtherData(_Ours(SCHEMA, __version__, heads, record)))
     data = msgspec.json.encode(trace)
     data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data

@@ -10,7 +10,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, Judged, Reference, optimizer_at_most
+from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, JudgedRun, Reference, optimizer_at_most
 from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.engine.work import HALVES
 from tcbench.present.document import document, fields
@@ -35,7 +35,7 @@ def headline(job: ParityJob) -> str:
 REFERENCE = "float64"
 
 
-def table(reference: Reference, judged: Sequence[Judged]) -> Table:
+def table(reference: Reference, judged: Sequence[JudgedRun]) -> Table:
     """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
     rows = open_table()
     rows.add_column("config", overflow="fold")
@@ -79,20 +79,20 @@ def _allowed(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def reasons(reference: Reference, judged: Sequence[Judged]) -> list[str]:
+def reasons(reference: Reference, judged: Sequence[JudgedRun]) -> list[str]:
     """The configs that are off, a line each."""
     offs = [(REFERENCE, reference.off), *((one.run.config, one.off) for one in judged)]
     return [f"{name}: off: {off}" for name, off in offs if off is not None]
 
 
-def summary(reference: Reference, judged: Sequence[Judged]) -> str:
+def summary(reference: Reference, judged: Sequence[JudgedRun]) -> str:
     """The last line: how many are off."""
     n_off = len(reasons(reference, judged))
     word = f"{n_off} off" if n_off else "all within what is declared"
     return f"{len(judged)} configs, and {REFERENCE}: {word}."
 
 
-def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
+def notes(judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> list[str]:
     """Notes that explain the table and name what is not in it."""
     lines = [
         "Largest relative distance of a step's loss; relative L2 distance of the gradients at the first weights, of "
@@ -110,7 +110,7 @@ def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
     return lines
 
 
-def _lengths(judged: Sequence[Judged]) -> list[str]:
+def _lengths(judged: Sequence[JudgedRun]) -> list[str]:
     """Of configs that rounding scatters, how far gradients are longer or shorter."""
     held = [(one.run.to_without, one.tolerance) for one in judged if one.run.to_without]
     lengths = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
@@ -130,10 +130,10 @@ def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
     return [f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}."] if distances else []
 
 
-def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skipped: Sequence[Skipped]) -> str:
+def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> str:
     """Everything."""
 
-    def run_json(one: Judged) -> dict[str, Any]:
+    def run_json(one: JudgedRun) -> dict[str, Any]:
         return {
             **msgspec.to_builtins(one.run),
             "half": one.run.storage in HALVES,

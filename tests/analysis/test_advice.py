@@ -18,7 +18,7 @@ from factories import (
 from timelines import busy_timeline, talk
 
 from tcbench.analysis.advice import Tried, candidates, effects_of, next_rung, step_at_least_s
-from tcbench.analysis.bottleneck import Bottleneck, Needs, explain_record, summarise
+from tcbench.analysis.bottleneck import Bottleneck, StageNeeds, explain_record, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Record
@@ -201,7 +201,7 @@ def test_a_matrix_is_explained_cell_by_cell() -> None:
     assert base.advice.measured_images_per_s == pytest.approx(8 / 0.7)
     assert [gain.added for gain in base.checked] == [("dali",)]
     assert dali.bottleneck is not None
-    assert dali.bottleneck.needs == Needs(None, 0.7, None, True)
+    assert dali.bottleneck.needs == StageNeeds(None, 0.7, None, True)
     assert (lost.bottleneck, lost.gains, lost.advice) == (None, (), None)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
-from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, Needs, explain_record, explain_records, summarise
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_record, explain_records, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, Timeline, timeline_of
@@ -138,7 +138,7 @@ def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
             kernel(0.7, 0.9),
         )
     )
-    assert bottleneck.needs == Needs(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
+    assert bottleneck.needs == StageNeeds(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
     assert bottleneck.io_overlap == close(0.3 / 0.9)
     assert bottleneck.waits_for_input_s == close(0.6)
     assert bottleneck.sentence == "input-bound: input needs 900 ms per step, host 400 ms, GPU 200 ms; GPU idle 80%"
@@ -261,7 +261,7 @@ def record(
 
 def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
     explained = explain_record(record(0.15, io=0.02, forward=0.08))
-    assert explained.needs == Needs(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
+    assert explained.needs == StageNeeds(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
     assert explained.sentence == "forward 80%: the CPU computes 120 ms per step, input takes 30 ms before it"
     assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
 

@@ -11,11 +11,11 @@ import timelines
 
 from tcbench.analysis import bottleneck
 from tcbench.analysis.claims import (
-    Asked,
+    AskedClaims,
+    ClaimOutcome,
     Evaluated,
-    Finding,
+    Evidence,
     OtherSource,
-    Outcome,
     _command,
     by_timelines,
     no_other_source,
@@ -23,14 +23,14 @@ from tcbench.analysis.claims import (
 )
 from tcbench.analysis.summary import summarise
 from tcbench.analysis.welch import log_ratio
-from tcbench.core.claim import EXTERNAL, RELATIONS, Claim, Relation, Side
+from tcbench.core.claim import EXTERNAL, RELATIONS, Claim, ClaimSide, Relation
 from tcbench.core.record import Record
 from tcbench.run import scenario
 
 
 def make_claim(relation: Relation = "faster", left: str = "fp16", right: str | None = "fp32", **changes: Any) -> Claim:
-    def side(text: str) -> Side:
-        return Side(text.removeprefix("best of "), text.startswith("best of "))
+    def side(text: str) -> ClaimSide:
+        return ClaimSide(text.removeprefix("best of "), text.startswith("best of "))
 
     fields: dict[str, Any] = {"says": "s", "batch_sizes": (4,), "right": None if right is None else side(right)}
     return Claim(relation=relation, left=side(left), **fields | changes)
@@ -53,7 +53,7 @@ def evaluate(
     other: OtherSource = no_other_source,
 ) -> tuple[Evaluated, ...]:
     """All of one setting's claims; without records by those of a config that none names."""
-    [card] = scorecards(records or UNRELATED, lambda _: Asked("cpu", tuple(claims), run), other)
+    [card] = scorecards(records or UNRELATED, lambda _: AskedClaims("cpu", tuple(claims), run), other)
     return card.claims
 
 
@@ -91,7 +91,7 @@ def times(factor: float, rates: Sequence[float] = STEADY) -> list[float]:
         ("about", 1 / 1.1, "undecided"),
     ],
 )
-def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: float, expected: Outcome) -> None:
+def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: float, expected: ClaimOutcome) -> None:
     margin = 0.1 if relation == "about" else 0.0
     evaluated = judged(make_claim(relation, margin=margin), trials("fp16", *times(factor)), trials("fp32", *times(1.0)))
     [at] = evaluated.at
@@ -180,7 +180,7 @@ def test_factor_and_margin_move_the_limit_at_which_no_number_of_trials_decides()
 
 
 def test_a_stated_figure_stands_in_the_place_of_the_right_config() -> None:
-    def judgement(rate: float) -> Outcome:
+    def judgement(rate: float) -> ClaimOutcome:
         claim = make_claim("about", right=None, images_per_s=1200.0, margin=0.1)
         return judged(claim, trials("fp16", *times(rate / 100))).outcome
 
@@ -232,7 +232,7 @@ def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
         ("any", (0.8, None), "not measured"),
     ],
 )
-def test_batch_sizes_together_make_the_claims_outcome(at: str, factors: tuple, expected: Outcome) -> None:
+def test_batch_sizes_together_make_the_claims_outcome(at: str, factors: tuple, expected: ClaimOutcome) -> None:
     records = []
     for batch_size, factor in zip((4, 8), factors, strict=True):
         if factor:
@@ -299,7 +299,7 @@ def test_a_claim_that_leaves_the_low_precision_to_the_machine_is_asked_of_what_i
 ) -> None:
     claim = make_claim(left="{low}", says="{low} is faster")
     records = [*fp16, *bf16, *trials("fp32", *times(0.5))]
-    [card] = scorecards(records, lambda _: Asked("cpu", (claim, make_claim(left="fp32+dali"))))
+    [card] = scorecards(records, lambda _: AskedClaims("cpu", (claim, make_claim(left="fp32+dali"))))
     evaluated = card.claims[0]
     assert card.low == expected
     assert (evaluated.claim.says, evaluated.claim.left.config) == (f"{expected} is faster", expected)
@@ -339,7 +339,7 @@ def test_by_records_of_another_config_nothing_is_measured() -> None:
         ((), "not measured", "not measured"),
     ],
 )
-def test_whether_a_config_runs(statuses: tuple, runs: Outcome, does_not_run: Outcome) -> None:
+def test_whether_a_config_runs(statuses: tuple, runs: ClaimOutcome, does_not_run: ClaimOutcome) -> None:
     records = [factories.make_record("fp16", status=status, trial=n) for n, status in enumerate(statuses)]
     for relation, outcome in (("runs", runs), ("does not run", does_not_run)):
         evaluated = judged(make_claim(relation, right=None), records)
@@ -369,7 +369,7 @@ def on_gpu(host_share: float, trial: int = 0, io_share: float = 0.0) -> Record:
         ("gpu-bound", [on_gpu(0.3), on_gpu(1.0, trial=1)], "undecided"),  # trials disagree
     ],
 )
-def test_what_holds_a_config_back(relation: Relation, records: list[Record], outcome: Outcome) -> None:
+def test_what_holds_a_config_back(relation: Relation, records: list[Record], outcome: ClaimOutcome) -> None:
     evaluated = judged(make_claim(relation, right=None), records)
     assert evaluated.outcome == outcome
     assert evaluated.at[0].why.split(":")[0] in ("gpu-bound", "host-bound", "input-bound")
@@ -396,7 +396,7 @@ def test_numerics_are_fed_from_elsewhere_or_name_their_command(relation: Relatio
     claim = make_claim(relation)
     [missing] = evaluate([claim], [])
     assert (missing.outcome, missing.command) == ("not measured", command)
-    [evaluated] = evaluate([claim], [], other=lambda _: Finding("holds", "equivalent within 1%"))
+    [evaluated] = evaluate([claim], [], other=lambda _: Evidence("holds", "equivalent within 1%"))
     assert (evaluated.outcome, evaluated.why, evaluated.command) == ("holds", "equivalent within 1%", None)
 
 
@@ -410,7 +410,7 @@ def kernels(label: str, n: int) -> bottleneck.Bottleneck:
 @pytest.mark.parametrize(
     ("left", "right", "expected"), [(3, 5, "holds"), (5, 5, "does not hold"), (6, 5, "does not hold")]
 )
-def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: Outcome) -> None:
+def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: ClaimOutcome) -> None:
     seen = by_timelines([kernels("fp16+nhwc, batch size 4", left), kernels("fp16, batch size 4", right)])
     claim = make_claim("fewer kernels", "fp16+nhwc", "fp16")
     [evaluated] = evaluate([claim], [], other=seen)
@@ -427,9 +427,9 @@ def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: O
 def test_each_code_has_a_scorecard_of_its_own_that_names_it() -> None:
     at = [factories.make_environment(commit=letter) for letter in "ab"]
     records = [factories.make_record("fp16", run_id=str(n), environment=one) for n, one in enumerate(at)]
-    cards = scorecards(records, lambda _: Asked("cpu", (make_claim(),)))
+    cards = scorecards(records, lambda _: AskedClaims("cpu", (make_claim(),)))
     assert [card.codes for card in cards] == [(one.code,) for one in at]
-    [alone] = scorecards(records[:1], lambda _: Asked("cpu", (make_claim(),)))
+    [alone] = scorecards(records[:1], lambda _: AskedClaims("cpu", (make_claim(),)))
     assert (alone.codes, alone.low) == ((), None)  # its claims name their precision
 
 
@@ -438,7 +438,7 @@ def test_each_machine_and_setting_has_a_scorecard_of_its_own() -> None:
     dgx = {"run_id": "cpu-20250101-000000", "environment": factories.make_environment(machine="dgx")}
     slower = [*trials("fp16", *times(0.8)), *trials("fp32", *STEADY)]
     there = [msgspec.structs.replace(record, **dgx) for record in slower]
-    cards = scorecards([*here, *there], lambda _: Asked("cpu", (make_claim(),)))
+    cards = scorecards([*here, *there], lambda _: AskedClaims("cpu", (make_claim(),)))
     outcomes = [(card.machine, card.claims[0].outcome) for card in cards]
     assert outcomes == [("amd-epyc-2cpu", "holds"), ("dgx", "does not hold")]
     assert [card.count("holds") for card in cards] == [1, 0]
@@ -452,7 +452,7 @@ def test_what_a_glob_covers_is_not_asked_for_beside_it() -> None:
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:
     claims = (make_claim(), make_claim("runs", "fp16+dali", None, batch_sizes=(8,)), make_claim("trains like"))
-    asked = Asked("cpu", claims, "tcbench run cpu")
+    asked = AskedClaims("cpu", claims, "tcbench run cpu")
     [card] = scorecards(trials("fp32", *STEADY), lambda _: asked)
     assert card.commands == ("tcbench run cpu --config fp16 --config fp16+dali --bs 4,8", "tcbench numerics")
 
@@ -494,5 +494,5 @@ def test_settings_that_differ_in_ranks_alone_are_judged_at_the_fewest():
         for ranks in (4, 2)
         for config, rate in (("fp32", 40.0), ("fp16", 60.0))
     ]
-    cards = scorecards(records, lambda cell: Asked(cell.scenario, ()))
+    cards = scorecards(records, lambda cell: AskedClaims(cell.scenario, ()))
     assert [card.cell.ranks for card in cards] == [2]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from factories import make_cell, make_measurement, make_phases, make_record
 
-from tcbench.analysis.roofline import Ceilings, Part, layer_parts, phase_parts, precision_of, roofline
+from tcbench.analysis.roofline import Ceilings, WorkPart, layer_parts, phase_parts, precision_of, roofline
 from tcbench.analysis.summary import summarise
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.engine.backends import backend
@@ -94,15 +94,15 @@ def test_the_roof_is_the_lower_of_bandwidth_and_peak() -> None:
     assert (CEILINGS.flops_s("tf32"), CEILINGS.flops_s("bf16")) == (1e11, 8e11)  # as fp32, as fp16
     own = replace(CEILINGS, rates=(*CEILINGS.rates, ("bf16", 9e11)))
     assert own.flops_s("bf16") == 9e11
-    part = Part("p", "forward", flops=4 * 10**9, bytes=2 * 10**9, time_s=0.2)
+    part = WorkPart("p", "forward", flops=4 * 10**9, bytes=2 * 10**9, time_s=0.2)
     assert (part.intensity, part.flops_s) == (2, 2e10)
     assert part.share_of_roof(CEILINGS, "fp32") == pytest.approx(0.5)
     assert part.least_s(CEILINGS, "fp32") == pytest.approx(0.1)
 
 
 def test_a_ceiling_that_a_phase_beat_is_withdrawn_and_one_that_a_cached_layer_beat_is_not() -> None:
-    slow = Part("forward", "forward", flops=10**9, bytes=10**6, time_s=0.02)
-    fast = Part("backward", "backward", flops=4 * 10**9, bytes=10**6, time_s=0.01)  # 4e11 FLOP/s
+    slow = WorkPart("forward", "forward", flops=10**9, bytes=10**6, time_s=0.02)
+    fast = WorkPart("backward", "backward", flops=4 * 10**9, bytes=10**6, time_s=0.01)  # 4e11 FLOP/s
     assert CEILINGS.beaten_by([(slow, "fp32"), (fast, "fp16")]) == frozenset()
     standing = CEILINGS.without(CEILINGS.beaten_by([(slow, "fp32"), (fast, "fp32")]))
     assert standing.withdrawn == {"fp32"}
@@ -110,9 +110,9 @@ def test_a_ceiling_that_a_phase_beat_is_withdrawn_and_one_that_a_cached_layer_be
     assert fast.share_of_roof(standing, "fp32") == pytest.approx(0.005)  # of what memory allows
     assert fast.share_of_roof(standing, "fp16") == pytest.approx(0.5)
     assert slow.least_s(standing, "fp32") == pytest.approx(5e-5)  # what memory allows
-    moved = Part("update", "update", flops=10, bytes=10**9, time_s=0.01)  # 1e11 B/s
+    moved = WorkPart("update", "update", flops=10, bytes=10**9, time_s=0.01)  # 1e11 B/s
     assert CEILINGS.beaten_by([(moved, "fp32")]) == {"memory"}
-    cached = Part("block1.a/relu", "forward", flops=10, bytes=10**9, time_s=0.01)
+    cached = WorkPart("block1.a/relu", "forward", flops=10, bytes=10**9, time_s=0.01)
     assert CEILINGS.beaten_by([(cached, "fp32")]) == frozenset()
     assert (cached.share_of_roof(CEILINGS, "fp32"), cached.least_s(CEILINGS, "fp32")) == (None, None)
 

@@ -15,9 +15,9 @@ from tcbench import tracing
 from tcbench.core.errors import TraceError
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.tracing import perfetto
-from tcbench.tracing.attribution import Work, assemble
+from tcbench.tracing.attribution import InputWork, assemble
 
-TIMELINE = assemble(TITLE, recording(), "cupti", [Work("[DALI] TP0", 0, 100, 300)])
+TIMELINE = assemble(TITLE, recording(), "cupti", [InputWork("[DALI] TP0", 0, 100, 300)])
 
 times = st.floats(0, 1e4, allow_nan=False)
 spans = st.builds(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.tracing import threads
-from tcbench.tracing.attribution import Work
+from tcbench.tracing.attribution import InputWork
 from tcbench.tracing.threads import ThreadSampler, work_of
 
 MS = 1_000_000
@@ -28,7 +28,7 @@ MS = 1_000_000
 )
 def test_a_thread_works_where_its_time_on_a_processor_grew(on_cpu_ms, spans):
     samples = [(2 * n * MS, {7: total * MS}) for n, total in enumerate(on_cpu_ms)]
-    assert work_of(samples, {7: "[DALI] TP0"}) == tuple(Work("[DALI] TP0", 0, a * MS, b * MS) for a, b in spans)
+    assert work_of(samples, {7: "[DALI] TP0"}) == tuple(InputWork("[DALI] TP0", 0, a * MS, b * MS) for a, b in spans)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5 * MS), st.floats(0, 1)), min_size=1, max_size=60))

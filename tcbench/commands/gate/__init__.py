@@ -61,7 +61,7 @@ from tcbench.views.comparison.outcome import (
 )
 
 if TYPE_CHECKING:
-    from tcbench.analysis.eta import Estimate
+    from tcbench.analysis.eta import TimeLeft
     from tcbench.analysis.verdict import Interim, Rule
     from tcbench.core.record import Cell
     from tcbench.run.builds import Build
@@ -337,7 +337,7 @@ def _to_resume(folder: Path, asked: Asked, say: Callable[[str], None]) -> Path |
     return path
 
 
-def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tuple[str, Estimate]:
+def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
     """The least and the most trials and minutes of a gate, in words; by the newest run of this machine, if there is
     one, and without it by a guess."""
     from tcbench.analysis.eta import estimate

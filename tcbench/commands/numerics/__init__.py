@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tcbench.analysis.numerics.judgement import Margins
-    from tcbench.core.numerics import AnyJob, Document, Finished, Gradients, Setting
+    from tcbench.core.numerics import AnyJob, Document, Gradients, TrainingFinished, TrainingSetting
     from tcbench.core.record import Environment
     from tcbench.engine.accelerators.device import Device
     from tcbench.run.numerics_plan import Asked
@@ -354,7 +354,7 @@ def _images(data: Path) -> Any:
 
 
 def _train(
-    setting: Setting,
+    setting: TrainingSetting,
     asked: Asked,
     static_scale: float | None,
     margins: Margins | None,
@@ -383,7 +383,7 @@ def _train(
     begin = time.monotonic()
     at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
     done: dict[AnyJob, int] = {}
-    ended: list[Finished] = []
+    ended: list[TrainingFinished] = []
     train = _train_dtypes if setting.ranks == 1 else _train_ranks
     try:
         with Stages(stderr, quiet) as stages:
@@ -441,10 +441,15 @@ Listen = Callable[["AnyJob", int, int], None]
 
 
 def _train_dtypes(
-    setting: Setting, asked: Asked, static_scale: float | None, runner: Runner, listen: Listen, ended: list[Finished]
+    setting: TrainingSetting,
+    asked: Asked,
+    static_scale: float | None,
+    runner: Runner,
+    listen: Listen,
+    ended: list[TrainingFinished],
 ) -> _Trained:
     """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it."""
-    from tcbench.core.numerics import Finished
+    from tcbench.core.numerics import TrainingFinished
     from tcbench.run import numerics_plan as plan
 
     observing = plan.observing(setting)
@@ -452,10 +457,10 @@ def _train_dtypes(
     early = plan.jobs(setting, asked.seeds, None) if runner.at_once > 1 else ()
     total = setting.steps * (1 + len(plan.jobs(setting, asked.seeds, 1.0)))
     runner = replace(runner, listen=lambda job, steps: listen(job, steps, total))
-    observed: Finished | None = None
+    observed: TrainingFinished | None = None
     for job, last in runner.run([observing, *early]):
         listen(job, setting.steps, total)
-        assert isinstance(last, Finished)
+        assert isinstance(last, TrainingFinished)
         if job == observing:
             observed = last
         else:
@@ -465,23 +470,28 @@ def _train_dtypes(
     chosen = static_scale if static_scale is not None else _middle(observed)
     for job, last in runner.run([j for j in plan.jobs(setting, asked.seeds, chosen) if j not in early]):
         listen(job, setting.steps, total)
-        assert isinstance(last, Finished)
+        assert isinstance(last, TrainingFinished)
         ended.append(last)
     return _Trained(observed.gradients, chosen, observed.environment)
 
 
 def _train_ranks(
-    setting: Setting, asked: Asked, _scale: float | None, runner: Runner, listen: Listen, ended: list[Finished]
+    setting: TrainingSetting,
+    asked: Asked,
+    _scale: float | None,
+    runner: Runner,
+    listen: Listen,
+    ended: list[TrainingFinished],
 ) -> _Trained:
     """The schedules of many ranks; no gradient is counted."""
-    from tcbench.core.numerics import Finished, Gradients
+    from tcbench.core.numerics import Gradients, TrainingFinished
     from tcbench.run import numerics_plan as plan
 
     jobs = plan.ranks_jobs(setting, asked.seeds)
     total = setting.steps * len(jobs)
     for job, last in replace(runner, listen=lambda job, steps: listen(job, steps, total)).run(jobs):
         listen(job, setting.steps, total)
-        assert isinstance(last, Finished)
+        assert isinstance(last, TrainingFinished)
         ended.append(last)
     return _Trained(Gradients(seed=0, layers=(), steps=()), 1.0, next((last.environment for last in ended), None))
 
@@ -493,7 +503,7 @@ def _middle(observed: Any) -> float:
     return 1.0 if middle is None else 2.0**middle
 
 
-def _no_base(observed: Finished | None) -> NoReturn:
+def _no_base(observed: TrainingFinished | None) -> NoReturn:
     """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
     learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
     from tcbench.core.errors import TrainingError

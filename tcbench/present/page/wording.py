@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from tcbench.analysis.bottleneck import Verdict as BottleneckVerdict
+from tcbench.analysis.bottleneck import BoundVerdict as BottleneckVerdict
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
+from tcbench.analysis.claims import OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.core.record import TAKE_ENOUGH
@@ -30,7 +30,7 @@ SCHEMA_VERSION = 2
 IN_2018 = "held"
 """The talk's outcome of its own claims, on a Tesla V100-16GB."""
 
-BADGES: Mapping[Outcome, Badge] = {
+BADGES: Mapping[ClaimOutcome, Badge] = {
     "holds": Badge("holds", "check", "good"),
     "does not hold": Badge("does not hold", "cross", "bad"),
     "undecided": Badge("undecided", "question", "warn"),

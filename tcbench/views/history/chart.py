@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import Verdict
-from tcbench.analysis.history import CellHistory, History, Point, Revision
+from tcbench.analysis.history import CellHistory, History, HistoryPoint, Revision
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Code
@@ -104,12 +104,12 @@ class _Group:
     cells: tuple[CellHistory, ...]
 
 
-def _span(strips: Iterable[Sequence[Point]]) -> float:
+def _span(strips: Iterable[Sequence[HistoryPoint]]) -> float:
     """The factor from bottom to top, which all strips share."""
     return float(max([high / low for low, high in map(_ends, strips)] + [_LEAST_SPAN]) ** 1.12)
 
 
-def _limits(points: Sequence[Point], span: float) -> tuple[float, float]:
+def _limits(points: Sequence[HistoryPoint], span: float) -> tuple[float, float]:
     """Images/s at a strip's bottom and top."""
     low, high = _ends(points)
     middle = math.sqrt(low) * math.sqrt(high)
@@ -176,7 +176,7 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     return lines
 
 
-def _regressions(points: Sequence[tuple[CellHistory, Point]]) -> str:
+def _regressions(points: Sequence[tuple[CellHistory, HistoryPoint]]) -> str:
     """All of them in words, the first ones by name."""
     regressions = []
     for cell, point in points:
@@ -188,12 +188,12 @@ def _regressions(points: Sequence[tuple[CellHistory, Point]]) -> str:
     return drawable(several(regressions, 12))
 
 
-def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[Point, ...]:
+def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[HistoryPoint, ...]:
     there = set(revisions)
     return tuple(point for point in cell.points if point.revision in there)
 
 
-def _ends(points: Sequence[Point]) -> tuple[float, float]:
+def _ends(points: Sequence[HistoryPoint]) -> tuple[float, float]:
     """The lowest and highest of what a strip has to show, images/s; whiskers out of all proportion are cut."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     if not rates:
@@ -205,7 +205,7 @@ def _ends(points: Sequence[Point]) -> tuple[float, float]:
     return min([low, *lows]), max([high, *highs])
 
 
-def _frame(axes: Axes, cell: CellHistory, points: Sequence[Point], limits: tuple[float, float], n: int) -> None:
+def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], limits: tuple[float, float], n: int) -> None:
     """A strip for `n` commits: its axes, its name on the left and its newest figure on the right."""
     low, high = limits
     axes.set_xlim(-0.5, n - 0.5)
@@ -239,7 +239,7 @@ def _ticks(low: float, high: float, line: float) -> list[float]:
     return values[::2] if too_close else values
 
 
-def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[Point], revisions: Sequence[Revision]) -> None:
+def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], revisions: Sequence[Revision]) -> None:
     """Lines that end where a new one begins, whiskers, marks whose form says the verdict, and words beside them."""
     places = {revision: place for place, revision in enumerate(revisions)}
     colour = fill(cell.cell.config).colour
@@ -279,7 +279,7 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[Point], revision
             label(axes, words, mark, taken, gap=12, far=True, avoid=avoid, color=ink, zorder=5)
 
 
-def _draw_mark(axes: Axes, cell: CellHistory, point: Point, at: tuple[float, float], colour: str) -> None:
+def _draw_mark(axes: Axes, cell: CellHistory, point: HistoryPoint, at: tuple[float, float], colour: str) -> None:
     verdict = point.change.verdict if point.change else None
     form, size, face, edge = "o", 4.2, PAPER, INK
     if point.images_per_s is None:
@@ -304,7 +304,7 @@ def _draw_mark(axes: Axes, cell: CellHistory, point: Point, at: tuple[float, flo
     tooltip(mark, "\n".join(filter(None, [f"{cell.cell.label} at {point.revision.short}", figure, _words(point)[0]])))
 
 
-def _words(point: Point) -> tuple[str, str]:
+def _words(point: HistoryPoint) -> tuple[str, str]:
     """Words beside a point, and their ink."""
     if point.images_per_s is None:
         return f"{FORMS['changed status'].sign} {ended(point.side.status)}", LOSS if point.regressed else QUIET

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
 from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
-from tcbench.core.numerics import KINDS, Document, Kind, Magnitudes
+from tcbench.core.numerics import KINDS, Document, GradientKind, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import GROUND, Page
@@ -28,7 +28,7 @@ from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE
 from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
 from tcbench.present.format import percent
 
-TITLES: dict[Kind, str] = {
+TITLES: dict[GradientKind, str] = {
     "activations": "Gradients of the activations",
     "weights": "Gradients of the weights",
 }
@@ -89,9 +89,9 @@ class _Row:
     magnitudes: Magnitudes
 
 
-def _rows(document: Document) -> dict[Kind, list[_Row]]:
+def _rows(document: Document) -> dict[GradientKind, list[_Row]]:
     """Layers in the model's order, from the input on; of a deep model every n-th."""
-    layers: dict[Kind, list[_Row]] = {}
+    layers: dict[GradientKind, list[_Row]] = {}
     # A backward pass meets the layers from the last one on.
     backward = [layer.layer for layer in document.gradients.layers if layer.kind == "activations"]
     order = {layer: -place for place, layer in enumerate(backward)}
@@ -170,12 +170,12 @@ def _exponents(axes: Axes, limits: tuple[int, int]) -> None:
     axes.xaxis.set_major_formatter("2^{x:.0f}")
 
 
-def _lost(axes: Axes, counts: dict[Kind, Magnitudes], safe_range: SafeScales, k: int) -> None:
+def _lost(axes: Axes, counts: dict[GradientKind, Magnitudes], safe_range: SafeScales, k: int) -> None:
     smallest, largest = safe_range.smallest, safe_range.largest
     low = min(-4, k - 2)
     high = max(40, (largest or 0) + 6, k + 2)
     scales = np.arange(low, high + 1)
-    styles: dict[Kind, Any] = {"activations": "-", "weights": (0, (5, 2))}
+    styles: dict[GradientKind, Any] = {"activations": "-", "weights": (0, (5, 2))}
     for kind, style in styles.items():
         at = [shares(counts[kind], int(scale)) for scale in scales]
         for fate, colour, values in (

@@ -6,13 +6,13 @@ import statistics
 
 from rich.table import Table
 
-from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, Document
+from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, StepsDocument
 from tcbench.present.tables import open_table
 
 LABELS = {"sgd": "SGD", "kfac": "K-FAC"}
 
 
-def table(document: Document) -> Table:
+def table(document: StepsDocument) -> Table:
     """Steps to each loss, seed by seed, and the time of a step."""
     made = open_table()
     made.add_column("method")
@@ -27,7 +27,7 @@ def table(document: Document) -> Table:
     return made
 
 
-def notes(document: Document) -> list[str]:
+def notes(document: StepsDocument) -> list[str]:
     """Notes that explain the table."""
     kfac, n = document.kfac, document.setting.steps
     lines = [

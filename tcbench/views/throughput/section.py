@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import Key, base_config, best
+from tcbench.analysis.summary import CellKey, base_config, best
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import AnyBlock, Heading, Section, Table
@@ -16,7 +16,7 @@ from tcbench.present.tables import COUNT, Column
 from tcbench.views.throughput.chart import throughput_chart
 from tcbench.views.throughput.table import Row, columns, footnotes
 
-Speedups = Mapping[Key, Interval | None]
+Speedups = Mapping[CellKey, Interval | None]
 """Each cell's images/s over the base's."""
 
 

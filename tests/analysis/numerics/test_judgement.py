@@ -15,7 +15,7 @@ from tcbench.analysis.numerics.judgement import (
     safe,
     verdicts,
 )
-from tcbench.core.claim import Claim, Side
+from tcbench.core.claim import Claim, ClaimSide
 from tcbench.core.numerics import TECHNIQUES, Gradients
 
 
@@ -138,8 +138,8 @@ def test_curves_are_paired_by_seed():
 
 
 def claim(relation, left="fp16"):
-    right = Side("fp32") if relation == "trains like" else None
-    return Claim(says="x", left=Side(left), batch_sizes=(4,), relation=relation, right=right, slide=5)
+    right = ClaimSide("fp32") if relation == "trains like" else None
+    return Claim(says="x", left=ClaimSide(left), batch_sizes=(4,), relation=relation, right=right, slide=5)
 
 
 def test_a_claim_of_bf16_is_answered_by_bf16_alone():
@@ -185,7 +185,7 @@ def test_ranks_are_held_against_one_rank_at_the_same_global_batch():
 
 
 def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_else():
-    scales = Claim("many ranks train like one", "scales", Side("fp32"), (4,), slide=34)
+    scales = Claim("many ranks train like one", "scales", ClaimSide("fp32"), (4,), slide=34)
     assert by_training(make_document())(scales) is None
     evidence = by_training(make_ranks_document(), source="numerics-ranks.json")
     finding = evidence(scales)

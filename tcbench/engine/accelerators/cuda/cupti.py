@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tcbench.core.errors import TraceError
-from tcbench.core.recording import Activity, ActivityKind, Call
+from tcbench.core.recording import Activity, ActivityKind, ApiCall
 from tcbench.engine.accelerators.cuda import packages
 
 _LOG = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Activities:
         self._cupti = cupti or import_cupti()
         self._now_ns = now_ns
         self._activities: list[Activity] = []
-        self._calls: list[Call] = []
+        self._calls: list[ApiCall] = []
         self._offset_ns = 0
         self.dropped = 0
         kinds = self._cupti.ActivityKind
@@ -105,9 +105,9 @@ class Activities:
         )
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[ApiCall, ...]:
         """One for each correlation: the runtime's call where the driver's below it shares its number."""
-        by_correlation: dict[int, Call] = {}
+        by_correlation: dict[int, ApiCall] = {}
         for call in self._calls:
             there = by_correlation.get(call.correlation)
             if there is None or call.begin_ns < there.begin_ns:
@@ -176,7 +176,7 @@ class Activities:
         number = int(record.cbid)
         name = names.get(number, f"call {number}")
         thread, correlation = int(record.thread_id), int(record.correlation_id)
-        self._calls.append(Call(name, thread, correlation, int(record.start), int(record.end)))
+        self._calls.append(ApiCall(name, thread, correlation, int(record.start), int(record.end)))
 
 
 @contextlib.contextmanager
