@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tcbench.analysis.compare import CellComparison, Verdict
-from tcbench.present.page.page import Tone
+from tcbench.present.tables import Tone
 
 STYLES: Mapping[Tone, str] = {"bad": "bold red", "warn": "yellow", "good": "green", "plain": ""}
 """On a console."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.core.text import digits
@@ -14,7 +13,7 @@ from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.present.document import document, fields
 from tcbench.present.format import size
-from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, Kind, grid, ladder
+from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, Kind, Ladder, Table
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 
 SCHEMA = "tcbench-forecast"
@@ -39,7 +38,7 @@ def headline(forecast: Forecast) -> str:
     )
 
 
-def table(forecast: Forecast) -> Table:
+def table(forecast: Forecast) -> Ladder[CellForecast]:
     """One row per cell, batch size by batch size, on a console of WIDTH columns or more."""
     checked = forecast.plans_unchecked is None
     least = "" if checked else "≤ "
@@ -63,9 +62,7 @@ def table(forecast: Forecast) -> Table:
         Column("images/s\nat most", lambda cell: cell.floor and cell.floor.images_per_s(cell.cell.batch_size), _WHOLE),
         Column("images/s\nexpected", lambda cell: cell.cell.batch_size / cell.expected_s, _WHOLE),
     ]
-    made = ladder(columns, forecast.cells, lambda cell: cell.cell, _not_forecast, gap=1)
-    made.columns[0].vertical = "bottom"
-    return made
+    return Ladder(columns, forecast.cells, cell=lambda cell: cell.cell, instead=_not_forecast, gap=1)
 
 
 _WHOLE = Kind("{:.0f}".format)
@@ -152,16 +149,15 @@ def notes(forecast: Forecast) -> list[str]:
     return lines
 
 
-def details(forecast: Forecast) -> Iterable[tuple[str, Table]]:
+def details(forecast: Forecast) -> Iterable[tuple[str, Table[WorkForecast]]]:
     """For each cell that was forecast, a heading and a table of its operations, the longest floor first."""
     for cell in forecast.cells:
         if cell.memory is None:
             continue
         works = sorted(cell.works, key=lambda work: -work.count * work.floor_s)
-        table = grid(_DETAILS, works)
         per_phase = ", ".join(f"{phase.name} {phase.requests}" for phase in cell.phases)
         replayed = f"; the graph replays {cell.replayed}" if cell.replayed else ""
-        yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}", table
+        yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}", Table(_DETAILS, works)
 
 
 _DOERS = {"graph": "cuDNN ", "call": "cuDNN call ", "kernel": "kernel "}

@@ -15,7 +15,7 @@ from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
 from tcbench.present.document import fields
-from tcbench.present.tables import COUNT, Column, Kind, grid, make_console, versioned
+from tcbench.present.tables import COUNT, Column, Kind, Table, make_console, versioned
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def show(as_json: bool) -> None:
         return
     software = [one.name for one in rows[0].support.software] if rows[0].support else []
     console = make_console(least=120)
-    console.print(grid(_columns(software), rows))
+    console.print(Table(_columns(software), rows))
     for line in _notes(rows):
         console.print(Text(line), soft_wrap=True)
 

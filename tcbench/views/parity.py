@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, Judged, Reference, optimizer_at_most
 from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.engine.work import HALVES
 from tcbench.present.document import document, fields
-from tcbench.present.tables import open_table
+from tcbench.present.tables import COUNT, Column, Table
 from tcbench.run.numerics_plan import Skipped
 
 SCHEMA = "tcbench-parity"
@@ -35,36 +34,50 @@ def headline(job: ParityJob) -> str:
 REFERENCE = "float64"
 
 
-def table(reference: Reference, judged: Sequence[Judged]) -> Table:
+_Row = tuple[str, Sequence[str], str | None]
+"""A config's name, its figures, and why it is off."""
+
+_FIGURES = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient")
+
+
+def table(reference: Reference, judged: Sequence[Judged]) -> Table[_Row]:
     """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
-    rows = open_table()
-    rows.add_column("config", overflow="fold")
-    headings = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient", "")
-    for heading in headings:
-        rows.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     worst = reference.slopes[0].error if reference.slopes else None
     slope = ("", "", _number(worst), _allowed(SLOPE_AT_MOST), "", "", "", "")
-    rows.add_row(Text(f"{REFERENCE}, to the slope of the loss"), *slope, _word(reference.off))
+    rows: list[_Row] = [(f"{REFERENCE}, to the slope of the loss", slope, reference.off)]
     for one in judged:
         run = one.run
         name = run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
-        if run.to_without is None or run.to_fp32 is None:
-            rows.add_row(Text(name), *[""] * (len(headings) - 1), _word(one.off))
-            continue
-        allowed = one.tolerance
-        rows.add_row(
-            Text(name),
-            _number(run.to_without.loss),
-            _allowed(allowed.loss),
-            _number(run.to_without.gradient),
-            "" if run.to_without.gradient is None else _allowed(allowed.gradient),
-            _number(run.to_without.update),
-            _allowed(allowed.update),
-            _number(run.to_fp32.loss),
-            _number(run.to_fp32.gradient),
-            _word(one.off),
-        )
-    return rows
+        rows.append((name, _figures(one), one.off))
+    return Table(
+        (
+            Column[_Row]("config", lambda row: row[0]),
+            *(Column[_Row](heading, _figure(place), COUNT) for place, heading in enumerate(_FIGURES)),
+            Column[_Row]("", lambda row: _word(row[2])),
+        ),
+        rows,
+    )
+
+
+def _figure(place: int) -> Callable[[_Row], str]:
+    return lambda row: row[1][place]
+
+
+def _figures(one: Judged) -> Sequence[str]:
+    """Empty of a config that was not compared."""
+    run, allowed = one.run, one.tolerance
+    if run.to_without is None or run.to_fp32 is None:
+        return [""] * len(_FIGURES)
+    return (
+        _number(run.to_without.loss),
+        _allowed(allowed.loss),
+        _number(run.to_without.gradient),
+        "" if run.to_without.gradient is None else _allowed(allowed.gradient),
+        _number(run.to_without.update),
+        _allowed(allowed.update),
+        _number(run.to_fp32.loss),
+        _number(run.to_fp32.gradient),
+    )
 
 
 def _word(off: str | None) -> Text:

@@ -12,20 +12,18 @@ from tcbench.present.format import counted, number
 from tcbench.present.page import drawings
 from tcbench.present.page.page import (
     AnyBlock,
-    Badge,
     Heading,
     Paragraph,
     Piece,
     Points,
     Section,
-    Table,
     say,
     strong,
 )
 from tcbench.present.page.settings import Here, Settings, left_out
-from tcbench.present.page.wording import BOTTLENECK_BADGES, STATUS_BADGES, kept_together, spaced, table
+from tcbench.present.page.wording import BOTTLENECK_BADGES, STATUS_BADGES, kept_together, spaced
 from tcbench.present.simulated import heading
-from tcbench.present.tables import COUNT, Column
+from tcbench.present.tables import COUNT, Badge, Column, Table
 from tcbench.views.bottleneck.chart import bottleneck_chart
 from tcbench.views.bottleneck.table import added, columns, notes, tried_and_slower
 
@@ -80,7 +78,7 @@ def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str]) ->
     return drawings.of_setting(here, chart, title, "bottlenecks", _table(here, cells), remarks)
 
 
-def _table(here: Here, cells: Sequence[Explanation]) -> Table:
+def _table(here: Here, cells: Sequence[Explanation]) -> Table[Explanation]:
     heads = (
         Column[Explanation]("batch", lambda one: one.summary.cell.batch_size, COUNT),
         Column[Explanation]("config", lambda one: one.summary.cell.config),
@@ -93,7 +91,7 @@ def _table(here: Here, cells: Sequence[Explanation]) -> Table:
     )
     caption = "What holds each cell back, and what to try next" + (f", {here.name}" if here.name else "")
     ordered = sorted(cells, key=lambda one: one.summary.cell.batch_size)
-    return table(caption, (*heads, *columns(cells)), ordered)
+    return Table((*heads, *columns(cells)), ordered, caption)
 
 
 def next_sentence(one: Explanation) -> Paragraph:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.advice import Gain
@@ -33,7 +32,7 @@ from tcbench.present.format import (
 )
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import FACTOR, RATE, SECONDS, Column, grid, heads, ladder
+from tcbench.present.tables import FACTOR, RATE, SECONDS, Column, Ladder, Table, heads
 
 SCHEMA = "tcbench-explain"
 SCHEMA_VERSION = 1
@@ -63,18 +62,18 @@ def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explana
     return [(", ".join(filter(None, itertools.compress(name, telling))), part) for name, part in parts.items()]
 
 
-def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Table:
+def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Ladder[Explanation]:
     """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. `narrow`:
     without what the stages need, and with a rung's figures behind its name."""
     figures = columns(explanations)
     if narrow:
         rated = next(column for column in figures if column.kind is RATE)
         figures = (rated, Column("next", lambda one: _next(one, known=True)))
-    return ladder(
+    return Ladder(
         [Column("verdict", lambda one: one.bottleneck and one.bottleneck.limit, wraps=False), *figures],
         explanations,
-        lambda one: one.summary.cell,
-        lambda one: None if one.bottleneck else one.summary.status,
+        cell=lambda one: one.summary.cell,
+        instead=lambda one: None if one.bottleneck else one.summary.status,
     )
 
 
@@ -129,7 +128,7 @@ def tried_and_slower(explanation: Explanation) -> str:
     return f"slower: {', '.join(tried)}" if tried else ""
 
 
-def checks(explanations: Sequence[Explanation]) -> Table | None:
+def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     """The model against the measurement, for every config that adds rungs to another of the same results."""
     rows: list[_Checked] = [
         (e.summary.cell, e.bottleneck, gain) for e in explanations if e.bottleneck for gain in e.checked
@@ -151,7 +150,7 @@ def checks(explanations: Sequence[Explanation]) -> Table | None:
         Column(ran, lambda row: row[2].measured_images_per_s, RATE),
         Column("factor", lambda row: row[2].ratio, FACTOR, style=_pale),
     ]
-    return grid(columns, rows)
+    return Table(columns, rows)
 
 
 _Checked = tuple[Cell, Bottleneck, Gain]

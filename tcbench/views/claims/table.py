@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rich.table import Table
-
 from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
@@ -18,9 +16,8 @@ from tcbench.core.text import digits
 from tcbench.present.document import document, fields
 from tcbench.present.format import rate
 from tcbench.present.naming import code_name
-from tcbench.present.page.page import Badge
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import COUNT, Column, grid, markdown_lines
+from tcbench.present.tables import COUNT, Badge, Column, Table
 from tcbench.present.verdicts import STYLES
 
 SCHEMA = "tcbench-claims"
@@ -67,25 +64,21 @@ def _is(n: int) -> str:
     return "is" if n == 1 else "are"
 
 
-def columns(card: Scorecard) -> tuple[Column[Evaluated], ...]:
-    """What every renderer says of a claim."""
+def table(card: Scorecard) -> Table[Evaluated]:
+    """One row per claim, in the scenario's order."""
 
     def here(one: Evaluated) -> Badge:
         badge = BADGES[one.outcome]
         return replace(badge, word=f"{badge.word} *") if one.by_one_trial else badge
 
-    return (
+    columns: list[Column[Evaluated]] = [
         Column("slide", lambda one: one.claim.slide, COUNT, wraps=True),
         Column("claim", lambda one: one.claim.says, ratio=5),
         Column("2018", lambda one: _then(one.claim), wraps=False),
         Column("here", here, wraps=False, style=lambda one: STYLES[BADGES[one.outcome].tone] or "dim"),
         Column(heading([card.environment]), measured, ratio=6),
-    )
-
-
-def table(card: Scorecard) -> Table:
-    """One row per claim, in the scenario's order."""
-    return grid(columns(card), card.claims)
+    ]
+    return Table(columns, card.claims, f"Claims, {title(card)}")
 
 
 def notes(cards: Sequence[Scorecard]) -> list[str]:
@@ -116,7 +109,7 @@ def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
         yield f"{_escaped(tally(card))}."
         yield ""
         if card.claims:
-            yield from markdown_lines(columns(card), card.claims, _escaped)
+            yield from table(card).markdown(_escaped)
             yield ""
     for line in notes(cards):
         yield f"- {_escaped(line)}"

@@ -37,8 +37,8 @@ from tcbench.present.charts.text import (
 from tcbench.present.charts.wording import ended
 from tcbench.present.format import counted, listed, number, quotient, threshold
 from tcbench.present.naming import apart
-from tcbench.present.page.page import Tone
 from tcbench.present.sides import UNNAMED, Labels, allowed, several
+from tcbench.present.tables import Tone
 from tcbench.present.verdicts import signed, tone
 from tcbench.views.comparison.wording import doubts_in_short, heading, headline, unit
 

@@ -10,8 +10,8 @@ from tcbench.present.format import counted, factor, limits
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Heading, Section
 from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, Here, Settings, left_out
-from tcbench.present.page.wording import table, why
-from tcbench.present.tables import COUNT, FACTOR, RATE, Column
+from tcbench.present.page.wording import why
+from tcbench.present.tables import COUNT, FACTOR, RATE, Column, Table
 from tcbench.views.ladder.chart import ladder_chart
 
 TITLE = "What each rung buys"
@@ -49,7 +49,7 @@ def _figure(here: Here, known: Sequence[DerivedLadder], ladders: dict[str, list[
         notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
     title = f"{here.unit.capitalize()} per second gained or lost by each rung" + (f", {here.name}" if here.name else "")
     rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
-    rungs = table(f"What each rung buys{here.name and f', {here.name}'}", _COLUMNS, rows)
+    rungs = Table(_COLUMNS, rows, f"What each rung buys{here.name and f', {here.name}'}")
     return drawings.of_setting(here, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
 
 

@@ -8,10 +8,9 @@ from tcbench.core.record import Environment, Record
 from tcbench.present import simulated
 from tcbench.present.format import counted, libraries, listed, size
 from tcbench.present.naming import project_name, tcbench_name
-from tcbench.present.page.page import AnyBlock, Data, Facts, Heading, Section, Table
+from tcbench.present.page.page import AnyBlock, Data, Facts, Heading, Section
 from tcbench.present.page.settings import MOST_RUNS, Settings
-from tcbench.present.page.wording import table
-from tcbench.present.tables import COUNT, Column, many_ranks
+from tcbench.present.tables import COUNT, Column, Table, many_ranks
 
 
 def section(records: Sequence[Record], settings: Settings) -> Section:
@@ -93,7 +92,7 @@ def _state(record: Record) -> str | None:
     return ", ".join(facts) or None
 
 
-def _packages(records: Sequence[Record]) -> Table:
+def _packages(records: Sequence[Record]) -> Table[tuple[str, dict[str, None]]]:
     versions: dict[str, dict[str, None]] = {}
     for environment in {id(record.environment): record.environment for record in records}.values():
         for name, version in environment.packages.items() if environment else ():
@@ -102,7 +101,7 @@ def _packages(records: Sequence[Record]) -> Table:
         Column[tuple[str, dict[str, None]]]("package", lambda row: row[0]),
         Column[tuple[str, dict[str, None]]]("version", lambda row: ", ".join(row[1])),
     )
-    return table("Packages", columns, sorted(versions.items()))
+    return Table(columns, sorted(versions.items()), "Packages")
 
 
 def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
@@ -140,7 +139,7 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         yield "decoding", decoding
 
 
-def _runs(records: Sequence[Record]) -> Table:
+def _runs(records: Sequence[Record]) -> Table[list[Record]]:
     runs: dict[str, list[Record]] = {}
     for record in records:
         runs.setdefault(record.run_id, []).append(record)
@@ -153,7 +152,7 @@ def _runs(records: Sequence[Record]) -> Table:
         Column("trials", len, COUNT),
         Column("ok", lambda run: sum(record.status == "ok" for record in run), COUNT),
     ]
-    return table(title, columns, [*runs.values()][-MOST_RUNS:])
+    return Table(columns, [*runs.values()][-MOST_RUNS:], title)
 
 
 def when(started_at: str) -> str:

@@ -12,7 +12,6 @@ from tcbench.present.busy import busy_line
 from tcbench.present.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
 from tcbench.present.page.page import (
     AnyBlock,
-    Badge,
     Heading,
     Notice,
     Paragraph,
@@ -26,6 +25,7 @@ from tcbench.present.page.page import (
 from tcbench.present.page.settings import Here, Settings
 from tcbench.present.page.wording import STATUS_BADGES, kept_together, shortened, spaced
 from tcbench.present.simulated import lines
+from tcbench.present.tables import Badge
 from tcbench.views.bottleneck import section as bottlenecks
 from tcbench.views.ladder import section as rungs
 from tcbench.views.throughput.section import Speedups
