@@ -20,6 +20,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.present.document import encoded
 from tcbench.present.format import factor, milliseconds, number, percent, plus_minus, rate, size
+from tcbench.present.groups import grouped
 from tcbench.present.terminal import harmless
 
 JSON_SCHEMA_VERSION = 1
@@ -263,9 +264,7 @@ class Ladder(Table[R]):
         before = heads(map(self.cell, rows), self.cell)
         config = Column[R]("config", str, width=self.min_width)
         grid = self._on_console([*before, config, *self.columns], ())
-        blocks: dict[tuple[str, ...], list[R]] = {}
-        for row in rows:
-            blocks.setdefault(tuple(head.text(row) for head in before), []).append(row)
+        blocks = grouped((tuple(head.text(row) for head in before), row) for row in rows)
         for head, group in blocks.items():
             if grid.row_count:
                 grid.add_row()

@@ -9,12 +9,13 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from tcbench.engine.accelerators.device import Device, Served, Support, absent, kinds
+from tcbench.engine.accelerators.device import Served, Support, absent, kinds
 from tcbench.engine.accelerators.peaks import PeakRates, peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
 from tcbench.present.document import fields
+from tcbench.present.groups import grouped
 from tcbench.present.tables import COUNT, Column, Kind, Table, make_console, versioned
 
 
@@ -77,10 +78,7 @@ def _rows() -> Iterator[_Row]:
         support = kind.support(capability)
         yield _Row(figures.name, figures.device_name, capability, support, figures, peak_rates(figures), here)
     titles = {figures.device_name for figures in shipped}
-    others: dict[str, list[tuple[Any, Device]]] = {}
-    for kind, device in present:
-        if device.title not in titles:
-            others.setdefault(device.title, []).append((kind, device))
+    others = grouped((device.title, (kind, device)) for kind, device in present if device.title not in titles)
     for title, those in others.items():
         kind, device = those[0]
         assert device.compute_capability is not None

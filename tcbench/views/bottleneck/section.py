@@ -9,6 +9,7 @@ from dataclasses import replace
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.present.format import counted, number
+from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import (
     AnyBlock,
@@ -46,19 +47,16 @@ def section(explanations: Sequence[Explanation], settings: Settings, ceiling: st
 
 def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
     """The number of cells of each verdict, or with a CPU's phase in its place, and the fastest of them."""
-    groups: dict[Badge, list[Explanation]] = {}
-    for one in sorted(explanations, key=lambda one: VERDICTS.index(one.bottleneck.verdict) if one.bottleneck else 0):
-        if one.bottleneck:
-            dominant = one.bottleneck.dominant
-            badge_ = _badge(one.bottleneck, f"mostly {dominant.name}" if dominant else None)
-            groups.setdefault(badge_, []).append(one)
+    known = [(one.bottleneck, one.summary.cell.label) for one in explanations if one.bottleneck]
+    known.sort(key=lambda cell: VERDICTS.index(cell[0].verdict))
+    groups = grouped(
+        (_badge(cell[0], f"mostly {cell[0].dominant.name}" if cell[0].dominant else None), cell) for cell in known
+    )
     lines: list[tuple[Badge | None, Paragraph]] = []
-    for its, here in groups.items():
-        fastest = max(here, key=lambda one: one.bottleneck.images_per_s if one.bottleneck else 0.0)
-        which: tuple[str | Piece, ...] = (": ", strong(spaced(fastest.summary.cell.label)))
-        if len(here) > 1:
-            which = (", the fastest of them ", strong(spaced(fastest.summary.cell.label)))
-        lines.append((its, say(counted(len(here), "cell"), *which)))
+    for badge, cells in groups.items():
+        _, fastest = max(cells, key=lambda cell: cell[0].images_per_s)
+        which = ", the fastest of them " if len(cells) > 1 else ": "
+        lines.append((badge, say(counted(len(cells), "cell"), which, strong(spaced(fastest)))))
     return lines
 
 

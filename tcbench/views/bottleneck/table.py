@@ -16,6 +16,7 @@ from rich.text import Text
 from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
@@ -30,6 +31,7 @@ from tcbench.present.format import (
     rate,
     size,
 )
+from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import FACTOR, RATE, SECONDS, Column, Ladder, Table, heads
@@ -53,13 +55,13 @@ def fits(explanations: Sequence[Explanation], console: Console) -> bool:
 def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
     """The cells of each machine, number of threads and code, under what tells these from the others; that is empty
     where all are of one."""
-    parts: dict[tuple[str, str, str], list[Explanation]] = {}
-    for one in explanations:
-        of = one.summary
-        name = (of.machine or "unknown machine", counted(of.cell.threads, "thread"), code_name(of.codes))
-        parts.setdefault(name, []).append(one)
+
+    def name(of: CellSummary) -> tuple[str, str, str]:
+        return of.machine or "unknown machine", counted(of.cell.threads, "thread"), code_name(of.codes)
+
+    parts = grouped((name(explanation.summary), explanation) for explanation in explanations)
     telling = [len(set(words)) > 1 for words in zip(*parts, strict=True)]
-    return [(", ".join(filter(None, itertools.compress(name, telling))), part) for name, part in parts.items()]
+    return [(", ".join(filter(None, itertools.compress(words, telling))), part) for words, part in parts.items()]
 
 
 def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Ladder[Explanation]:
@@ -196,9 +198,8 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: b
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
     if ceiling:
         lines.append(f"Forward and backward cannot be faster than their arithmetic at {ceiling}.")
-    evidence: dict[str, list[str]] = {}
-    for gain in (e.advice for e in explanations if e.advice and e.advice.evidence):
-        evidence.setdefault(gain.evidence, []).append(added(gain))
+    advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
+    evidence = grouped((gain.evidence, added(gain)) for gain in advice)
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
     return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
 

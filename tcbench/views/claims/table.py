@@ -15,6 +15,7 @@ from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
 from tcbench.present.format import rate
+from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name
 from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import COUNT, Badge, Column, Table
@@ -157,9 +158,7 @@ def measured(one: Evaluated) -> str:
     """The figures behind an outcome: batch size by batch size, those that say the same together."""
     if not one.at:
         return one.why
-    said: dict[str, list[int]] = {}
-    for at in one.at:
-        said.setdefault(_at(one.claim, at), []).append(at.batch_size)
+    said = grouped((_at(one.claim, at), at.batch_size) for at in one.at)
     return "; ".join(f"{', '.join(map(str, sizes))}: {text}" for text, sizes in said.items())
 
 

@@ -20,7 +20,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.history import CellHistory, History, Point, Revision
-from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Code
 from tcbench.present.charts.inline import tooltip
@@ -41,8 +41,9 @@ from tcbench.present.charts.text import (
 )
 from tcbench.present.charts.wording import ended
 from tcbench.present.format import change, counted, number, threshold
+from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
-from tcbench.present.sides import difference, several
+from tcbench.present.sides import several
 from tcbench.present.simulated import marked
 from tcbench.present.verdicts import FORMS
 
@@ -127,13 +128,9 @@ def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> No
 
 def _groups(cells: Sequence[CellHistory]) -> tuple[list[_Group], tuple[str, ...]]:
     """Cells by setting and batch size, and what all settings have in common."""
-    summaries = [_as_summary(cell) for cell in cells]
-    by_setting: dict[Setting, list[CellSummary]] = {}
-    groups: dict[tuple[Setting, int], list[CellHistory]] = {}
-    for cell, summary in sorted(zip(cells, summaries, strict=True), key=lambda pair: pair[0].cell.batch_size):
-        groups.setdefault((summary.setting, cell.cell.batch_size), []).append(cell)
-    for summary in summaries:
-        by_setting.setdefault(summary.setting, []).append(summary)
+    by_size = sorted(cells, key=lambda cell: cell.cell.batch_size)
+    groups = grouped(((_as_summary(cell).setting, cell.cell.batch_size), cell) for cell in by_size)
+    by_setting = grouped((summary.setting, summary) for summary in map(_as_summary, cells))
     provenance = provenance_of(by_setting)
     return [
         _Group(
@@ -164,7 +161,7 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     breaks: dict[tuple[Revision, str], int] = {}
     for _, point in points:
         if point.broken_by:
-            says = "; ".join(map(difference, point.broken_by))
+            says = "; ".join(difference.says for difference in point.broken_by)
             breaks[point.revision, says] = breaks.get((point.revision, says), 0) + 1
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:

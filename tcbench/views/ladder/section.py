@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tcbench.analysis.ladder import Climb, DerivedLadder, LadderStep, derive
 from tcbench.present.format import counted, factor, limits
+from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Heading, Section
 from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, Here, Settings, left_out
@@ -25,10 +26,7 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
     known = derive([summary for here in settings.here for summary in here.summaries])
     for here in settings.here:
-        ladders: dict[str, list[Climb]] = {}
-        for climb in climbs:
-            if climb.setting == here.setting:
-                ladders.setdefault(climb.ladder, []).append(climb)
+        ladders = grouped((climb.ladder, climb) for climb in climbs if climb.setting == here.setting)
         ladders = {
             name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
         }

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -23,7 +22,7 @@ from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
 from tcbench.core.numerics import KINDS, Document, Kind, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import GROUND, Page
+from tcbench.present.charts.page import GROUND, Page, boxes
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS
 from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
 from tcbench.present.format import percent
@@ -201,17 +200,16 @@ def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
     """A row per layer, and in it a cell per power of two; the darker, the larger its share."""
     low, high = limits
     shades = LinearSegmentedColormap.from_list("share", [PAPER, RAMPS["fp32"][1], RAMPS["fp32"][4]])
-    corners, colours, texts = [], [], []
+    cells, colours, texts = [], [], []
     for i, row in enumerate(rows):
         n = max(1, row.magnitudes.non_zero)
         for exponent, count in enumerate(row.magnitudes.counts, start=row.magnitudes.lowest):
             level = min(1.0, round(count / n / _DARKEST * _SHADES) / _SHADES)
             if low <= exponent < high and level:
-                corners.append([(exponent, i), (exponent + 1, i), (exponent + 1, i + 1), (exponent, i + 1)])
+                cells.append((exponent, exponent + 1, i, i + 1))
                 colours.append(to_hex(shades(level)))
                 texts.append(f"{row.name}, 2^{exponent} to 2^{exponent + 1}: {percent(count / n)}")
-    cells = PolyCollection(corners, facecolors=colours, linewidth=0, antialiased=False)
-    tooltip(axes.add_collection(cells, autolim=False), *texts)
+    boxes(axes, cells, texts, facecolors=colours, linewidth=0, antialiased=False, zorder=1)
     for border in (SMALLEST - 1, SMALLEST_NORMAL):
         axes.axvline(border, color=LOSS, linewidth=0.9, linestyle=(0, (3, 2)))
     axes.spines[:].set_visible(False)

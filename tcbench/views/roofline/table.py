@@ -48,17 +48,13 @@ def layers_table(roofline: CellRoofline) -> Table[_Row]:
     return Table((*names, *_FIGURES), [(roofline, part) for part in roofline.layers])
 
 
-def _giga(flops_s: float | None) -> float | None:
-    return None if flops_s is None else flops_s / 1e9
-
-
 _FIGURES: tuple[Column[_Row], ...] = (
     Column("GFLOP", lambda row: row[1].flops / 1e9, NUMBER),
     Column("MB", lambda row: row[1].bytes / 1e6, NUMBER),
     Column("FLOP/B", lambda row: row[1].intensity, NUMBER),
     Column("least", lambda row: row[1].least_s(row[0].ceilings, row[0].precision), SECONDS),
     Column("took", lambda row: row[1].time_s, SECONDS),
-    Column("GFLOP/s", lambda row: _giga(row[1].flops_s) if row[1].flops else None, NUMBER),
+    Column("GFLOP/s", lambda row: row[1].flops_s / 1e9 if row[1].flops and row[1].flops_s else None, NUMBER),
     Column("of roof", lambda row: row[1].share_of_roof(row[0].ceilings, row[0].precision), WHOLE_SHARE),
 )
 

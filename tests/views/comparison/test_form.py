@@ -11,7 +11,7 @@ from comparisons import NASTY, named, nasty
 from tcbench.analysis.compare import compare
 from tcbench.analysis.welch import Group, Unpaired
 from tcbench.core.text import plain
-from tcbench.views.comparison import to_json
+from tcbench.views.comparison.form import to_json
 
 
 def test_an_interval_without_end_is_null():

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from comparisons import NASTY, named, nasty, one_of_each
 
-from tcbench.views.comparison import junit
+from tcbench.views.comparison.junit import junit
 
 
 @pytest.mark.parametrize("text", [*NASTY, "\x00\x1f\x7f\ud800"])

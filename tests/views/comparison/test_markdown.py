@@ -8,8 +8,7 @@ import pytest
 from comparisons import NASTY, named, nasty, sides
 
 from tcbench.analysis.compare import compare
-from tcbench.views.comparison import markdown
-from tcbench.views.comparison.markdown import MOST_CHARACTERS, escaped
+from tcbench.views.comparison.markdown import MOST_CHARACTERS, escaped, markdown
 
 OURS = {"<code>", "</code>", "<details>", "</details>", "<summary>", "</summary>"}
 

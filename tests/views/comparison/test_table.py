@@ -11,7 +11,9 @@ from rich.console import Console
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
-from tcbench.views.comparison import markdown, show, table, wording
+from tcbench.views.comparison import wording
+from tcbench.views.comparison.markdown import markdown
+from tcbench.views.comparison.table import show, table
 
 
 def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decide_otherwise():
