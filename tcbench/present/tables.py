@@ -66,11 +66,18 @@ Tone = Literal["good", "bad", "warn", "plain"]
 
 @dataclass(frozen=True)
 class Badge:
-    """A word with an icon: colour alone tells nothing here. `icon` names a symbol of the page's template."""
+    """A word with an icon on the page, and a sign elsewhere: colour alone tells nothing here. `icon` names a symbol of
+    the page's template."""
 
     word: str
     icon: str
     tone: Tone = "plain"
+    sign: str = ""
+
+    @property
+    def signed(self) -> str:
+        """`▼ regression`."""
+        return f"{self.sign} {self.word}"
 
 
 @dataclass(frozen=True)

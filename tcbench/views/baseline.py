@@ -46,13 +46,13 @@ def doubts(records: Sequence[Record]) -> list[str]:
 def table(baselines: Sequence[Baseline]) -> Table[Baseline]:
     """One row per baseline."""
     columns: list[Column[Baseline]] = [
-        Column("name", lambda one: one.name),
-        Column("machine", lambda one: _some(one.machines)),
-        Column("scenario", lambda one: _some(one.scenarios)),
-        Column("cells", lambda one: one.cells, COUNT),
-        Column("trials", lambda one: one.trials, COUNT),
-        Column("commit", lambda one: _some(one.commits)),
-        Column("date", lambda one: one.began_at[:10], wraps=False),
+        Column("name", lambda baseline: baseline.name),
+        Column("machine", lambda baseline: _some(baseline.machines)),
+        Column("scenario", lambda baseline: _some(baseline.scenarios)),
+        Column("cells", lambda baseline: baseline.cells, COUNT),
+        Column("trials", lambda baseline: baseline.trials, COUNT),
+        Column("commit", lambda baseline: _some(baseline.commits)),
+        Column("date", lambda baseline: baseline.began_at[:10], wraps=False),
     ]
     return Table(columns, baselines)
 

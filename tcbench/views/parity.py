@@ -45,10 +45,10 @@ def table(reference: Reference, judged: Sequence[Judged]) -> Table[_Row]:
     worst = reference.slopes[0].error if reference.slopes else None
     slope = ("", "", _number(worst), _allowed(SLOPE_AT_MOST), "", "", "", "")
     rows: list[_Row] = [(f"{REFERENCE}, to the slope of the loss", slope, reference.off)]
-    for one in judged:
-        run = one.run
+    for config in judged:
+        run = config.run
         name = run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
-        rows.append((name, _figures(one), one.off))
+        rows.append((name, _figures(config), config.off))
     return Table(
         (
             Column[_Row]("config", lambda row: row[0]),
@@ -63,9 +63,9 @@ def _figure(place: int) -> Callable[[_Row], str]:
     return lambda row: row[1][place]
 
 
-def _figures(one: Judged) -> Sequence[str]:
+def _figures(config: Judged) -> Sequence[str]:
     """Empty of a config that was not compared."""
-    run, allowed = one.run, one.tolerance
+    run, allowed = config.run, config.tolerance
     if run.to_without is None or run.to_fp32 is None:
         return [""] * len(_FIGURES)
     return (
@@ -94,7 +94,7 @@ def _allowed(value: float | None) -> str:
 
 def reasons(reference: Reference, judged: Sequence[Judged]) -> list[str]:
     """The configs that are off, a line each."""
-    offs = [(REFERENCE, reference.off), *((one.run.config, one.off) for one in judged)]
+    offs = [(REFERENCE, reference.off), *((config.run.config, config.off) for config in judged)]
     return [f"{name}: off: {off}" for name, off in offs if off is not None]
 
 
@@ -112,20 +112,20 @@ def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
         "the parameter that is farthest; the same of what training did to all parameters: to the config without the "
         "last rung (fp32: to float64), beside what that rung declares. A rung that declares bit-identical is allowed 0."
     ]
-    if any(one.says.startswith("same batches") for one in judged):
+    if any(config.says.startswith("same batches") for config in judged):
         lines.append(
             "Input rungs (dali, opencv) are fed the same batches as the others here, so they may change nothing."
         )
-    runs = [one.run for one in judged]
+    runs = [config.run for config in judged]
     lines += [*_lengths(judged), *_optimizers(runs)]
     lines.append("Each rung's dtype, layout, fused operations, optimizer and graph are checked in its first steps.")
-    lines += [f"{one.config}: skipped: {one.reason}" for one in skipped]
+    lines += [f"{left_out.config}: skipped: {left_out.reason}" for left_out in skipped]
     return lines
 
 
 def _lengths(judged: Sequence[Judged]) -> list[str]:
     """Of configs that rounding scatters, how far gradients are longer or shorter."""
-    held = [(one.run.to_without, one.tolerance) for one in judged if one.run.to_without]
+    held = [(config.run.to_without, config.tolerance) for config in judged if config.run.to_without]
     lengths = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
     if not lengths:
         return []
@@ -146,20 +146,20 @@ def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
 def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skipped: Sequence[Skipped]) -> str:
     """Everything."""
 
-    def run_json(one: Judged) -> dict[str, Any]:
+    def run_json(config: Judged) -> dict[str, Any]:
         return {
-            **msgspec.to_builtins(one.run),
-            "half": one.run.storage in HALVES,
-            **fields(one.tolerance, "allowed_loss=loss allowed_gradient=gradient allowed_length=length"),
-            "allowed_update": one.tolerance.update,
-            "allowed_optimizer": optimizer_at_most(one.run.storage),
-            "ok": one.off is None,
-            "off": one.off,
+            **msgspec.to_builtins(config.run),
+            "half": config.run.storage in HALVES,
+            **fields(config.tolerance, "allowed_loss=loss allowed_gradient=gradient allowed_length=length"),
+            "allowed_update": config.tolerance.update,
+            "allowed_optimizer": optimizer_at_most(config.run.storage),
+            "ok": config.off is None,
+            "off": config.off,
         }
 
     held = {
         "allowed_slope": SLOPE_AT_MOST,
-        "slopes": [{"parameter": one.parameter, "error": _finite(one.error)} for one in reference.slopes],
+        "slopes": [{"parameter": slope.parameter, "error": _finite(slope.error)} for slope in reference.slopes],
         "ok": reference.off is None,
         "off": reference.off,
     }

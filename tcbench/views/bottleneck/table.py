@@ -70,22 +70,22 @@ def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Ladde
     figures = columns(explanations)
     if narrow:
         rated = next(column for column in figures if column.kind is RATE)
-        figures = (rated, Column("next", lambda one: _next(one, known=True)))
+        figures = (rated, Column("next", lambda row: _next(row, known=True)))
     return Ladder(
-        [Column("verdict", lambda one: one.bottleneck and one.bottleneck.limit, wraps=False), *figures],
+        [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
         explanations,
-        cell=lambda one: one.summary.cell,
-        instead=lambda one: None if one.bottleneck else one.summary.status,
+        cell=lambda row: row.summary.cell,
+        instead=lambda row: None if row.bottleneck else row.summary.status,
     )
 
 
 def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], ...]:
     """What stands behind each cell's verdict: seconds per step that each stage needs, and what to try next."""
     explanations = list(explanations)
-    known = [one.bottleneck for one in explanations if one.bottleneck is not None]
+    known = [row.bottleneck for row in explanations if row.bottleneck is not None]
 
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
-        return Column(heading, lambda one: one.bottleneck and seconds(one.bottleneck), SECONDS)
+        return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS)
 
     return (
         need("input", lambda of: "beside" if of.needs.input_s is None else of.needs.input_s),
@@ -94,15 +94,15 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
         *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
         need("step", lambda of: of.step_s),
         Column(
-            rate_unit(one.summary.cell for one in explanations),
-            lambda one: one.bottleneck and one.bottleneck.images_per_s,
+            rate_unit(row.summary.cell for row in explanations),
+            lambda row: row.bottleneck and row.bottleneck.images_per_s,
             RATE,
         ),
-        Column("next", lambda one: one.bottleneck and _next(one)),
-        Column("at most", lambda one: one.advice and one.advice.images_per_s_at_most, RATE),
+        Column("next", lambda row: row.bottleneck and _next(row)),
+        Column("at most", lambda row: row.advice and row.advice.images_per_s_at_most, RATE),
         Column(
-            heading(one.summary.environment for one in explanations),
-            lambda one: one.advice and one.advice.measured_images_per_s,
+            heading(row.summary.environment for row in explanations),
+            lambda row: row.advice and row.advice.measured_images_per_s,
             RATE,
         ),
     )
@@ -261,7 +261,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         **fields(summary.cell, "unit device"),
         "simulated": is_simulated(summary.environment),
         "key": summary.cell.key,
-        "code": [fields(one, "project version commit") for one in summary.codes],
+        "code": [fields(code, "project version commit") for code in summary.codes],
         "stack": stack_name(summary.codes) or None,
         **fields(summary, "status reason"),
         "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -303,35 +304,19 @@ def _draw_row(axes: Axes, row: _Row, place: float, scale: _Scale, figures: float
         words = shortened(drawable(row.instead), WORDS, room)
         put(axes, words, (scale.low, place), (4, 0), ha="left", color=QUIET)
         return
-    verdict = row.cell.verdict if row.cell else None
-    form, size, face = "o", 4.5, row.ink
-    if row.mean is not None:
-        form, size = "D", 5.0
-    elif verdict == "regression":
-        form, size = "v", 6.0
-    elif verdict == "improved":
-        form, size = "^", 6.0
-    elif row.ratio is None or verdict == "inconclusive":
-        face = PAPER
+    verdict = row.cell.verdict if row.cell else "mean"
+    form, size = {"mean": ("D", 5.0), "regression": ("v", 6.0), "improved": ("^", 6.0)}.get(verdict, ("o", 4.5))
+    face = PAPER if form == "o" and (row.ratio is None or verdict == "inconclusive") else row.ink
     if row.ratio is not None:
         ends = max(row.ratio.low, scale.low), min(row.ratio.high, scale.high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=1.3, zorder=3, solid_capstyle="butt")
         for end, whole, mark in ((ends[0], row.ratio.low, "<"), (ends[1], row.ratio.high, ">")):
             cap, cap_size = ("|", 5.0) if end == whole else (mark, 4.0)
             axes.plot([end], [place], cap, color=row.ink, markersize=cap_size, zorder=3, clip_on=False)
-    [mark_line] = axes.plot(
-        [row.point],
-        [place],
-        form,
-        markersize=size,
-        markerfacecolor=face,
-        markeredgecolor=row.ink,
-        markeredgewidth=0.9,
-        zorder=4,
-    )
-    tooltip(
-        mark_line, "\n".join(filter(None, [row.cell.cell.label if row.cell else row.name, _figures(row), row.verdict]))
-    )
+    style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": row.ink, "markeredgewidth": 0.9}
+    [drawn] = axes.plot([row.point], [place], form, markersize=size, zorder=4, **style)
+    name = row.cell.cell.label if row.cell else row.name
+    tooltip(drawn, "\n".join(filter(None, [name, _figures(row), row.verdict])))
 
 
 def _figures(row: _Row) -> str:

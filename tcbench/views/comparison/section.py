@@ -21,9 +21,10 @@ from tcbench.present.page.page import (
     say,
     strong,
 )
-from tcbench.present.page.wording import VERDICT_BADGES, spaced
+from tcbench.present.page.wording import spaced
 from tcbench.present.sides import Labels
 from tcbench.present.tables import COUNT, Badge, Column, Field, Table, heads
+from tcbench.present.verdicts import FORMS
 from tcbench.views.comparison.chart import comparison_chart
 from tcbench.views.comparison.table import Row, figures, rows
 from tcbench.views.comparison.wording import advice, attribution, by_metric, held_back, power, titled
@@ -81,7 +82,7 @@ def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]
             continue
         names = "; ".join(dict.fromkeys(_label(cell, comparison) for cell in cells[:6]))
         more = f"; and {len(cells) - 6} more" if len(cells) > 6 else ""
-        lines.append((VERDICT_BADGES[verdict], say(strong(counted(_distinct(cells), "cell")), f": {names}{more}")))
+        lines.append((FORMS[verdict], say(strong(counted(_distinct(cells), "cell")), f": {names}{more}")))
     return tuple(lines)
 
 
@@ -111,7 +112,7 @@ def _table(cells: Sequence[CellComparison]) -> Table[Row]:
         *heads((one.cell for one in cells), lambda row: row[0].cell),
         Column[Row]("config", lambda row: ", ".join(filter(None, (row[0].cell.config, row[1])))),
         *([Column[Row]("metric", lambda row: metrics[row[0].metric])] if len(metrics) > 1 else []),
-        Column[Row]("verdict", lambda row: VERDICT_BADGES[row[0].verdict]),
+        Column[Row]("verdict", lambda row: FORMS[row[0].verdict]),
         *figures(),
         Column[Row]("trials", lambda row: _trials(row[0]), COUNT),
         Column[Row]("remarks", lambda row: "; ".join(_remarks(row[0]))),

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -277,26 +278,12 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[Point], revision
 
 
 def _draw_mark(axes: Axes, cell: CellHistory, point: Point, at: tuple[float, float], colour: str) -> None:
-    verdict = point.change.verdict if point.change else None
-    form, size, face, edge = "o", 4.2, PAPER, INK
+    marks = {"regression": ("v", 6.5, LOSS), "improved": ("^", 6.5, GAIN), "pass": ("o", 4.2, colour)}
+    form, size, face = marks.get(point.change.verdict if point.change else "", ("o", 4.2, PAPER))
+    style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": INK, "markeredgewidth": 0.8}
     if point.images_per_s is None:
-        form, size, edge = "x", 5.0, LOSS if point.regressed else QUIET
-    elif verdict == "regression":
-        form, size, face = "v", 6.5, LOSS
-    elif verdict == "improved":
-        form, size, face = "^", 6.5, GAIN
-    elif verdict == "pass":
-        face = colour
-    [mark] = axes.plot(
-        *at,
-        form,
-        markersize=size,
-        markerfacecolor=face,
-        markeredgecolor=edge,
-        markeredgewidth=0.8 if form != "x" else 1.0,
-        zorder=4,
-        clip_on=False,
-    )
+        form, size, style = "x", 5.0, {"markeredgecolor": LOSS if point.regressed else QUIET, "markeredgewidth": 1.0}
+    [mark] = axes.plot(*at, form, markersize=size, zorder=4, clip_on=False, **style)
     figure = f"{number(point.images_per_s)} {cell.cell.unit}/s" if point.images_per_s is not None else ""
     tooltip(mark, "\n".join(filter(None, [f"{cell.cell.label} at {point.revision.short}", figure, _words(point)[0]])))
 

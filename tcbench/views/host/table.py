@@ -45,23 +45,23 @@ def table(profile: HostProfile) -> Table[_Row]:
     """Self time by function, phase by phase, and whose code it is."""
     rows: list[_Row | None] = []
     for phase in profile.phases:
-        those = functions(profile, phase)
-        if not those:
+        entries = functions(profile, phase)
+        if not entries:
             continue
         total_s = phase_s(profile, phase)
-        rows += [*([None] if rows else []), _Row(phase, _shares(those), total_s, style="bold")]
-        shown = [one for one in those[:_MOST] if one.share >= _LEAST]
-        rows += [_Row("", name(one.frame), one.seconds, one.share, _ORIGINS[one.origin]) for one in shown]
-        if rest_s := sum(one.seconds for one in those[len(shown) :]):
-            others = counted(len(those) - len(shown), "other function")
+        rows += [*([None] if rows else []), _Row(phase, _shares(entries), total_s, style="bold")]
+        shown = [entry for entry in entries[:_MOST] if entry.share >= _LEAST]
+        rows += [_Row("", name(entry.frame), entry.seconds, entry.share, _ORIGINS[entry.origin]) for entry in shown]
+        if rest_s := sum(entry.seconds for entry in entries[len(shown) :]):
+            others = counted(len(entries) - len(shown), "other function")
             rows.append(_Row("", others, rest_s, rest_s / total_s, style="dim"))
     return Table(_COLUMNS, rows)
 
 
-def _shares(those: tuple[FunctionTime, ...]) -> str:
+def _shares(entries: tuple[FunctionTime, ...]) -> str:
     """Whose code a phase's time is."""
-    total = sum(one.seconds for one in those)
-    spent = {whose: sum(one.seconds for one in those if one.origin == whose) / total for whose in _ORIGINS}
+    total = sum(entry.seconds for entry in entries)
+    spent = {whose: sum(entry.seconds for entry in entries if entry.origin == whose) / total for whose in _ORIGINS}
     return ", ".join(f"{_ORIGINS[whose]} {percent(share, 0)}" for whose, share in spent.items() if share)
 
 

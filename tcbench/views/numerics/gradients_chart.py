@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
 from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
-from tcbench.core.numerics import KINDS, Document, Kind, Magnitudes
+from tcbench.core.numerics import KINDS, Document, Kind, LayerGradients, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import GROUND, Page, boxes
@@ -82,21 +81,15 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     return page.settle()
 
 
-@dataclass(frozen=True)
-class _Row:
-    name: str
-    magnitudes: Magnitudes
-
-
-def _rows(document: Document) -> dict[Kind, list[_Row]]:
+def _rows(document: Document) -> dict[Kind, list[LayerGradients]]:
     """Layers in the model's order, from the input on; of a deep model every n-th."""
-    layers: dict[Kind, list[_Row]] = {}
+    layers: dict[Kind, list[LayerGradients]] = {}
     # A backward pass meets the layers from the last one on.
     backward = [layer.layer for layer in document.gradients.layers if layer.kind == "activations"]
     order = {layer: -place for place, layer in enumerate(backward)}
     for kind in KINDS:
-        rows = [_Row(x.layer, x.magnitudes) for x in document.gradients.layers if x.kind == kind]
-        rows.sort(key=lambda row: order.get(row.name, 1))
+        rows = [layer for layer in document.gradients.layers if layer.kind == kind]
+        rows.sort(key=lambda row: order.get(row.layer, 1))
         layers[kind] = rows[:: -(-len(rows) // _MOST_ROWS)] if rows else []
     return layers
 
@@ -196,7 +189,7 @@ def _lost(axes: Axes, counts: dict[Kind, Magnitudes], safe_range: SafeScales, k:
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1.02), ncols=4, fontsize=WORDS, handlelength=2.6)
 
 
-def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
+def _layers(axes: Axes, rows: Sequence[LayerGradients], limits: tuple[int, int]) -> None:
     """A row per layer, and in it a cell per power of two; the darker, the larger its share."""
     low, high = limits
     shades = LinearSegmentedColormap.from_list("share", [PAPER, RAMPS["fp32"][1], RAMPS["fp32"][4]])
@@ -208,13 +201,13 @@ def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
             if low <= exponent < high and level:
                 cells.append((exponent, exponent + 1, i, i + 1))
                 colours.append(to_hex(shades(level)))
-                texts.append(f"{row.name}, 2^{exponent} to 2^{exponent + 1}: {percent(count / n)}")
+                texts.append(f"{row.layer}, 2^{exponent} to 2^{exponent + 1}: {percent(count / n)}")
     boxes(axes, cells, texts, facecolors=colours, linewidth=0, antialiased=False, zorder=1)
     for border in (SMALLEST - 1, SMALLEST_NORMAL):
         axes.axvline(border, color=LOSS, linewidth=0.9, linestyle=(0, (3, 2)))
     axes.spines[:].set_visible(False)
     axes.set_ylim(max(len(rows), 1), 0)
-    axes.set_yticks([i + 0.5 for i in range(len(rows))], [drawable(row.name) for row in rows])
+    axes.set_yticks([i + 0.5 for i in range(len(rows))], [drawable(row.layer) for row in rows])
     axes.tick_params(axis="y", labelsize=SMALL - 0.5)
     axes.grid(visible=False)
     _exponents(axes, limits)

@@ -24,9 +24,10 @@ from tcbench.present.page.page import (
     strong,
 )
 from tcbench.present.page.settings import Here, Settings
-from tcbench.present.page.wording import STATUS_BADGES, kept_together, shortened, spaced
+from tcbench.present.page.wording import kept_together, shortened, spaced
 from tcbench.present.simulated import lines
 from tcbench.present.tables import Badge
+from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.bottleneck import section as bottlenecks
 from tcbench.views.ladder import section as rungs
 from tcbench.views.throughput.section import Speedups

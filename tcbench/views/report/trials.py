@@ -12,7 +12,6 @@ from tcbench.present.naming import rate_unit
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import Data, Section
 from tcbench.present.page.settings import MOST_TRIALS
-from tcbench.present.page.wording import STATUS_BADGES
 from tcbench.present.tables import (
     BYTES,
     COUNT,
@@ -26,6 +25,7 @@ from tcbench.present.tables import (
     Table,
     many_ranks,
 )
+from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.report.environment import when
 
 FILTERS = ("config", "batch", "ranks", "status")

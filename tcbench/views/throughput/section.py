@@ -13,8 +13,8 @@ from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import AnyBlock, Heading, Section
 from tcbench.present.page.settings import Here, Settings
-from tcbench.present.page.wording import STATUS_BADGES
 from tcbench.present.tables import COUNT, Column, Table
+from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.throughput.chart import throughput_chart
 from tcbench.views.throughput.table import footnotes
 
