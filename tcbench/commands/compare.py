@@ -75,8 +75,8 @@ def compare(
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
     from tcbench.present.results import read_files
+    from tcbench.present.sides import Labels
     from tcbench.run import gate_file
-    from tcbench.views.comparison import Labels
 
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
     check_output(output)

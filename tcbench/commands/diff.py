@@ -176,8 +176,8 @@ def _show(
     json: bool,
 ) -> None:
     from tcbench.core.text import plain
+    from tcbench.present.sides import Labels
     from tcbench.present.tables import make_console
-    from tcbench.views.comparison import Labels
     from tcbench.views.diff import table as view
 
     labels = Labels(plain(names[0]), plain(names[1]))

@@ -175,9 +175,9 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.core import store
     from tcbench.core.text import plain
     from tcbench.present.results import read_files
+    from tcbench.present.sides import Labels
     from tcbench.run import baseline as baselines
     from tcbench.run import gate_file
-    from tcbench.views.comparison import Labels
     from tcbench.views.comparison.outcome import check_distinct
     from tcbench.views.report.build import Compared
 

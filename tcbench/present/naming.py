@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tcbench.core.record import Cell, Code, settings
+from tcbench.present.groups import grouped
 
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""
@@ -54,9 +55,7 @@ def apart(cells: Sequence[Named], beneath: Sequence[tuple[str, ...]] = ()) -> tu
     """The settings that tell each cell from others of its config, batch size and ranks; empty where it is the only
     one. `beneath`: what tells each one's stack from others', as in `Code`."""
     stacks = [{"beneath": ", ".join(words)} for words in beneath] or [{}] * len(cells)
-    namesakes: dict[tuple[str, int, int], list[int]] = {}
-    for place, (_, cell) in enumerate(cells):
-        namesakes.setdefault(cell.name, []).append(place)
+    namesakes = grouped((cell.name, place) for place, (_, cell) in enumerate(cells))
     suffixes = [""] * len(cells)
     for places in namesakes.values():
         if len(places) == 1:

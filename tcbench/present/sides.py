@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tcbench.analysis.comparability import Difference
+from tcbench.present.groups import grouped
+
+if TYPE_CHECKING:
+    from tcbench.analysis.comparability import Difference
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,7 @@ def several(things: Sequence[str], most: int) -> str:
     return "; ".join(things[:most]) + f"; and {len(things) - most} more"
 
 
-def difference(one: Difference) -> str:
-    """`driver: 570.86 -> 580.12`."""
-    return one.says
-
-
 def allowed(differences: Iterable[Difference], most: int = 8) -> list[str]:
     """Differences that were let pass, a line for each facet."""
-    facets: dict[str, list[str]] = {}
-    for one in differences:
-        facets.setdefault(one.facet, []).append(difference(one))
+    facets = grouped((difference.facet, difference.says) for difference in differences)
     return [f"{facet}: {several(says, most)}" for facet, says in facets.items()]

@@ -1,25 +1,26 @@
 """Consoles, tables that are written once, and the version of JSON: what all commands print with.
 
-A table is columns, each with a heading, a kind and a value, over rows of any type; a console, Markdown and the page
-(`tcbench.present.page.wording.table`) take any of them.
+A table is columns, each with a heading, a kind and a value, over rows of any type; a console, the page and Markdown
+take any of them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.present.document import encoded
 from tcbench.present.format import factor, milliseconds, number, percent, plus_minus, rate, size
-from tcbench.present.page.page import Badge, Field
+from tcbench.present.groups import grouped
 from tcbench.present.terminal import harmless
 
 JSON_SCHEMA_VERSION = 1
@@ -58,9 +59,41 @@ def make_console(*, stderr: bool = False, least: int = 80) -> Screen:
     return Screen(stderr=stderr, width=max(console.width, least) if console.is_terminal else _PLAIN_WIDTH)
 
 
-def open_table(gap: int = 2, **options: Any) -> Table:
-    """A table without lines, its columns `gap` apart."""
-    return Table(**{"box": None, "pad_edge": False, "header_style": "bold", "padding": (0, gap, 0, 0)} | options)
+# -- entries -------------------------------------------------------------------------------------------------------
+
+Tone = Literal["good", "bad", "warn", "plain"]
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A word with an icon on the page, and a sign elsewhere: colour alone tells nothing here. `icon` names a symbol of
+    the page's template."""
+
+    word: str
+    icon: str
+    tone: Tone = "plain"
+    sign: str = ""
+
+    @property
+    def signed(self) -> str:
+        """`▼ regression`."""
+        return f"{self.sign} {self.word}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """An entry of a table: a text or a badge. `key` is what it sorts by, None for the text itself; `swatch` is the fill
+    of a square before it."""
+
+    text: str = ""
+    key: float | None = None
+    badge: Badge | None = None
+    swatch: str = ""
+    strong: bool = False
+
+    @property
+    def words(self) -> str:
+        return self.badge.word if self.badge else self.text
 
 
 # -- tables that any renderer takes --------------------------------------------------------------------------------
@@ -95,7 +128,8 @@ class Column(Generic[R]):
     and what is words already (a text in place of a figure, a badge, a field of the page) is written as it is.
 
     `mark` stands behind what is written. `style` is the console's. `wraps`: a text may be folded, and a number takes a
-    second line before others are cut. `on`: the only renderer that shows it. `width`: the least of a console's."""
+    second line before others are cut. `on`: the only renderer that shows it. `width`: the least of a console's. `key`:
+    its name in JSON and exports, where these do not have the value already."""
 
     heading: str
     value: Callable[[R], Any]
@@ -106,15 +140,21 @@ class Column(Generic[R]):
     on: Literal["", "console", "page"] = ""
     width: int | None = None
     ratio: int | None = None
+    key: str = ""
+
+    @property
+    def name(self) -> str:
+        """The heading on one line."""
+        return self.heading.replace("-\n", "-").replace("\n", " ")
 
     def text(self, row: R, *, within: bool = True) -> str:
         """A row's value in words. `within`: with its interval, where the kind writes one."""
         value = self.value(row)
-        if isinstance(value, Field):
-            value = value.badge or value.text
         if isinstance(value, Interval):
             ends = self.kind.within(value) if within and self.kind.within else ""
             words = f"{self.kind.write(value.value)} {ends}".rstrip()
+        elif isinstance(value, Field):
+            words = value.words
         elif isinstance(value, str | Text | Badge | None):
             words = value.word if isinstance(value, Badge) else str(value or "")
         else:
@@ -127,24 +167,83 @@ class Column(Generic[R]):
         style = self.style if isinstance(self.style, str) else self.style(row)
         return value if isinstance(value, Text) else Text(self.text(row), style=style)
 
+    def field(self, row: R) -> Field:
+        """The same for the page, where it sorts by its value."""
+        value = self.value(row)
+        if isinstance(value, Field | Badge):
+            return value if isinstance(value, Field) else Field(badge=value)
+        middle = value.value if isinstance(value, Interval) else value
+        return Field(self.text(row, within=False), middle if isinstance(middle, int | float) else None)
 
-def grid(columns: Sequence[Column[R]], rows: Iterable[R | None], gap: int = 2, **options: Any) -> Table:
-    """A table for a console. A row that is None is an empty line."""
-    shown = [column for column in columns if column.on != "page"]
-    table = open_table(gap, **options)
-    for column in shown:
-        wraps = not column.kind.numeric if column.wraps is None else column.wraps
-        table.add_column(
-            column.heading,
-            justify="right" if column.kind.numeric else "left",
-            overflow="fold" if wraps else "ellipsis",
-            no_wrap=not wraps,
-            min_width=column.width,
-            ratio=column.ratio,
-        )
-    for row in rows:
-        table.add_row(*(column.styled(row) for column in shown) if row is not None else ())
-    return table
+
+@dataclass(frozen=True)
+class Table(Generic[R]):
+    """Rows under columns. A row that is None is an empty line. `filters`: the columns that the page offers to filter
+    by. On a console, columns are `gap` apart, and headings have the style `header`, or are not shown where it is None.
+    """
+
+    columns: Sequence[Column[R]]
+    rows: Sequence[R | None]
+    caption: str = ""
+    filters: tuple[str, ...] = ()
+    gap: int = 2
+    header: str | None = "bold"
+
+    def __rich__(self) -> Grid:
+        return self._on_console(self.columns, self.rows)
+
+    def _on_console(self, columns: Sequence[Column[R]], rows: Iterable[R | None]) -> Grid:
+        shown = [column for column in columns if column.on != "page"]
+        grid = Grid(box=None, pad_edge=False, padding=(0, self.gap, 0, 0), header_style=self.header or "")
+        grid.show_header = self.header is not None
+        for column in shown:
+            wraps = not column.kind.numeric if column.wraps is None else column.wraps
+            grid.add_column(
+                column.heading,
+                justify="right" if column.kind.numeric else "left",
+                overflow="fold" if wraps else "ellipsis",
+                no_wrap=not wraps,
+                min_width=column.width,
+                ratio=column.ratio,
+            )
+        for row in rows:
+            grid.add_row(*(column.styled(row) for column in shown) if row is not None else ())
+        return grid
+
+    @functools.cached_property
+    def heads(self) -> tuple[Column[R], ...]:
+        """The columns of the page."""
+        return tuple(column for column in self.columns if column.on != "console")
+
+    @functools.cached_property
+    def fields(self) -> tuple[tuple[Field, ...], ...]:
+        """The rows of the page."""
+        return tuple(tuple(head.field(row) for head in self.heads) for row in self.rows if row is not None)
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """The different entries of a column of the page: numbers ascending, texts as they come."""
+        place = [head.name for head in self.heads].index(name)
+        entries = [row[place] for row in self.fields]
+        if self.heads[place].kind.numeric:
+            entries.sort(key=lambda field: field.key or 0.0)
+        return tuple(dict.fromkeys(field.words for field in entries))
+
+    def markdown(self, escaped: Callable[[str], str] = str) -> list[str]:
+        """The lines of a Markdown table, headings as they stand."""
+        return [
+            f"| {' | '.join(column.heading for column in self.columns)} |",
+            f"| {' | '.join('---:' if column.kind.numeric else '---' for column in self.columns)} |",
+            *(
+                f"| {' | '.join(escaped(column.text(row)) for column in self.columns)} |"
+                for row in self.rows
+                if row is not None
+            ),
+        ]
+
+
+def keyed(columns: Iterable[Column[R]], row: R) -> dict[str, Any]:
+    """A row's values by the keys of its columns, for JSON and exports."""
+    return {column.key: column.value(row) for column in columns if column.key}
 
 
 def heads(cells: Iterable[Cell], cell: Callable[[R], Cell]) -> list[Column[R]]:
@@ -158,43 +257,33 @@ def heads(cells: Iterable[Cell], cell: Callable[[R], Cell]) -> list[Column[R]]:
     return found
 
 
-def ladder(
-    columns: Sequence[Column[R]],
-    rows: Iterable[R],
-    cell: Callable[[R], Cell],
-    instead: Callable[[R], str | None] = lambda _: None,
-    gap: int = 2,
-    min_width: int = 18,
-) -> Table:
+@dataclass(frozen=True, kw_only=True)
+class Ladder(Table[R]):
     """A row per cell, model by model, batch size by batch size and ranks by ranks, an empty row between; a config that
     adds rungs to the one above shows what it adds. `instead`: what a row says in place of all figures."""
-    rows = list(rows)
-    before = heads(map(cell, rows), cell)
-    config = Column[R]("config", str, width=min_width)
-    table = grid([*before, config, *columns], (), gap)
-    blocks: dict[tuple[str, ...], list[R]] = {}
-    for row in rows:
-        blocks.setdefault(tuple(head.text(row) for head in before), []).append(row)
-    for head, group in blocks.items():
-        if table.row_count:
-            table.add_row()
-        above = None
-        for row in group:
-            words = instead(row)
-            figures = [column.styled(row) for column in columns if column.on != "page" and not words]
-            figures += [Text(words, style="yellow")] if words else []
-            table.add_row(*([""] * len(head) if above else head), Text(config_in_ladder(cell(row), above)), *figures)
-            above = cell(row)
-    return table
 
+    cell: Callable[[R], Cell]
+    instead: Callable[[R], str | None] = lambda _: None
+    min_width: int = 18
 
-def markdown_lines(columns: Sequence[Column[R]], rows: Iterable[R], escaped: Callable[[str], str]) -> list[str]:
-    """The lines of a Markdown table, headings as they stand."""
-    return [
-        f"| {' | '.join(column.heading for column in columns)} |",
-        f"| {' | '.join('---:' if column.kind.numeric else '---' for column in columns)} |",
-        *(f"| {' | '.join(escaped(column.text(row)) for column in columns)} |" for row in rows),
-    ]
+    def __rich__(self) -> Grid:
+        rows = [row for row in self.rows if row is not None]
+        before = heads(map(self.cell, rows), self.cell)
+        config = Column[R]("config", str, width=self.min_width)
+        grid = self._on_console([*before, config, *self.columns], ())
+        blocks = grouped((tuple(head.text(row) for head in before), row) for row in rows)
+        for head, group in blocks.items():
+            if grid.row_count:
+                grid.add_row()
+            above = None
+            for row in group:
+                words = self.instead(row)
+                figures = [column.styled(row) for column in self.columns if column.on != "page" and not words]
+                figures += [Text(words, style="yellow")] if words else []
+                name = Text(config_in_ladder(self.cell(row), above))
+                grid.add_row(*([""] * len(head) if above else head), name, *figures)
+                above = self.cell(row)
+        return grid
 
 
 # -- cells ---------------------------------------------------------------------------------------------------------

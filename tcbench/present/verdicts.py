@@ -1,4 +1,4 @@
-"""The form of a verdict: sign, word, tone and icon, the same on the console, in charts and on the page.
+"""The form of a verdict and of a status: sign, word, tone and icon, the same on the console, in charts and on the page.
 
 A sign or an icon stands beside each word, so that no colour is needed. Which colour a tone has is for a console
 (`STYLES`), a chart or the page to say.
@@ -7,46 +7,42 @@ A sign or an icon stands beside each word, so that no colour is needed. Which co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tcbench.analysis.compare import CellComparison, Verdict
-from tcbench.present.page.page import Tone
+from tcbench.core.record import Status
+from tcbench.present.format import counted
+from tcbench.present.tables import Badge, Tone
 
 STYLES: Mapping[Tone, str] = {"bad": "bold red", "warn": "yellow", "good": "green", "plain": ""}
 """On a console."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """`icon` names a symbol of the page's template."""
-
-    word: str
-    sign: str
-    icon: str
-    tone: Tone = "plain"
-
-    @property
-    def signed(self) -> str:
-        """`▼ regression`."""
-        return f"{self.sign} {self.word}"
-
-
-FORMS: Mapping[Verdict, Form] = {
-    "regression": Form("regression", "▼", "down", "bad"),
-    "missing": Form("missing", "✗", "gone", "bad"),
-    "changed status": Form("changed status", "✗", "swap", "bad"),
-    "inconclusive": Form("inconclusive", "?", "question", "warn"),
-    "improved": Form("improved", "▲", "up", "good"),
-    "pass": Form("pass", "=", "check"),
-    "new": Form("new", "+", "plus"),
-    "not measured": Form("not measured", "–", "gone"),
+FORMS: Mapping[Verdict, Badge] = {
+    "regression": Badge("regression", "down", "bad", "▼"),
+    "missing": Badge("missing", "gone", "bad", "✗"),
+    "changed status": Badge("changed status", "swap", "bad", "✗"),
+    "inconclusive": Badge("inconclusive", "question", "warn", "?"),
+    "improved": Badge("improved", "up", "good", "▲"),
+    "pass": Badge("pass", "check", sign="="),
+    "new": Badge("new", "plus", sign="+"),
+    "not measured": Badge("not measured", "gone", sign="–"),
 }
+
+STATUS_BADGES: Mapping[Status, Badge] = {
+    "ok": Badge("ok", "check", "good"),
+    "skipped": Badge("skipped", "skip"),
+    "oom": Badge("out of memory", "full", "warn"),
+    "failed": Badge("failed", "cross", "bad"),
+    "timeout": Badge("timed out", "clock", "bad"),
+    "crashed": Badge("crashed", "bolt", "bad"),
+}
+"""How a trial or a cell ended."""
 
 
 def tone(comparison: CellComparison) -> Tone:
     """Of one cell's verdict. Bad is only what fails: a cell that runs now does not, nor one that is allowed to miss."""
-    of = FORMS[comparison.verdict].tone
-    return "plain" if of == "bad" and not comparison.failing else of
+    tone = FORMS[comparison.verdict].tone
+    return "plain" if tone == "bad" and not comparison.failing else tone
 
 
 def signed(comparison: CellComparison) -> str:
@@ -56,7 +52,6 @@ def signed(comparison: CellComparison) -> str:
         words = "✓ runs now"
     if comparison.culprit is not None:
         words += f" in {comparison.culprit.name}"
-    more = comparison.more_trials
-    if comparison.verdict == "inconclusive" and more is not None:
-        words += f", {more} more trial{'' if more == 1 else 's'}"
+    if comparison.verdict == "inconclusive" and comparison.more_trials is not None:
+        words += f", {counted(comparison.more_trials, 'more trial')}"
     return words

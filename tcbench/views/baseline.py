@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.summary import by_cell
@@ -14,7 +13,7 @@ from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import TAKE_ENOUGH, Record
 from tcbench.present.document import document, fields
 from tcbench.present.format import counted
-from tcbench.present.tables import COUNT, Column, grid
+from tcbench.present.tables import COUNT, Column, Table
 from tcbench.run.baseline import Baseline, Broken
 
 SCHEMA = "tcbench-baselines"
@@ -44,18 +43,18 @@ def doubts(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def table(baselines: Sequence[Baseline]) -> Table:
+def table(baselines: Sequence[Baseline]) -> Table[Baseline]:
     """One row per baseline."""
     columns: list[Column[Baseline]] = [
-        Column("name", lambda one: one.name),
-        Column("machine", lambda one: _some(one.machines)),
-        Column("scenario", lambda one: _some(one.scenarios)),
-        Column("cells", lambda one: one.cells, COUNT),
-        Column("trials", lambda one: one.trials, COUNT),
-        Column("commit", lambda one: _some(one.commits)),
-        Column("date", lambda one: one.began_at[:10], wraps=False),
+        Column("name", lambda baseline: baseline.name),
+        Column("machine", lambda baseline: _some(baseline.machines)),
+        Column("scenario", lambda baseline: _some(baseline.scenarios)),
+        Column("cells", lambda baseline: baseline.cells, COUNT),
+        Column("trials", lambda baseline: baseline.trials, COUNT),
+        Column("commit", lambda baseline: _some(baseline.commits)),
+        Column("date", lambda baseline: baseline.began_at[:10], wraps=False),
     ]
-    return grid(columns, baselines)
+    return Table(columns, baselines)
 
 
 def facts(baseline: Baseline) -> Text:

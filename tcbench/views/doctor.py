@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tcbench.core.finding import Finding
 from tcbench.present.document import fields
-from tcbench.present.tables import Column, grid, make_console, versioned
+from tcbench.present.tables import Column, Table, make_console, versioned
 
 _STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "unusable": "red", "broken": "red"}
 
@@ -20,7 +20,7 @@ def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
         rows = [fields(finding, "state what=subject found=detail mend=remedy") for finding in findings]
         typer.echo(versioned(findings=rows))
         return
-    make_console().print(grid(_COLUMNS, findings, show_header=False))
+    make_console().print(Table(_COLUMNS, findings, header=None))
 
 
 def _found(finding: Finding) -> Text:

@@ -24,10 +24,12 @@ from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import CellSummary, by_cell, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Environment, Record
+from tcbench.present import cells
 from tcbench.present.document import encoded, fields
 from tcbench.present.format import plus_minus
 from tcbench.present.naming import lasting, stack_name
 from tcbench.present.simulated import is_simulated
+from tcbench.present.tables import keyed
 
 if TYPE_CHECKING:
     import pandas
@@ -124,7 +126,9 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
         if curve.kind == "weak"
         for point in curve.points
     }
-    for summary in summarise(records):
+    summaries = summarise(records)
+    columns = cells.columns(summaries)
+    for summary in summaries:
         yield _identity(summary.machine, summary.cell, summary.environment) | {
             **fields(summary, "status reason trials trials_ok"),
             "commit": ", ".join(dict.fromkeys(code.commit for code in summary.codes if code.commit)) or None,
@@ -138,6 +142,7 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
             "peak_memory_bytes": summary.peak_memory_bytes,
             **{f"{name}_host_s": seconds for name, seconds in summary.phase_host_s},
             **scaled.get(summary.key, {}),
+            **_flat(keyed(columns, cells.Row(summary, None))),
         }
 
 
@@ -176,6 +181,14 @@ def _placed(records: Sequence[Record]) -> Iterator[tuple[str | None, Environment
     for (machine, _), group in by_cell(records).items():
         for record in group:
             yield machine, record.environment, record
+
+
+def _flat(values: Row) -> Row:
+    """Intervals as their middles and ends."""
+    flat: Row = {}
+    for name, value in values.items():
+        flat |= _ends(name, value) if isinstance(value, Interval) else {name: value}
+    return flat
 
 
 def _ends(name: str, interval: Interval | None) -> Row:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.core.text import digits
@@ -14,7 +13,8 @@ from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.present.document import document, fields
 from tcbench.present.format import size
-from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, Kind, grid, ladder
+from tcbench.present.groups import grouped
+from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, Kind, Ladder, Table
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 
 SCHEMA = "tcbench-forecast"
@@ -39,7 +39,7 @@ def headline(forecast: Forecast) -> str:
     )
 
 
-def table(forecast: Forecast) -> Table:
+def table(forecast: Forecast) -> Ladder[CellForecast]:
     """One row per cell, batch size by batch size, on a console of WIDTH columns or more."""
     checked = forecast.plans_unchecked is None
     least = "" if checked else "≤ "
@@ -63,9 +63,7 @@ def table(forecast: Forecast) -> Table:
         Column("images/s\nat most", lambda cell: cell.floor and cell.floor.images_per_s(cell.cell.batch_size), _WHOLE),
         Column("images/s\nexpected", lambda cell: cell.cell.batch_size / cell.expected_s, _WHOLE),
     ]
-    made = ladder(columns, forecast.cells, lambda cell: cell.cell, _not_forecast, gap=1)
-    made.columns[0].vertical = "bottom"
-    return made
+    return Ladder(columns, forecast.cells, cell=lambda cell: cell.cell, instead=_not_forecast, gap=1)
 
 
 _WHOLE = Kind("{:.0f}".format)
@@ -81,19 +79,12 @@ def _not_forecast(cell: CellForecast) -> str | None:
 
 def reasons(forecast: Forecast) -> list[str]:
     """Why configs do not run there, and what is missing for those that would: each reason with the cells concerned."""
-    never: dict[str, dict[str, None]] = {}
-    unknown: dict[str, dict[str, None]] = {}
-    lacking: dict[str, list[str]] = {}
-    for cell in forecast.cells:
-        if cell.cannot_run:
-            never.setdefault(cell.cannot_run, {})[cell.cell.config] = None
-        if cell.untraced:
-            unknown.setdefault(cell.untraced, {})[cell.cell.config] = None
-        for problem in cell.problems:
-            lacking.setdefault(problem, []).append(cell.cell.label)
-    lines = [f"Cannot run on {forecast.gpu.name}: {reason} ({', '.join(configs)})" for reason, configs in never.items()]
-    lines += [f"Unknown: {reason} ({', '.join(configs)})" for reason, configs in unknown.items()]
-    return lines + [f"{problem} ({'; '.join(cells)})" for problem, cells in lacking.items()]
+    cells = forecast.cells
+    never = [(f"Cannot run on {forecast.gpu.name}: {c.cannot_run}", c.cell.config) for c in cells if c.cannot_run]
+    unknown = [(f"Unknown: {cell.untraced}", cell.cell.config) for cell in cells if cell.untraced]
+    lacking = grouped((problem, cell.cell.label) for cell in cells for problem in cell.problems)
+    lines = [f"{reason} ({', '.join(dict.fromkeys(names))})" for reason, names in grouped([*never, *unknown]).items()]
+    return lines + [f"{problem} ({'; '.join(labels)})" for problem, labels in lacking.items()]
 
 
 def verdict(forecast: Forecast) -> str:
@@ -104,18 +95,14 @@ def verdict(forecast: Forecast) -> str:
     fit = f"{n - len(too_large)} of {n} cells fit into {size(forecast.gpu.memory_bytes)}"
     if not too_large:
         return fit + "."
-    configs: dict[int, list[str]] = {}
-    for cell in too_large:
-        configs.setdefault(cell.cell.batch_size, []).append(cell.cell.config)
+    configs = grouped((cell.cell.batch_size, cell.cell.config) for cell in too_large)
     return fit + "; too large: " + "; ".join(f"at {n}: {', '.join(names)}" for n, names in configs.items()) + "."
 
 
 def engines(forecast: Forecast) -> list[str]:
     """The cuDNN engines that the plans of each first rung use, over all batch sizes."""
-    by_rung: dict[str, dict[str, None]] = {}
-    for cell in forecast.cells:
-        by_rung.setdefault(cell.cell.rungs[0], {}).update((name, None) for name, _ in cell.engines)
-    return [f"{rung}: {', '.join(sorted(names, key=_number))}" for rung, names in by_rung.items() if names]
+    by_rung = grouped((cell.cell.rungs[0], name) for cell in forecast.cells for name, _ in cell.engines)
+    return [f"{rung}: {', '.join(sorted({*names}, key=_number))}" for rung, names in by_rung.items()]
 
 
 def _number(engine: str) -> tuple[int, str]:
@@ -152,16 +139,15 @@ def notes(forecast: Forecast) -> list[str]:
     return lines
 
 
-def details(forecast: Forecast) -> Iterable[tuple[str, Table]]:
+def details(forecast: Forecast) -> Iterable[tuple[str, Table[WorkForecast]]]:
     """For each cell that was forecast, a heading and a table of its operations, the longest floor first."""
     for cell in forecast.cells:
         if cell.memory is None:
             continue
         works = sorted(cell.works, key=lambda work: -work.count * work.floor_s)
-        table = grid(_DETAILS, works)
         per_phase = ", ".join(f"{phase.name} {phase.requests}" for phase in cell.phases)
         replayed = f"; the graph replays {cell.replayed}" if cell.replayed else ""
-        yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}", table
+        yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}", Table(_DETAILS, works)
 
 
 _DOERS = {"graph": "cuDNN ", "call": "cuDNN call ", "kernel": "kernel "}

@@ -9,13 +9,14 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from tcbench.engine.accelerators.device import Device, Served, Support, absent, kinds
+from tcbench.engine.accelerators.device import Served, Support, absent, kinds
 from tcbench.engine.accelerators.peaks import PeakRates, peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
 from tcbench.present.document import fields
-from tcbench.present.tables import COUNT, Column, Kind, grid, make_console, versioned
+from tcbench.present.groups import grouped
+from tcbench.present.tables import COUNT, Column, Kind, Table, make_console, versioned
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def show(as_json: bool) -> None:
         return
     software = [one.name for one in rows[0].support.software] if rows[0].support else []
     console = make_console(least=120)
-    console.print(grid(_columns(software), rows))
+    console.print(Table(_columns(software), rows))
     for line in _notes(rows):
         console.print(Text(line), soft_wrap=True)
 
@@ -77,10 +78,7 @@ def _rows() -> Iterator[_Row]:
         support = kind.support(capability)
         yield _Row(figures.name, figures.device_name, capability, support, figures, peak_rates(figures), here)
     titles = {figures.device_name for figures in shipped}
-    others: dict[str, list[tuple[Any, Device]]] = {}
-    for kind, device in present:
-        if device.title not in titles:
-            others.setdefault(device.title, []).append((kind, device))
+    others = grouped((device.title, (kind, device)) for kind, device in present if device.title not in titles)
     for title, those in others.items():
         kind, device = those[0]
         assert device.compute_capability is not None

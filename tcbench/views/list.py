@@ -11,7 +11,7 @@ from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Requires, Rung
 from tcbench.present.document import fields
-from tcbench.present.tables import COUNT, Column, grid, make_console, versioned
+from tcbench.present.tables import COUNT, Column, Table, make_console, versioned
 from tcbench.run import scenario as scenarios
 from tcbench.run.plan import emulation, missing, why_not
 
@@ -63,9 +63,9 @@ def show(device: Device, as_json: bool) -> None:
         Column("parity", lambda row: str(row[1].parity)),
         Column(f"on {device.name}", lambda row: _here(_missing(*row, device))),
     ]
-    console.print(grid(columns, rungs))
+    console.print(Table(columns, rungs))
     console.print()
-    console.print(grid(_MODELS, MODELS.items()))
+    console.print(Table(_MODELS, [*MODELS.items()]))
     console.print(Text(f"\ndevices: {', '.join(selectors())}; virtual ones are simulated"), soft_wrap=True)
 
 

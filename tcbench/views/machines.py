@@ -15,6 +15,7 @@ from tcbench.present.charts.bars import Bar, Group, Panel, batch_sizes_of, cell_
 from tcbench.present.charts.palette import SERIES, Fill
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name, drawable
+from tcbench.present.groups import grouped
 
 BASE, BEST = "fp32", "best"
 
@@ -58,11 +59,14 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
             panels.append(Panel("the best config of each" if config == BEST else config_name(config), groups))
     if not panels:
         raise SelectionError(f"no results of {', '.join(configs)} to plot; `tcbench run` makes some")
-    won: dict[str, list[str]] = {}
-    for setting, of in winners.items():
-        best_configs = "; ".join(f"{config} at {', '.join(map(str, at))}" for config, at in of.items())
-        won.setdefault(best_configs, []).append(names[setting])
-    notes = [drawable(f"best of {', '.join(of)}: {best_configs}") for best_configs, of in won.items()]
+    won = grouped(
+        (
+            "; ".join(f"{config} at {', '.join(map(str, sizes))}" for config, sizes in configs_won.items()),
+            names[setting],
+        )
+        for setting, configs_won in winners.items()
+    )
+    notes = [drawable(f"best of {', '.join(where)}: {best_configs}") for best_configs, where in won.items()]
     rows = [[(str(place), name) for place, name in enumerate(names.values())]]
     scenarios = ", ".join(dict.fromkeys(s.cell.scenario for s in summaries))
     several_machines = len({setting.machine for setting in settings}) == len(settings)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, JudgedRun, Reference, optimizer_at_most
 from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.engine.work import HALVES
 from tcbench.present.document import document, fields
-from tcbench.present.tables import open_table
+from tcbench.present.tables import COUNT, Column, Table
 from tcbench.run.numerics_plan import Skipped
 
 SCHEMA = "tcbench-parity"
@@ -35,36 +34,50 @@ def headline(job: ParityJob) -> str:
 REFERENCE = "float64"
 
 
-def table(reference: Reference, judged: Sequence[JudgedRun]) -> Table:
+_Row = tuple[str, Sequence[str], str | None]
+"""A config's name, its figures, and why it is off."""
+
+_FIGURES = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient")
+
+
+def table(reference: Reference, judged: Sequence[Judged]) -> Table[_Row]:
     """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
-    rows = open_table()
-    rows.add_column("config", overflow="fold")
-    headings = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient", "")
-    for heading in headings:
-        rows.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     worst = reference.slopes[0].error if reference.slopes else None
     slope = ("", "", _number(worst), _allowed(SLOPE_AT_MOST), "", "", "", "")
-    rows.add_row(Text(f"{REFERENCE}, to the slope of the loss"), *slope, _word(reference.off))
-    for one in judged:
-        run = one.run
+    rows: list[_Row] = [(f"{REFERENCE}, to the slope of the loss", slope, reference.off)]
+    for config in judged:
+        run = config.run
         name = run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
-        if run.to_without is None or run.to_fp32 is None:
-            rows.add_row(Text(name), *[""] * (len(headings) - 1), _word(one.off))
-            continue
-        allowed = one.tolerance
-        rows.add_row(
-            Text(name),
-            _number(run.to_without.loss),
-            _allowed(allowed.loss),
-            _number(run.to_without.gradient),
-            "" if run.to_without.gradient is None else _allowed(allowed.gradient),
-            _number(run.to_without.update),
-            _allowed(allowed.update),
-            _number(run.to_fp32.loss),
-            _number(run.to_fp32.gradient),
-            _word(one.off),
-        )
-    return rows
+        rows.append((name, _figures(config), config.off))
+    return Table(
+        (
+            Column[_Row]("config", lambda row: row[0]),
+            *(Column[_Row](heading, _figure(place), COUNT) for place, heading in enumerate(_FIGURES)),
+            Column[_Row]("", lambda row: _word(row[2])),
+        ),
+        rows,
+    )
+
+
+def _figure(place: int) -> Callable[[_Row], str]:
+    return lambda row: row[1][place]
+
+
+def _figures(config: Judged) -> Sequence[str]:
+    """Empty of a config that was not compared."""
+    run, allowed = config.run, config.tolerance
+    if run.to_without is None or run.to_fp32 is None:
+        return [""] * len(_FIGURES)
+    return (
+        _number(run.to_without.loss),
+        _allowed(allowed.loss),
+        _number(run.to_without.gradient),
+        "" if run.to_without.gradient is None else _allowed(allowed.gradient),
+        _number(run.to_without.update),
+        _allowed(allowed.update),
+        _number(run.to_fp32.loss),
+        _number(run.to_fp32.gradient),
+    )
 
 
 def _word(off: str | None) -> Text:
@@ -81,7 +94,7 @@ def _allowed(value: float | None) -> str:
 
 def reasons(reference: Reference, judged: Sequence[JudgedRun]) -> list[str]:
     """The configs that are off, a line each."""
-    offs = [(REFERENCE, reference.off), *((one.run.config, one.off) for one in judged)]
+    offs = [(REFERENCE, reference.off), *((config.run.config, config.off) for config in judged)]
     return [f"{name}: off: {off}" for name, off in offs if off is not None]
 
 
@@ -99,20 +112,20 @@ def notes(judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> list[str]:
         "the parameter that is farthest; the same of what training did to all parameters: to the config without the "
         "last rung (fp32: to float64), beside what that rung declares. A rung that declares bit-identical is allowed 0."
     ]
-    if any(one.says.startswith("same batches") for one in judged):
+    if any(config.says.startswith("same batches") for config in judged):
         lines.append(
             "Input rungs (dali, opencv) are fed the same batches as the others here, so they may change nothing."
         )
-    runs = [one.run for one in judged]
+    runs = [config.run for config in judged]
     lines += [*_lengths(judged), *_optimizers(runs)]
     lines.append("Each rung's dtype, layout, fused operations, optimizer and graph are checked in its first steps.")
-    lines += [f"{one.config}: skipped: {one.reason}" for one in skipped]
+    lines += [f"{left_out.config}: skipped: {left_out.reason}" for left_out in skipped]
     return lines
 
 
 def _lengths(judged: Sequence[JudgedRun]) -> list[str]:
     """Of configs that rounding scatters, how far gradients are longer or shorter."""
-    held = [(one.run.to_without, one.tolerance) for one in judged if one.run.to_without]
+    held = [(config.run.to_without, config.tolerance) for config in judged if config.run.to_without]
     lengths = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
     if not lengths:
         return []
@@ -133,20 +146,20 @@ def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
 def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> str:
     """Everything."""
 
-    def run_json(one: JudgedRun) -> dict[str, Any]:
+    def run_json(config: Judged) -> dict[str, Any]:
         return {
-            **msgspec.to_builtins(one.run),
-            "half": one.run.storage in HALVES,
-            **fields(one.tolerance, "allowed_loss=loss allowed_gradient=gradient allowed_length=length"),
-            "allowed_update": one.tolerance.update,
-            "allowed_optimizer": optimizer_at_most(one.run.storage),
-            "ok": one.off is None,
-            "off": one.off,
+            **msgspec.to_builtins(config.run),
+            "half": config.run.storage in HALVES,
+            **fields(config.tolerance, "allowed_loss=loss allowed_gradient=gradient allowed_length=length"),
+            "allowed_update": config.tolerance.update,
+            "allowed_optimizer": optimizer_at_most(config.run.storage),
+            "ok": config.off is None,
+            "off": config.off,
         }
 
     held = {
         "allowed_slope": SLOPE_AT_MOST,
-        "slopes": [{"parameter": one.parameter, "error": _finite(one.error)} for one in reference.slopes],
+        "slopes": [{"parameter": slope.parameter, "error": _finite(slope.error)} for slope in reference.slopes],
         "ok": reference.off is None,
         "off": reference.off,
     }

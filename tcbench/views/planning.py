@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.present.document import fields
 from tcbench.present.format import counted, duration
-from tcbench.present.tables import Column, grid, heads, versioned
+from tcbench.present.tables import Column, Table, heads, versioned
 from tcbench.run.plan import Plan, PlannedCell
 from tcbench.run.rounds import Rounds
 
 
-def plan_table(plan: Plan, rounds: Rounds) -> Table:
+def plan_table(plan: Plan, rounds: Rounds) -> Table[PlannedCell]:
     """The cells that a run would measure, how often by what it expects them to cost, and those it would skip."""
     trials = _trials_ahead(rounds)
     about = "" if plan.budget_s is None else "about "
@@ -29,7 +28,7 @@ def plan_table(plan: Plan, rounds: Rounds) -> Table:
         Column[PlannedCell]("config", lambda planned: planned.cell.config),
         Column[PlannedCell]("will run", will_run),
     )
-    return grid(columns, plan.cells)
+    return Table(columns, plan.cells)
 
 
 def rounds_line(rounds: Rounds) -> str:

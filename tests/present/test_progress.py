@@ -38,18 +38,7 @@ def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width
     assert "0/1" in drawn
     assert re.search(r"ETA \d+ s", drawn)
     assert "\n" not in drawn
-
-
-def test_a_terminal_shows_the_step_and_the_eta_live():
-    out = Console(file=io.StringIO(), width=120, force_terminal=True)
-    cell = factories.make_cell("fp32")
-    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
-        progress.listen(cell, 0, Building("imports"))
-        progress.listen(cell, 0, Stepped("timed", 6, 0.1))
-        progress._progress.refresh()
-        text = out.file.getvalue()
-    assert "timed, 6 steps, 40.0 images/s" in text
-    assert "ETA" in text
+    assert ("timed, 6 steps, " in drawn) == (width == 120)
 
 
 def test_trials_that_are_not_run_after_all_count_as_over_so_that_the_count_never_goes_down():

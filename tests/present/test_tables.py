@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import factories
 import pytest
+import reports
 from rich.console import Console
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import speedups, summarise
+from tcbench.present import cells
 from tcbench.present.document import fields
-from tcbench.present.page import wording
-from tcbench.present.page.page import Badge, Field
-from tcbench.present.tables import RATE, SECONDS, Column, grid, markdown_lines
+from tcbench.present.page.page import Figure
+from tcbench.present.tables import RATE, SECONDS, Badge, Column, Field, Table
+from tcbench.views import export
+from tcbench.views.report.build import build
 from tcbench.views.throughput import table as view
 
-COLUMNS: list[Column[float | None]] = [
+COLUMNS: list[Column[float]] = [
     Column("cell", lambda _: "a|b", mark=lambda _: " *"),
-    Column("images/s", lambda value: value and Interval(value, 0.9 * value, 1.1 * value), RATE),
-    Column("all-\nreduce", lambda value: value, SECONDS),
+    Column("images/s", lambda value: Interval(value, 0.9 * value, 1.1 * value) if value else None, RATE),
+    Column("all-\nreduce", lambda value: value or None, SECONDS),
     Column("word", lambda _: Badge("held", "check")),
     Column("own", lambda _: Field("x", 2.0), on="page"),
 ]
@@ -31,31 +37,35 @@ def printed(table) -> list[str]:
 
 
 def test_each_renderer_writes_the_same_values_in_its_way():
-    rows = [40.0, None]
-    assert [line.split() for line in printed(grid(COLUMNS, [*rows, None]))[2:4]] == [
+    rows = [40.0, 0.0]
+    assert [line.split() for line in printed(Table(COLUMNS, [*rows, None]))[2:]] == [
         ["a|b", "*", "40.0", "±", "10.0%", "40000", "ms", "held"],
+        ["a|b", "*", "held"],
         [],
     ]
-    page = wording.table("caption", COLUMNS, rows, ("cell",))
-    assert [column.name for column in page.columns] == ["cell", "images/s", "all-reduce", "word", "own"]
-    assert [(column.numeric, column.key) for column in page.columns][:2] == [(False, "cell"), (True, "")]
-    assert [(field.text, field.key) for field in page.rows[0]] == [
+    page = Table(COLUMNS, rows)
+    assert [column.name for column in page.heads] == ["cell", "images/s", "all-reduce", "word", "own"]
+    assert [(field.text, field.key) for field in page.fields[0]] == [
         ("a|b *", None), ("40.0", 40.0), ("40000 ms", 40.0), ("", None), ("x", 2.0)
     ]  # fmt: skip
-    assert [field.text for field in page.rows[1]] == ["a|b *", "", "", "", "x"]
-    assert markdown_lines(COLUMNS[:2], rows[:1], lambda text: text.replace("|", "\\|")) == [
+    assert [field.text for field in page.fields[1]] == ["a|b *", "", "", "", "x"]
+    assert Table(COLUMNS[:2], rows[:1]).markdown(lambda text: text.replace("|", "\\|")) == [
         "| cell | images/s |", "| --- | ---: |", "| a\\|b * | 40.0 ± 10.0% |"
     ]  # fmt: skip
 
 
-def test_a_new_column_of_a_run_is_on_the_console_and_on_the_page(monkeypatch):
-    columns = view.columns
-    new = Column("seed", lambda row: f"seed {row.summary.cell.seed}")
-    monkeypatch.setattr(view, "columns", lambda summaries: (*columns(summaries), new))
-    summaries = summarise([factories.make_record()])
-    assert printed(view.results_table(summaries, speedups(summaries)))[1].endswith(f"seed {summaries[0].cell.seed}")
-    row = view.Row(summaries[0], None)
-    assert wording.table("caption", view.columns(summaries), [row]).rows[0][-1].text == f"seed {summaries[0].cell.seed}"
+def test_a_new_column_of_a_run_is_on_the_console_and_the_page_in_json_and_in_exports(monkeypatch):
+    columns, record = cells.columns, factories.make_record()
+    new = Column("spread", lambda row: row.summary.images_per_s, RATE, key="spread")
+    monkeypatch.setattr(cells, "columns", lambda summaries: (*columns(summaries), new))
+    summaries = summarise([record])
+    assert "spread" in printed(view.results_table(summaries, speedups(summaries)))[0]
+    [figure] = [block for block in build(reports.results([record])).sections[1].blocks if isinstance(block, Figure)]
+    assert figure.table.heads[-1].name == "spread" and figure.table.fields[0][-1].key == summaries[0].images_per_s.value
+    [cell] = json.loads(view.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries)))["cells"]
+    assert [*cell][-2:] == ["phase_host_s", "spread"] and cell["spread"]["value"] == summaries[0].images_per_s.value
+    [row] = json.loads(export.to_json([record], "cell"))["rows"]
+    assert [*row][-3:] == ["spread", "spread_low", "spread_high"]
 
 
 def test_attributes_are_named_for_json_and_a_wrong_name_is_no_null():

@@ -10,7 +10,7 @@ import pytest
 KEPT = Path(__file__).parents[1] / "corpus"
 ACCEPT = "`python tools/corpus.py write tests/corpus` accepts what is meant"
 
-SAMPLE = ("edges", "training")
+SAMPLE = ("edges", "training", "verdicts")
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,6 @@ def test_parquet_without_its_package_says_how_to_install_it(monkeypatch):
         export.to_parquet(MANY, "trial")
 
 
-def test_json_names_its_schema():
-    found = json.loads(export.to_json(MANY, "trial"))
-    assert (found["schema"], found["schema_version"], found["per"]) == ("tcbench-export", 2, "trial")
-
-
 def test_an_interval_without_end_is_null():
     times_s = [0.1, 0.1]  # one counts, which tells nothing of how steps differ
     record = factories.make_record(measurement=factories.make_measurement(times_s))
@@ -126,28 +121,6 @@ def test_an_interval_without_end_is_null():
     (measures,) = json.loads(export.to_bencher([record])).values()
     assert "upper_value" not in measures["images-per-second"]
     assert json.loads(export.to_github_action_benchmark([record]))[0]["range"] == "± >100%"
-
-
-def test_github_action_benchmark_has_an_entry_for_each_measured_cell():
-    found = json.loads(export.to_github_action_benchmark(MANY))
-    assert [set(entry) for entry in found] == [{"name", "unit", "value", "range", "extra"}] * 2
-    assert found[0]["name"] == "fp32, batch size 4, resnet50 v1, 64 px, generated, cpu, amd-epyc-2cpu"
-    assert found[0]["unit"] == "images/s"
-    assert found[0]["value"] == pytest.approx(40, rel=0.05)
-    assert found[0]["range"].startswith("± ")
-    assert found[1]["extra"] == "2 of 2 trials ok; ± is the 95% interval over trials"
-
-
-def test_bencher_has_values_with_limits_under_slugs():
-    found = json.loads(export.to_bencher(MANY))
-    assert len(found) == 2
-    for measures in found.values():
-        assert set(measures) == {"images-per-second", "step-time-seconds", "peak-memory-bytes"}
-        rate = measures["images-per-second"]
-        assert rate["lower_value"] < rate["value"] < rate["upper_value"]
-        assert measures["step-time-seconds"]["value"] == pytest.approx(
-            {4: 0.1, 8: 0.2}[round(rate["value"] * measures["step-time-seconds"]["value"])], rel=0.05
-        )
 
 
 @pytest.mark.parametrize("of", [export.to_github_action_benchmark, export.to_bencher])

@@ -207,10 +207,10 @@ def gate(
     from tcbench.core.store import read
     from tcbench.present import tables
     from tcbench.present.progress import Stages
+    from tcbench.present.sides import Labels
     from tcbench.run import builds, gate_file, images
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
-    from tcbench.views.comparison import Labels
 
     def check(made: Plan) -> None:
         with Stages(stderr, quiet) as stages:

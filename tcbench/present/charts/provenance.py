@@ -17,6 +17,7 @@ from tcbench.core.record import settings as settings_of
 from tcbench.present.busy import busy_line
 from tcbench.present.charts.text import drawable
 from tcbench.present.format import counted, libraries
+from tcbench.present.groups import grouped
 from tcbench.present.naming import project_name, stack_name, tcbench_name
 from tcbench.present.sides import several
 from tcbench.present.simulated import emulated, lines
@@ -50,10 +51,7 @@ def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, lis
     """Summaries by setting. Raises SelectionError when there are none."""
     if not summaries:
         raise SelectionError(f"no {what} to plot; `tcbench run` makes some")
-    settings: dict[Setting, list[CellSummary]] = {}
-    for summary in summaries:
-        settings.setdefault(summary.setting, []).append(summary)
-    return settings
+    return grouped((summary.setting, summary) for summary in summaries)
 
 
 def first_panels(

@@ -9,27 +9,19 @@ import re
 
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Status
-
-_WHY: dict[Status, str] = {
-    "ok": "ok",
-    "skipped": "skipped",
-    "oom": "out of memory",
-    "failed": "failed",
-    "timeout": "timed out",
-    "crashed": "crashed",
-}
+from tcbench.present.verdicts import STATUS_BADGES
 
 
 def ended(status: Status) -> str:
     """The end of a cell in words."""
-    return _WHY[status]
+    return STATUS_BADGES[status].word
 
 
 def why_missing(summary: CellSummary | None) -> str:
     """A few words for a cell without a number: "out of memory", "skipped: needs cv2"."""
     if summary is None:
         return "not run"
-    words = _WHY[summary.status]
+    words = ended(summary.status)
     if summary.status not in ("skipped", "failed") or not summary.reason:
         return words
     reason = summary.reason

@@ -7,6 +7,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
@@ -15,8 +16,9 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.charts import inline
 from tcbench.present.charts.page import MARGIN
 from tcbench.present.charts.palette import fill
-from tcbench.present.page.page import Data, Drawn, Field, Figure, Table
+from tcbench.present.page.page import Data, Drawn, Figure
 from tcbench.present.page.settings import MOST_DRAWN, Here
+from tcbench.present.tables import Field, Table
 
 _WIDEST_INCHES = 10.5
 """Of a chart that the page's width can hold."""
@@ -25,7 +27,9 @@ _TRIM = MARGIN - 0.03
 """Inches. What stands at a chart's margin may reach a little beyond: ends of axes, antialiased edges."""
 
 
-def figure(make: Callable[[], Drawing], title: str, prefix: str, table: Table, notes: Sequence[str] = ()) -> Figure:
+def figure(
+    make: Callable[[], Drawing], title: str, prefix: str, table: Table[Any], notes: Sequence[str] = ()
+) -> Figure:
     """A chart with its table; `prefix` begins its ids, which are those of one chart of the page. Where nothing can be
     drawn (SelectionError), a line that says why."""
 
@@ -42,7 +46,7 @@ def figure(make: Callable[[], Drawing], title: str, prefix: str, table: Table, n
 
 
 def of_setting(
-    here: Here, make: Callable[[], Drawing], title: str, section: str, table: Table, notes: Sequence[str]
+    here: Here, make: Callable[[], Drawing], title: str, section: str, table: Table[Any], notes: Sequence[str]
 ) -> Figure | Data:
     """The chart of a section for a setting; of those beyond the first MOST_DRAWN the table alone."""
     if here.place < MOST_DRAWN:

@@ -1,4 +1,4 @@
-"""The page as frozen data: sections made of blocks, charts as markup, tables in words and sort keys.
+"""The page as frozen data: sections made of blocks, charts as markup, tables (`tcbench.present.tables`).
 
 Owns what a page can hold. Knows nothing of records or of HTML: sections are made of results elsewhere, and a template
 writes them down. All other texts are plain; escaping is the template's.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
-Tone = Literal["good", "bad", "warn", "plain"]
+from tcbench.present.tables import Badge, Table
 
 
 @dataclass(frozen=True)
@@ -33,58 +33,6 @@ def say(*parts: str | Piece) -> Paragraph:
 def strong(text: str) -> Piece:
     """The subject of a sentence."""
     return Piece(text, strong=True)
-
-
-@dataclass(frozen=True)
-class Badge:
-    """A word with an icon: colour alone tells nothing here. `icon` names a symbol of the template."""
-
-    word: str
-    icon: str
-    tone: Tone = "plain"
-
-
-# -- tables --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Field:
-    """An entry of a table: a text or a badge. `key` is what it sorts by, None for the text itself; `swatch` is the fill
-    of a square before it."""
-
-    text: str = ""
-    key: float | None = None
-    badge: Badge | None = None
-    swatch: str = ""
-    strong: bool = False
-
-
-@dataclass(frozen=True)
-class Column:
-    """`key` names the column in the page, for filters. `long` texts wrap."""
-
-    name: str
-    numeric: bool = False
-    key: str = ""
-    long: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """`filters` are the keys of the columns that the page offers to filter by."""
-
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Field, ...], ...]
-    filters: tuple[str, ...] = ()
-
-    def values(self, key: str) -> tuple[str, ...]:
-        """The different entries of a column: numbers ascending, texts as they come."""
-        place = [column.key for column in self.columns].index(key)
-        fields = [row[place] for row in self.rows]
-        if self.columns[place].numeric:
-            fields.sort(key=lambda field: field.key or 0.0)
-        return tuple(dict.fromkeys(field.badge.word if field.badge else field.text for field in fields))
 
 
 # -- blocks --------------------------------------------------------------------------------------------------------
@@ -132,7 +80,7 @@ class Figure:
     kind: ClassVar[str] = "figure"
     title: str
     draw: Callable[[], Drawn]
-    table: Table
+    table: Table[Any]
     notes: tuple[str, ...] = ()
 
     @functools.cached_property
@@ -145,7 +93,7 @@ class Data:
     """A table. `folded`: behind a line that opens it."""
 
     kind: ClassVar[str] = "data"
-    table: Table
+    table: Table[Any]
     folded: bool = False
     notes: tuple[str, ...] = ()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.present.charts.provenance import provenance_of
 from tcbench.present.format import listed
+from tcbench.present.groups import grouped
 
 MOST_DRAWN = 24
 """Settings that have charts, and configs and batch sizes in each: a bar and a panel take milliseconds. Tables have all
@@ -48,9 +49,7 @@ class Here:
     @functools.cached_property
     def by_batch_size(self) -> dict[int, tuple[CellSummary, ...]]:
         """The cells of each batch size, in the order of the results; sizes ascending."""
-        groups: dict[int, list[CellSummary]] = {}
-        for summary in self.summaries:
-            groups.setdefault(summary.cell.batch_size, []).append(summary)
+        groups = grouped((summary.cell.batch_size, summary) for summary in self.summaries)
         return {batch_size: tuple(groups[batch_size]) for batch_size in sorted(groups)}
 
     @functools.cached_property
@@ -80,9 +79,7 @@ class Settings:
     @staticmethod
     def of(summaries: Sequence[CellSummary]) -> Settings:
         """Summaries of at least one cell, parted."""
-        groups: dict[Setting, list[CellSummary]] = {}
-        for summary in summaries:
-            groups.setdefault(summary.setting, []).append(summary)
+        groups = grouped((summary.setting, summary) for summary in summaries)
         provenance = provenance_of(groups)
         return Settings(
             tuple(

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -17,8 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, name_rows, put
+from tcbench.present.charts.page import Page, boxes, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.present.charts.text import LEGEND, config_name, drawable, shortened, text_width
@@ -41,19 +40,19 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
 
     Raises SelectionError where no cell left a profiled pass.
     """
-    known = [one.bottleneck for one in explanations if one.bottleneck]
+    known = [cell.bottleneck for cell in explanations if cell.bottleneck]
     if not known:
         raise SelectionError("no profiled pass in these results; nothing to draw")
-    cells = {(one.summary.cell.config, one.summary.cell.batch_size): one for one in explanations}
+    cells = {(cell.summary.cell.config, cell.summary.cell.batch_size): cell for cell in explanations}
     batch_sizes, more = first_panels(
         sorted({batch_size for _, batch_size in cells}), lambda batch_size: f"batch size {batch_size}", "--bs"
     )
-    configs = {one.summary.cell.config: one.summary.cell for one in explanations}
+    configs = {cell.summary.cell.config: cell.summary.cell for cell in explanations}
     above = [None, *configs.values()]
     names = [config_name(config_in_ladder(*pair)) for pair in zip(configs.values(), above, strict=False)]
     labels = [shortened(name, LEGEND, _LONGEST_LABEL) for name in names]
 
-    summaries = [one.summary for one in explanations]
+    summaries = [cell.summary for cell in explanations]
     common = provenance_of({summaries[0].setting: summaries}).common
     how = "bars: phases on the host, of the profiled pass · mark: the step of the timed pass"
     facts = small_print(summaries, common, whiskers=True).split(" · ")
@@ -90,30 +89,28 @@ def _legend(known: Sequence[Bottleneck]) -> tuple[list[str], list[str]]:
 
 
 def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[str]) -> None:
-    """Phases of all rows as one collection: an artist for each would take most of a report's time."""
-    blocks: list[tuple[float, float, float]] = []  # row, begin and end in ms
+    """Phases of all rows, a mark where each step ends, and each row's verdict."""
+    blocks: list[tuple[float, float, float, float]] = []  # begin and end in ms, foot and head
     colours, texts = [], []
     steps: list[tuple[float, float]] = []  # row, ms
-    for place, one in enumerate(rows):
+    for place, cell in enumerate(rows):
         row = place + 0.5
-        if one is None or one.bottleneck is None:
-            put(axes, _why(one), (0, row), (3, 0), ha="left", color=QUIET)
+        if cell is None or cell.bottleneck is None:
+            put(axes, _why(cell), (0, row), (3, 0), ha="left", color=QUIET)
             continue
-        bottleneck, at_ms = one.bottleneck, 0.0
+        bottleneck, at_ms = cell.bottleneck, 0.0
         phases = [(phase.name, phase.host_s) for phase in bottleneck.phases if phase.name in names]
         if others_s := [phase.host_s for phase in bottleneck.phases if phase.name not in names]:
             phases.append((counted(len(others_s), "other phase"), math.fsum(others_s)))
         for name, host_s in phases:
-            blocks.append((row, at_ms, at_ms + host_s * 1e3))
+            blocks.append((at_ms, at_ms + host_s * 1e3, row - 0.35, row + 0.35))
             colours.append(PHASE_COLOURS.get(name, OTHER))
-            texts.append(f"{one.summary.cell.label}\n{name} {milliseconds(host_s)}\n{_sentence(bottleneck)}")
-            at_ms = blocks[-1][2]
+            texts.append(f"{cell.summary.cell.label}\n{name} {milliseconds(host_s)}\n{_sentence(bottleneck)}")
+            at_ms = blocks[-1][1]
         step_ms = bottleneck.step_s * 1e3
         steps.append((row, step_ms))
         put(axes, drawable(bottleneck.limit), (max(at_ms, step_ms), row), (4, 0), ha="left")
-    corners = [[(a, y - 0.35), (b, y - 0.35), (b, y + 0.35), (a, y + 0.35)] for y, a, b in blocks]
-    bars = axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=2), autolim=False)
-    tooltip(bars, *texts)
+    boxes(axes, blocks, texts, facecolors=colours, linewidths=0)
     marks = [[(x, y - 0.45), (x, y + 0.45)] for y, x in steps]
     axes.add_collection(LineCollection(marks, colors=INK, linewidths=1.6, zorder=3), autolim=False)
 
@@ -122,8 +119,8 @@ def _sentence(bottleneck: Bottleneck) -> str:
     return f"{bottleneck.sentence}; step {milliseconds(bottleneck.step_s)}"
 
 
-def _why(one: Explanation | None) -> str:
+def _why(cell: Explanation | None) -> str:
     """The words in place of bars."""
-    if one is None:
+    if cell is None:
         return "not run"
-    return "no profiled pass" if one.summary.images_per_s is not None else ended(one.summary.status)
+    return "no profiled pass" if cell.summary.images_per_s is not None else ended(cell.summary.status)

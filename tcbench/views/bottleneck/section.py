@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, Verdict
 from tcbench.analysis.explanation import Explanation
 from tcbench.present.format import counted, number
+from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import (
     AnyBlock,
-    Badge,
     Heading,
     Paragraph,
     Piece,
     Points,
     Section,
-    Table,
     say,
     strong,
 )
 from tcbench.present.page.settings import Here, Settings, left_out
-from tcbench.present.page.wording import BOTTLENECK_BADGES, STATUS_BADGES, kept_together, spaced, table
+from tcbench.present.page.wording import kept_together, spaced
 from tcbench.present.simulated import heading
-from tcbench.present.tables import COUNT, Column
+from tcbench.present.tables import COUNT, Badge, Column, Table
+from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.bottleneck.chart import bottleneck_chart
 from tcbench.views.bottleneck.table import added, columns, notes, tried_and_slower
+
+_BADGES: Mapping[Verdict, Badge] = {
+    "input-bound": Badge("input-bound", "input"),
+    "host-bound": Badge("host-bound", "host"),
+    "gpu-bound": Badge("gpu-bound", "full"),
+    "network-bound": Badge("network-bound", "network"),
+    "balanced": Badge("balanced", "equal"),
+}
 
 
 def section(explanations: Sequence[Explanation], settings: Settings, ceiling: str | None) -> Section | None:
     """Setting by setting; None where no cell left a profiled pass. `ceiling`: whose arithmetic bounds what a rung can
     gain, None where nobody's does."""
-    if not any(one.bottleneck for one in explanations):
+    if not any(cell.bottleneck for cell in explanations):
         return None
     blocks: list[AnyBlock] = [Points(tuple(_counted(explanations)))]
     for here in settings.here:
-        cells = [one for one in explanations if one.summary.setting == here.setting]
-        if not any(one.bottleneck for one in cells):
+        cells = [cell for cell in explanations if cell.summary.setting == here.setting]
+        if not any(cell.bottleneck for cell in cells):
             continue
         if here.name:
             blocks.append(Heading(here.name))
@@ -48,71 +56,70 @@ def section(explanations: Sequence[Explanation], settings: Settings, ceiling: st
 
 def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
     """The number of cells of each verdict, or with a CPU's phase in its place, and the fastest of them."""
-    groups: dict[Badge, list[Explanation]] = {}
-    for one in sorted(explanations, key=lambda one: VERDICTS.index(one.bottleneck.verdict) if one.bottleneck else 0):
-        if one.bottleneck:
-            dominant = one.bottleneck.dominant
-            badge_ = _badge(one.bottleneck, f"mostly {dominant.name}" if dominant else None)
-            groups.setdefault(badge_, []).append(one)
+    known = [(cell.bottleneck, cell.summary.cell.label) for cell in explanations if cell.bottleneck]
+    known.sort(key=lambda cell: VERDICTS.index(cell[0].verdict))
+    groups = grouped(
+        (_badge(cell[0], f"mostly {cell[0].dominant.name}" if cell[0].dominant else None), cell) for cell in known
+    )
     lines: list[tuple[Badge | None, Paragraph]] = []
-    for its, here in groups.items():
-        fastest = max(here, key=lambda one: one.bottleneck.images_per_s if one.bottleneck else 0.0)
-        which: tuple[str | Piece, ...] = (": ", strong(spaced(fastest.summary.cell.label)))
-        if len(here) > 1:
-            which = (", the fastest of them ", strong(spaced(fastest.summary.cell.label)))
-        lines.append((its, say(counted(len(here), "cell"), *which)))
+    for badge, cells in groups.items():
+        _, fastest = max(cells, key=lambda cell: cell[0].images_per_s)
+        which = ", the fastest of them " if len(cells) > 1 else ": "
+        lines.append((badge, say(counted(len(cells), "cell"), which, strong(spaced(fastest)))))
     return lines
 
 
 def _badge(bottleneck: Bottleneck, phase: str | None) -> Badge:
     """The verdict's, with the words of a CPU's dominant phase in its place."""
-    badge = BOTTLENECK_BADGES[bottleneck.verdict]
+    badge = _BADGES[bottleneck.verdict]
     return badge if phase is None else replace(badge, word=phase)
 
 
 def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str]) -> AnyBlock:
     title = "Where the host's time goes in a step" + (f", {here.name}" if here.name else "")
     keys = {summary.key for summary in here.drawn}
-    drawn = [one for one in cells if one.summary.key in keys]
+    drawn = [cell for cell in cells if cell.summary.key in keys]
     # Each batch size is a panel: which of them have no room the picture says itself.
     remarks = [*left_out({"configs": len(here.configs)}), *remarks]
     chart = functools.partial(bottleneck_chart, drawn, title="")
     return drawings.of_setting(here, chart, title, "bottlenecks", _table(here, cells), remarks)
 
 
-def _table(here: Here, cells: Sequence[Explanation]) -> Table:
+def _table(here: Here, cells: Sequence[Explanation]) -> Table[Explanation]:
     heads = (
-        Column[Explanation]("batch", lambda one: one.summary.cell.batch_size, COUNT),
-        Column[Explanation]("config", lambda one: one.summary.cell.config),
+        Column[Explanation]("batch", lambda cell: cell.summary.cell.batch_size, COUNT),
+        Column[Explanation]("config", lambda cell: cell.summary.cell.config),
         Column[Explanation](
             "verdict",
-            lambda one: (
-                _badge(one.bottleneck, one.bottleneck.limit) if one.bottleneck else STATUS_BADGES[one.summary.status]
+            lambda cell: (
+                _badge(cell.bottleneck, cell.bottleneck.limit)
+                if cell.bottleneck
+                else STATUS_BADGES[cell.summary.status]
             ),
         ),
     )
     caption = "What holds each cell back, and what to try next" + (f", {here.name}" if here.name else "")
-    ordered = sorted(cells, key=lambda one: one.summary.cell.batch_size)
-    return table(caption, (*heads, *columns(cells)), ordered)
+    ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
+    return Table((*heads, *columns(cells)), ordered, caption)
 
 
-def next_sentence(one: Explanation) -> Paragraph:
+def next_sentence(cell: Explanation) -> Paragraph:
     """A cell's bottleneck and the rung to try next, in words."""
-    bottleneck = one.bottleneck
+    bottleneck = cell.bottleneck
     if bottleneck is None:
-        return say(f"What holds {one.summary.cell.label} back is not known: it left no profiled pass.")
+        return say(f"What holds {cell.summary.cell.label} back is not known: it left no profiled pass.")
     limit = f"held back by {bottleneck.dominant.name}" if bottleneck.dominant else bottleneck.verdict
     parts: list[str | Piece] = ["It is ", strong(limit), f": {bottleneck.sentence.partition(': ')[2]}."]
-    if slower := tried_and_slower(one):
+    if slower := tried_and_slower(cell):
         parts.append(f" Tried already and {kept_together(slower)}.")
-    if one.advice is None:
+    if cell.advice is None:
         return say(*parts, " No rung that is known here would help.")
-    advice = one.advice
-    unit = f"{one.summary.cell.unit}/s"
+    advice = cell.advice
+    unit = f"{cell.summary.cell.unit}/s"
     most = advice.images_per_s_at_most
     ceiling = "" if most is None else f", by the pipeline model at most {number(most)} {unit}"
     name = strong(kept_together(added(advice)))
     if advice.measured_images_per_s is None:
         return say(*parts, " Next to try: ", name, f"{ceiling}.")
-    was = f"{heading([one.summary.environment])} {number(advice.measured_images_per_s)}"
+    was = f"{heading([cell.summary.environment])} {number(advice.measured_images_per_s)}"
     return say(*parts, " ", name, f" helps: {was} {unit}{ceiling}.")

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
@@ -31,9 +31,10 @@ from tcbench.present.format import (
     rate,
     size,
 )
+from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import FACTOR, RATE, SECONDS, Column, grid, heads, ladder
+from tcbench.present.tables import FACTOR, RATE, SECONDS, Column, Ladder, Table, heads
 
 SCHEMA = "tcbench-explain"
 SCHEMA_VERSION = 1
@@ -54,37 +55,37 @@ def fits(explanations: Sequence[Explanation], console: Console) -> bool:
 def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
     """The cells of each machine, number of threads and code, under what tells these from the others; that is empty
     where all are of one."""
-    parts: dict[tuple[str, str, str], list[Explanation]] = {}
-    for one in explanations:
-        of = one.summary
-        name = (of.machine or "unknown machine", counted(of.cell.threads, "thread"), code_name(of.codes))
-        parts.setdefault(name, []).append(one)
+
+    def name(of: CellSummary) -> tuple[str, str, str]:
+        return of.machine or "unknown machine", counted(of.cell.threads, "thread"), code_name(of.codes)
+
+    parts = grouped((name(explanation.summary), explanation) for explanation in explanations)
     telling = [len(set(words)) > 1 for words in zip(*parts, strict=True)]
-    return [(", ".join(filter(None, itertools.compress(name, telling))), part) for name, part in parts.items()]
+    return [(", ".join(filter(None, itertools.compress(words, telling))), part) for words, part in parts.items()]
 
 
-def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Table:
+def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Ladder[Explanation]:
     """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. `narrow`:
     without what the stages need, and with a rung's figures behind its name."""
     figures = columns(explanations)
     if narrow:
         rated = next(column for column in figures if column.kind is RATE)
-        figures = (rated, Column("next", lambda one: _next(one, known=True)))
-    return ladder(
-        [Column("verdict", lambda one: one.bottleneck and one.bottleneck.limit, wraps=False), *figures],
+        figures = (rated, Column("next", lambda row: _next(row, known=True)))
+    return Ladder(
+        [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
         explanations,
-        lambda one: one.summary.cell,
-        lambda one: None if one.bottleneck else one.summary.status,
+        cell=lambda row: row.summary.cell,
+        instead=lambda row: None if row.bottleneck else row.summary.status,
     )
 
 
 def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], ...]:
     """What stands behind each cell's verdict: seconds per step that each stage needs, and what to try next."""
     explanations = list(explanations)
-    known = [one.bottleneck for one in explanations if one.bottleneck is not None]
+    known = [row.bottleneck for row in explanations if row.bottleneck is not None]
 
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
-        return Column(heading, lambda one: one.bottleneck and seconds(one.bottleneck), SECONDS)
+        return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS)
 
     return (
         need("input", lambda of: "beside" if of.needs.input_s is None else of.needs.input_s),
@@ -93,15 +94,15 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
         *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
         need("step", lambda of: of.step_s),
         Column(
-            rate_unit(one.summary.cell for one in explanations),
-            lambda one: one.bottleneck and one.bottleneck.images_per_s,
+            rate_unit(row.summary.cell for row in explanations),
+            lambda row: row.bottleneck and row.bottleneck.images_per_s,
             RATE,
         ),
-        Column("next", lambda one: one.bottleneck and _next(one)),
-        Column("at most", lambda one: one.advice and one.advice.images_per_s_at_most, RATE),
+        Column("next", lambda row: row.bottleneck and _next(row)),
+        Column("at most", lambda row: row.advice and row.advice.images_per_s_at_most, RATE),
         Column(
-            heading(one.summary.environment for one in explanations),
-            lambda one: one.advice and one.advice.measured_images_per_s,
+            heading(row.summary.environment for row in explanations),
+            lambda row: row.advice and row.advice.measured_images_per_s,
             RATE,
         ),
     )
@@ -129,7 +130,7 @@ def tried_and_slower(explanation: Explanation) -> str:
     return f"slower: {', '.join(tried)}" if tried else ""
 
 
-def checks(explanations: Sequence[Explanation]) -> Table | None:
+def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     """The model against the measurement, for every config that adds rungs to another of the same results."""
     rows: list[_Checked] = [
         (e.summary.cell, e.bottleneck, gain) for e in explanations if e.bottleneck for gain in e.checked
@@ -151,7 +152,7 @@ def checks(explanations: Sequence[Explanation]) -> Table | None:
         Column(ran, lambda row: row[2].measured_images_per_s, RATE),
         Column("factor", lambda row: row[2].ratio, FACTOR, style=_pale),
     ]
-    return grid(columns, rows)
+    return Table(columns, rows)
 
 
 _Checked = tuple[Cell, Bottleneck, Gain]
@@ -197,9 +198,8 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: b
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
     if ceiling:
         lines.append(f"Forward and backward cannot be faster than their arithmetic at {ceiling}.")
-    evidence: dict[str, list[str]] = {}
-    for gain in (e.advice for e in explanations if e.advice and e.advice.evidence):
-        evidence.setdefault(gain.evidence, []).append(added(gain))
+    advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
+    evidence = grouped((gain.evidence, added(gain)) for gain in advice)
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
     return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
 
@@ -261,7 +261,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         **fields(summary.cell, "unit device"),
         "simulated": is_simulated(summary.environment),
         "key": summary.cell.key,
-        "code": [fields(one, "project version commit") for one in summary.codes],
+        "code": [fields(code, "project version commit") for code in summary.codes],
         "stack": stack_name(summary.codes) or None,
         **fields(summary, "status reason"),
         "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),

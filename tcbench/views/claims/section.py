@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from tcbench.analysis.claims import Scorecard
 from tcbench.present.page.page import AnyBlock, Data, Heading, Prose, Section, say
-from tcbench.present.page.wording import table
-from tcbench.views.claims.table import columns, notes, tally, title
+from tcbench.views.claims.table import notes, table, tally, title
 
 
 def section(cards: Sequence[Scorecard]) -> Section | None:
@@ -20,6 +19,5 @@ def section(cards: Sequence[Scorecard]) -> Section | None:
         if len(cards) > 1:
             blocks.append(Heading(title(card)))
         blocks.append(Prose((say(f"{tally(card)}."),)))
-        scorecard = table(f"Claims, {title(card)}", columns(card), card.claims)
-        blocks.append(Data(scorecard, notes=tuple(notes([card]))))
+        blocks.append(Data(table(card), notes=tuple(notes([card]))))
     return Section("claims", "Claims", tuple(blocks))

@@ -8,19 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rich.table import Table
-
-from tcbench.analysis.claims import OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
+from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
 from tcbench.present.format import rate
+from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name
-from tcbench.present.page.page import Badge
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import COUNT, Column, grid, markdown_lines
+from tcbench.present.tables import COUNT, Badge, Column, Table
 from tcbench.present.verdicts import STYLES
 
 SCHEMA = "tcbench-claims"
@@ -67,35 +65,31 @@ def _is(n: int) -> str:
     return "is" if n == 1 else "are"
 
 
-def columns(card: Scorecard) -> tuple[Column[Evaluated], ...]:
-    """What every renderer says of a claim."""
-
-    def here(one: Evaluated) -> Badge:
-        badge = BADGES[one.outcome]
-        return replace(badge, word=f"{badge.word} *") if one.by_one_trial else badge
-
-    return (
-        Column("slide", lambda one: one.claim.slide, COUNT, wraps=True),
-        Column("claim", lambda one: one.claim.says, ratio=5),
-        Column("2018", lambda one: _then(one.claim), wraps=False),
-        Column("here", here, wraps=False, style=lambda one: STYLES[BADGES[one.outcome].tone] or "dim"),
-        Column(heading([card.environment]), measured, ratio=6),
-    )
-
-
-def table(card: Scorecard) -> Table:
+def table(card: Scorecard) -> Table[Evaluated]:
     """One row per claim, in the scenario's order."""
-    return grid(columns(card), card.claims)
+
+    def here(evaluated: Evaluated) -> Badge:
+        badge = BADGES[evaluated.outcome]
+        return replace(badge, word=f"{badge.word} *") if evaluated.by_one_trial else badge
+
+    columns: list[Column[Evaluated]] = [
+        Column("slide", lambda evaluated: evaluated.claim.slide, COUNT, wraps=True),
+        Column("claim", lambda evaluated: evaluated.claim.says, ratio=5),
+        Column("2018", lambda evaluated: _then(evaluated.claim), wraps=False),
+        Column("here", here, wraps=False, style=lambda evaluated: STYLES[BADGES[evaluated.outcome].tone] or "dim"),
+        Column(heading([card.environment]), measured, ratio=6),
+    ]
+    return Table(columns, card.claims, f"Claims, {title(card)}")
 
 
 def notes(cards: Sequence[Scorecard]) -> list[str]:
     """Hints on reading the tables, and the commands that measure what is missing."""
     lines = []
-    if any(one.claim.slide is not None for card in cards for one in card.claims):
+    if any(evaluated.claim.slide is not None for card in cards for evaluated in card.claims):
         lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
     low = {card.machine: card.low for card in cards if card.low is not None}
     lines += [f"Low precision on {machine or 'an unknown machine'}: {name}." for machine, name in low.items()]
-    compared = [at for card in cards for one in card.claims for at in one.at if at.ratio is not None]
+    compared = [at for card in cards for evaluated in card.claims for at in evaluated.at if at.ratio is not None]
     if compared:
         lines.append("(a to b): 95% interval. A claim holds, or does not, when the whole interval says so.")
     if any(at.unit == "steps" for at in compared):
@@ -116,7 +110,7 @@ def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
         yield f"{_escaped(tally(card))}."
         yield ""
         if card.claims:
-            yield from markdown_lines(columns(card), card.claims, _escaped)
+            yield from table(card).markdown(_escaped)
             yield ""
     for line in notes(cards):
         yield f"- {_escaped(line)}"
@@ -138,16 +132,16 @@ def _card_json(card: Scorecard) -> dict[str, Any]:
     }
 
 
-def _claim_json(one: Evaluated) -> dict[str, Any]:
-    claim = one.claim
+def _claim_json(evaluated: Evaluated) -> dict[str, Any]:
+    claim = evaluated.claim
     return {
         **dataclasses.asdict(claim),
         "left": str(claim.left),
         "right": None if claim.right is None else str(claim.right),
         "batch_sizes": claim.batch_sizes,
         "in_2018": _then(claim) or None,
-        **fields(one, "outcome why by_one_trial command"),
-        "at_batch_sizes": list(map(_at_json, one.at)),
+        **fields(evaluated, "outcome why by_one_trial command"),
+        "at_batch_sizes": list(map(_at_json, evaluated.at)),
     }
 
 
@@ -160,13 +154,11 @@ def _then(claim: Claim) -> str:
     return "" if claim.slide is None else IN_2018
 
 
-def measured(one: Evaluated) -> str:
+def measured(evaluated: Evaluated) -> str:
     """The figures behind an outcome: batch size by batch size, those that say the same together."""
-    if not one.at:
-        return one.why
-    said: dict[str, list[int]] = {}
-    for at in one.at:
-        said.setdefault(_at(one.claim, at), []).append(at.batch_size)
+    if not evaluated.at:
+        return evaluated.why
+    said = grouped((_at(evaluated.claim, at), at.batch_size) for at in evaluated.at)
     return "; ".join(f"{', '.join(map(str, sizes))}: {text}" for text, sizes in said.items())
 
 

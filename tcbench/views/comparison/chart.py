@@ -9,12 +9,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric
+from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
@@ -35,12 +36,13 @@ from tcbench.present.charts.text import (
     wrapped,
 )
 from tcbench.present.charts.wording import ended
-from tcbench.present.format import counted, listed, number, quotient, threshold
+from tcbench.present.format import counted, listed, quotient, ratio, threshold
+from tcbench.present.groups import grouped
 from tcbench.present.naming import apart
-from tcbench.present.page.page import Tone
 from tcbench.present.sides import UNNAMED, Labels, allowed, several
+from tcbench.present.tables import Tone
 from tcbench.present.verdicts import signed, tone
-from tcbench.views.comparison.wording import doubts_in_short, heading, headline, unit
+from tcbench.views.comparison.wording import doubts_in_short, figure, heading, headline, unit
 
 MAX_ROWS = 600
 """More are refused: no picture that high can be drawn or read."""
@@ -139,9 +141,9 @@ class _Row:
             return ""
         base, current = self.cell.base, self.cell.current
         if current is None and base is not None:
-            return f"not in current; base: {_state(self.cell, base.figure, base.status)}"
+            return f"not in current; base: {_state(self.cell, base)}"
         if base is None and current is not None:
-            return f"not in base; current: {_state(self.cell, current.figure, current.status)}"
+            return f"not in base; current: {_state(self.cell, current)}"
         assert base is not None and current is not None
         if base.status == current.status == "ok":
             return self.cell.why or ""
@@ -152,14 +154,11 @@ class _Row:
         return f"{ended(base.status)} → {now}{reason}"
 
 
-def _state(cell: CellComparison, figure: float | None, status: str) -> str:
-    if figure is None:
-        return status
-    return (
-        f"{figure / 2**20:.0f} MiB"
-        if cell.metric.unit == "bytes"
-        else f"{number(figure)} {unit(cell.metric, [cell.cell])}"
-    )
+def _state(cell: CellComparison, side: Side) -> str:
+    if side.figure is None:
+        return side.status
+    words = figure(cell.metric, side)
+    return words if cell.metric.unit == "bytes" else f"{words} {unit(cell.metric, [cell.cell])}"
 
 
 @dataclass(frozen=True)
@@ -204,11 +203,11 @@ class _Scale:
 
 
 def _blocks(comparison: Comparison) -> list[_Block]:
-    groups: dict[tuple[str | None, Setting, str], list[CellComparison]] = {}
-    for cell in comparison.cells:
+    def key(cell: CellComparison) -> tuple[str | None, Setting, str]:
         setting = CellSummary(cell.cell, cell.machine, None, "ok", None, 0, 0).setting
-        came_from = cell.base.machine if cell.base else cell.machine
-        groups.setdefault((came_from, setting, cell.metric.name), []).append(cell)
+        return cell.base.machine if cell.base else cell.machine, setting, cell.metric.name
+
+    groups = grouped((key(cell), cell) for cell in comparison.cells)
     settings = list(dict.fromkeys(setting for _, setting, _ in groups))
     machines_alone = len({setting.machine for setting in settings}) == len(settings)
     names = dict(zip(settings, apart([setting[:2] for setting in settings]), strict=True))
@@ -305,39 +304,23 @@ def _draw_row(axes: Axes, row: _Row, place: float, scale: _Scale, figures: float
         words = shortened(drawable(row.instead), WORDS, room)
         put(axes, words, (scale.low, place), (4, 0), ha="left", color=QUIET)
         return
-    verdict = row.cell.verdict if row.cell else None
-    form, size, face = "o", 4.5, row.ink
-    if row.mean is not None:
-        form, size = "D", 5.0
-    elif verdict == "regression":
-        form, size = "v", 6.0
-    elif verdict == "improved":
-        form, size = "^", 6.0
-    elif row.ratio is None or verdict == "inconclusive":
-        face = PAPER
+    verdict = row.cell.verdict if row.cell else "mean"
+    form, size = {"mean": ("D", 5.0), "regression": ("v", 6.0), "improved": ("^", 6.0)}.get(verdict, ("o", 4.5))
+    face = PAPER if form == "o" and (row.ratio is None or verdict == "inconclusive") else row.ink
     if row.ratio is not None:
         ends = max(row.ratio.low, scale.low), min(row.ratio.high, scale.high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=1.3, zorder=3, solid_capstyle="butt")
         for end, whole, mark in ((ends[0], row.ratio.low, "<"), (ends[1], row.ratio.high, ">")):
             cap, cap_size = ("|", 5.0) if end == whole else (mark, 4.0)
             axes.plot([end], [place], cap, color=row.ink, markersize=cap_size, zorder=3, clip_on=False)
-    [mark_line] = axes.plot(
-        [row.point],
-        [place],
-        form,
-        markersize=size,
-        markerfacecolor=face,
-        markeredgecolor=row.ink,
-        markeredgewidth=0.9,
-        zorder=4,
-    )
-    tooltip(
-        mark_line, "\n".join(filter(None, [row.cell.cell.label if row.cell else row.name, _figures(row), row.verdict]))
-    )
+    style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": row.ink, "markeredgewidth": 0.9}
+    [drawn] = axes.plot([row.point], [place], form, markersize=size, zorder=4, **style)
+    name = row.cell.cell.label if row.cell else row.name
+    tooltip(drawn, "\n".join(filter(None, [name, _figures(row), row.verdict])))
 
 
 def _figures(row: _Row) -> str:
     """`0.950 (0.938 to 0.962)`."""
     if row.ratio is not None:
-        return f"{quotient(row.ratio.value)} ({quotient(row.ratio.low)} to {quotient(row.ratio.high)})"
+        return ratio(row.ratio)
     return "" if row.point is None else f"{quotient(row.point)} (one trial)"

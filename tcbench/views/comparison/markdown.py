@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from tcbench.analysis.compare import CellComparison, Comparison
 from tcbench.present import sides
 from tcbench.present.sides import UNNAMED, Labels
-from tcbench.present.tables import COUNT, Column, markdown_lines
+from tcbench.present.tables import COUNT, Column, Table
 from tcbench.views.comparison import wording
 from tcbench.views.comparison.table import Row, figures
 
@@ -76,7 +76,7 @@ def _table(cells: Sequence[Row]) -> list[str]:
         Column[Row]("verdict", lambda row: f"**{row[0].verdict}**" if row[0].failing else row[0].verdict),
         Column[Row]("why", lambda row: escaped("; ".join(_why(row[0])))),
     )
-    return markdown_lines(columns, cells, str) if cells else []
+    return Table(columns, cells).markdown() if cells else []
 
 
 def _why(cell: CellComparison) -> list[str]:

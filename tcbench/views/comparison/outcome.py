@@ -9,7 +9,7 @@ import mimetypes
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -21,12 +21,12 @@ from tcbench.core.errors import NotComparableError, SelectionError, StoreError, 
 from tcbench.core.text import plain
 from tcbench.present.app import given
 from tcbench.present.options import ANOTHER_FILE, format_option, output_option, takes
+from tcbench.present.sides import Labels, several
 
 if TYPE_CHECKING:
     from tcbench.analysis.comparability import Difference
     from tcbench.analysis.compare import Comparison
     from tcbench.core.record import Record
-    from tcbench.views.comparison import Labels
 
 COMPARED = frozenset({"libraries", "python"})
 """Facets that may always differ between the two sides of a gate: they are compared for these."""
@@ -148,16 +148,16 @@ def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: st
 
     names = labels.base, labels.current
     if comparison.paired == 0:
-        bases = _contents(cell.base.cell.label for cell in comparison.cells if cell.base)
-        currents = _contents(cell.current.cell.label for cell in comparison.cells if cell.current)
+        bases = dict.fromkeys(cell.base.cell.label for cell in comparison.cells if cell.base)
+        currents = dict.fromkeys(cell.current.cell.label for cell in comparison.cells if cell.current)
         raise NotComparableError(
             f"{names[0]} and {names[1]} have nothing in common: no config at the same batch size\n"
-            f"  {names[0]} has {bases}\n  {names[1]} has {currents}"
+            f"  {names[0]} has {several([*bases], 5)}\n  {names[1]} has {several([*currents], 5)}"
         )
     judged = _forgiven(comparison) if allow.missing else comparison
     if not judged.failing and not any(cell.measured for cell in judged.cells):
         reasons = list(dict.fromkeys(cell.why for cell in judged.cells if cell.why))
-        raise NotComparableError(f"nothing was measured on both sides: {_few(reasons)}")
+        raise NotComparableError(f"nothing was measured on both sides: {several(reasons, 3)}")
     refused = judged.refused(allow.facets)
     if refused:
         raise NotComparableError(_refusal(refused, names, allow, retry))
@@ -169,17 +169,6 @@ def called(name: str, records: Iterable[Record]) -> str:
     from tcbench.present.simulated import marked
 
     return marked(plain(name), (record.environment for record in records))
-
-
-def _few(things: Sequence[str], most: int = 3) -> str:
-    from tcbench.present.sides import several
-
-    return several(things, most)
-
-
-def _contents(labels: Iterable[str], most: int = 5) -> str:
-
-    return _few(list(dict.fromkeys(labels)), most)
 
 
 _LISTED = 20
@@ -213,22 +202,29 @@ def retry_command(context: typer.Context) -> str:
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None) -> None:
     """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
     have been shown."""
-    from tcbench.views import comparison as views
+    from tcbench.views.comparison import form, github, junit, markdown, table
 
+    formats: dict[Format, Callable[[Comparison, Labels], str]] = {
+        "table": table.table,
+        "markdown": markdown.markdown,
+        "json": form.to_json,
+        "junit": junit.junit,
+        "github": github.github,
+    }
     chart = output is not None and _is_picture(output)
     file = None if chart else output
-    text = None if format_ == "table" and file is None else views.FORMATS[format_](comparison, labels)
+    text = None if format_ == "table" and file is None else formats[format_](comparison, labels)
     if text is None or file is not None:
         from tcbench.present.tables import make_console
 
-        views.show(comparison, make_console(least=100), labels)
+        table.show(comparison, make_console(least=100), labels)
     else:
         typer.echo(text, nl=False)
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
     if summary:
         try:
             with open(summary, "ab") as job:
-                job.write(_encoded(views.markdown(comparison, labels)))
+                job.write(_encoded(markdown.markdown(comparison, labels)))
         except OSError as error:
             typer.echo(f"note: no job summary: {summary}: cannot be written ({error.strerror})", err=True)
     if output is None:

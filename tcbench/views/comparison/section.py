@@ -11,22 +11,20 @@ from tcbench.present.format import counted, factor, limits, listed
 from tcbench.present.page import drawings
 from tcbench.present.page.page import (
     AnyBlock,
-    Badge,
     Data,
-    Field,
     Notice,
     Paragraph,
     Piece,
     Points,
     Prose,
     Section,
-    Table,
     say,
     strong,
 )
-from tcbench.present.page.wording import VERDICT_BADGES, spaced, table
+from tcbench.present.page.wording import spaced
 from tcbench.present.sides import Labels
-from tcbench.present.tables import COUNT, Column, heads
+from tcbench.present.tables import COUNT, Badge, Column, Field, Table, heads
+from tcbench.present.verdicts import FORMS
 from tcbench.views.comparison.chart import comparison_chart
 from tcbench.views.comparison.table import Row, figures, rows
 from tcbench.views.comparison.wording import advice, attribution, by_metric, held_back, power, titled
@@ -84,7 +82,7 @@ def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]
             continue
         names = "; ".join(dict.fromkeys(_label(cell, comparison) for cell in cells[:6]))
         more = f"; and {len(cells) - 6} more" if len(cells) > 6 else ""
-        lines.append((VERDICT_BADGES[verdict], say(strong(counted(_distinct(cells), "cell")), f": {names}{more}")))
+        lines.append((FORMS[verdict], say(strong(counted(_distinct(cells), "cell")), f": {names}{more}")))
     return tuple(lines)
 
 
@@ -98,7 +96,7 @@ def _label(cell: CellComparison, comparison: Comparison) -> str:
     return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(by_metric(comparison)) > 1 else "")
 
 
-def _drawn(comparison: Comparison, base: str, every_cell: Table) -> AnyBlock:
+def _drawn(comparison: Comparison, base: str, every_cell: Table[Row]) -> AnyBlock:
     """The chart with its table; the table alone where the chart would be too high."""
     try:
         drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
@@ -108,18 +106,18 @@ def _drawn(comparison: Comparison, base: str, every_cell: Table) -> AnyBlock:
     return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", every_cell)
 
 
-def _table(cells: Sequence[CellComparison]) -> Table:
+def _table(cells: Sequence[CellComparison]) -> Table[Row]:
     metrics = {one.metric: titled(one.metric, [of.cell for of in cells]) for one in cells}
     columns = (
         *heads((one.cell for one in cells), lambda row: row[0].cell),
         Column[Row]("config", lambda row: ", ".join(filter(None, (row[0].cell.config, row[1])))),
         *([Column[Row]("metric", lambda row: metrics[row[0].metric])] if len(metrics) > 1 else []),
-        Column[Row]("verdict", lambda row: VERDICT_BADGES[row[0].verdict]),
+        Column[Row]("verdict", lambda row: FORMS[row[0].verdict]),
         *figures(),
         Column[Row]("trials", lambda row: _trials(row[0]), COUNT),
         Column[Row]("remarks", lambda row: "; ".join(_remarks(row[0]))),
     )
-    return table(f"Every cell of both sides: {listed(list(metrics.values()))}", columns, rows(cells))
+    return Table(columns, rows(cells), f"Every cell of both sides: {listed(list(metrics.values()))}")
 
 
 def _trials(one: CellComparison) -> Field:

@@ -6,14 +6,12 @@ import io
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 
 from tcbench.analysis.compare import CellComparison, Comparison, Metric, Side
 from tcbench.present import sides
 from tcbench.present.format import change, counted, ratio
-from tcbench.present.page.page import Field
 from tcbench.present.sides import UNNAMED, Labels
-from tcbench.present.tables import NUMBER, Column, ladder
+from tcbench.present.tables import NUMBER, Column, Field, Ladder
 from tcbench.present.verdicts import STYLES, tone
 from tcbench.views.comparison import wording
 
@@ -122,7 +120,7 @@ def figures(unit: str = "") -> tuple[Column[Row], ...]:
     )
 
 
-def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
+def _table(metric: Metric, cells: Sequence[CellComparison]) -> Ladder[Row]:
     named = rows(cells)
     unit = "" if metric.unit == "bytes" else f" {wording.unit(metric, [cell.cell for cell in cells])}"
     columns = [*figures(unit), Column("verdict", lambda row: row[0].verdict + _more(row[0]), style=_style, wraps=False)]
@@ -130,7 +128,7 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
         columns.insert(0, Column("where", lambda row: row[1], width=8))
     if any(map(wording.median_step, cells)):
         columns.insert(-1, Column("median step", lambda row: wording.median_step(row[0])))
-    return ladder(columns, named, lambda row: row[0].cell, min_width=16)
+    return Ladder(columns, named, cell=lambda row: row[0].cell, min_width=16)
 
 
 def _style(row: Row) -> str:

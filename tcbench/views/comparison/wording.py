@@ -13,6 +13,7 @@ from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, S
 from tcbench.analysis.verdict import MOST_TRIALS
 from tcbench.core.record import STATUSES, Cell
 from tcbench.present.format import change, counted, milliseconds, number, percent, quotient, ratio, size, threshold
+from tcbench.present.groups import grouped
 from tcbench.present.naming import apart, rate_unit
 from tcbench.present.sides import Labels, several
 
@@ -41,10 +42,7 @@ def wheres(cells: Sequence[CellComparison]) -> tuple[str, ...]:
 
 def by_metric(comparison: Comparison) -> dict[Metric, list[CellComparison]]:
     """The cells of each metric, in order."""
-    groups: dict[Metric, list[CellComparison]] = {}
-    for cell in comparison.cells:
-        groups.setdefault(cell.metric, []).append(cell)
-    return groups
+    return grouped((cell.metric, cell) for cell in comparison.cells)
 
 
 def figure(metric: Metric, side: Side | None) -> str:
@@ -192,10 +190,8 @@ def drift(comparison: Comparison) -> str:
 
 def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
     """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for cell, name in zip(cells, called, strict=True):
-        if cell.verdict != "pass":
-            groups.setdefault((cell.verdict, sentence(cell)), []).append(name)
+    named = zip(cells, called, strict=True)
+    groups = grouped(((cell.verdict, sentence(cell)), name) for cell, name in named if cell.verdict != "pass")
     return [f"{several(group, most)}: {verdict}: {says}" for (verdict, says), group in groups.items()]
 
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from tcbench.analysis.diff import Diff, StepPart
 from tcbench.present.format import counted, doubtful
 from tcbench.present.page import drawings
-from tcbench.present.page.page import Field, Prose, Section, Table, say, strong
-from tcbench.present.page.wording import table
+from tcbench.present.page.page import Prose, Section, say, strong
 from tcbench.present.sides import Labels
-from tcbench.present.tables import COUNT, SECONDS, Column
+from tcbench.present.tables import COUNT, SECONDS, Column, Field, Table
 from tcbench.views.diff.chart import diff_chart
 from tcbench.views.diff.table import CHANGE, fate, share
 
@@ -42,6 +41,6 @@ _COLUMNS: tuple[Column[tuple[Diff, StepPart]], ...] = (
 )
 
 
-def _table(diffs: Sequence[Diff]) -> Table:
+def _table(diffs: Sequence[Diff]) -> Table[tuple[Diff, Part]]:
     rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
-    return table("Parts of the steps that changed", _COLUMNS, rows)
+    return Table(_COLUMNS, rows, "Parts of the steps that changed")

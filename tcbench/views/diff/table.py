@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rich.table import Table
-
-from tcbench.analysis.diff import Diff, DiffSide, Level, StepPart
+from tcbench.analysis.diff import Diff, Level, Part, Side
 from tcbench.analysis.stats import Interval
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
 from tcbench.present.format import counted, doubtful, listed, milliseconds, quotient
 from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
-from tcbench.present.tables import COUNT, Column, Kind, grid
+from tcbench.present.tables import COUNT, Column, Kind, Table
 
 SCHEMA = "tcbench-diff"
 SCHEMA_VERSION = 1
@@ -83,7 +81,7 @@ def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
     return parts, StepPart(f"{len(others)} others", None, base_s, current_s)
 
 
-def tables(diff: Diff, top: int = TOP) -> list[tuple[str, Table]]:
+def tables(diff: Diff, top: int = TOP) -> list[tuple[str, Table[_Row]]]:
     """A table per level with the line above it."""
     return [(_title(level), _table(diff, level, top)) for level in diff.levels]
 
@@ -101,7 +99,7 @@ _Row = tuple[StepPart, str, str]
 """A part, its style and a remark."""
 
 
-def _table(diff: Diff, level: Level, top: int) -> Table:
+def _table(diff: Diff, level: Level, top: int) -> Table[_Row]:
     parts, others = shown(level, top)
     step = StepPart("step", None, diff.step.base_s, diff.step.current_s, diff.step.change)
     rows = [(part, "" if part.decided or part.change is None else "dim", fate(part)) for part in parts]
@@ -118,7 +116,7 @@ def _table(diff: Diff, level: Level, top: int) -> Table:
         *([Column[_Row]("launches", lambda row: _launches(row[0]), COUNT)] if level.name == "kernels" else []),
         Column("", lambda row: row[2], wraps=False),
     ]
-    return grid([replace(column, style=lambda row: row[1]) for column in columns], rows, header_style="dim")
+    return Table([replace(column, style=lambda row: row[1]) for column in columns], rows, header="dim")
 
 
 CHANGE = Kind(signed)

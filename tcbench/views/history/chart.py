@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,8 +20,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import Verdict
-from tcbench.analysis.history import CellHistory, History, HistoryPoint, Revision
-from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.analysis.history import CellHistory, History, Point, Revision
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Code
 from tcbench.present.charts.inline import tooltip
@@ -41,8 +42,9 @@ from tcbench.present.charts.text import (
 )
 from tcbench.present.charts.wording import ended
 from tcbench.present.format import change, counted, number, threshold
+from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
-from tcbench.present.sides import difference, several
+from tcbench.present.sides import several
 from tcbench.present.simulated import marked
 from tcbench.present.verdicts import FORMS
 
@@ -127,13 +129,9 @@ def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> No
 
 def _groups(cells: Sequence[CellHistory]) -> tuple[list[_Group], tuple[str, ...]]:
     """Cells by setting and batch size, and what all settings have in common."""
-    summaries = [_as_summary(cell) for cell in cells]
-    by_setting: dict[Setting, list[CellSummary]] = {}
-    groups: dict[tuple[Setting, int], list[CellHistory]] = {}
-    for cell, summary in sorted(zip(cells, summaries, strict=True), key=lambda pair: pair[0].cell.batch_size):
-        groups.setdefault((summary.setting, cell.cell.batch_size), []).append(cell)
-    for summary in summaries:
-        by_setting.setdefault(summary.setting, []).append(summary)
+    by_size = sorted(cells, key=lambda cell: cell.cell.batch_size)
+    groups = grouped(((_as_summary(cell).setting, cell.cell.batch_size), cell) for cell in by_size)
+    by_setting = grouped((summary.setting, summary) for summary in map(_as_summary, cells))
     provenance = provenance_of(by_setting)
     return [
         _Group(
@@ -164,7 +162,7 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     breaks: dict[tuple[Revision, str], int] = {}
     for _, point in points:
         if point.broken_by:
-            says = "; ".join(map(difference, point.broken_by))
+            says = "; ".join(difference.says for difference in point.broken_by)
             breaks[point.revision, says] = breaks.get((point.revision, says), 0) + 1
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:
@@ -279,27 +277,13 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], r
             label(axes, words, mark, taken, gap=12, far=True, avoid=avoid, color=ink, zorder=5)
 
 
-def _draw_mark(axes: Axes, cell: CellHistory, point: HistoryPoint, at: tuple[float, float], colour: str) -> None:
-    verdict = point.change.verdict if point.change else None
-    form, size, face, edge = "o", 4.2, PAPER, INK
+def _draw_mark(axes: Axes, cell: CellHistory, point: Point, at: tuple[float, float], colour: str) -> None:
+    marks = {"regression": ("v", 6.5, LOSS), "improved": ("^", 6.5, GAIN), "pass": ("o", 4.2, colour)}
+    form, size, face = marks.get(point.change.verdict if point.change else "", ("o", 4.2, PAPER))
+    style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": INK, "markeredgewidth": 0.8}
     if point.images_per_s is None:
-        form, size, edge = "x", 5.0, LOSS if point.regressed else QUIET
-    elif verdict == "regression":
-        form, size, face = "v", 6.5, LOSS
-    elif verdict == "improved":
-        form, size, face = "^", 6.5, GAIN
-    elif verdict == "pass":
-        face = colour
-    [mark] = axes.plot(
-        *at,
-        form,
-        markersize=size,
-        markerfacecolor=face,
-        markeredgecolor=edge,
-        markeredgewidth=0.8 if form != "x" else 1.0,
-        zorder=4,
-        clip_on=False,
-    )
+        form, size, style = "x", 5.0, {"markeredgecolor": LOSS if point.regressed else QUIET, "markeredgewidth": 1.0}
+    [mark] = axes.plot(*at, form, markersize=size, zorder=4, clip_on=False, **style)
     figure = f"{number(point.images_per_s)} {cell.cell.unit}/s" if point.images_per_s is not None else ""
     tooltip(mark, "\n".join(filter(None, [f"{cell.cell.label} at {point.revision.short}", figure, _words(point)[0]])))
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.history import History, HistoryPoint
@@ -16,7 +15,7 @@ from tcbench.present.document import document, fields
 from tcbench.present.format import changes, counted, plural, threshold
 from tcbench.present.naming import apart, rate_unit
 from tcbench.present.simulated import is_simulated
-from tcbench.present.tables import COUNT, RATE, Column, grid
+from tcbench.present.tables import COUNT, RATE, Column, Table
 from tcbench.present.verdicts import FORMS, STYLES, signed, tone
 
 SCHEMA = "tcbench-history"
@@ -29,13 +28,13 @@ LEAST_SPAN = 1.1
 """A sparkline is as high as this factor at least, so that noise looks like noise."""
 
 
-def blocks(history: History) -> Iterable[tuple[Text, Table]]:
+def blocks(history: History) -> Iterable[tuple[Text, Table[Point]]]:
     """A heading and a table for each cell, by batch size and ranks."""
     widths = _widths(history)
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
     sizes = [(cell.cell.batch_size, cell.cell.ranks) for cell in history.cells]
     for _, cell, where in sorted(zip(sizes, history.cells, wheres, strict=True), key=lambda row: row[0]):
-        table = grid(_columns(cell.cell.unit, widths), cell.points, header_style="dim")
+        table = Table(_columns(cell.cell.unit, widths), cell.points, header="dim")
         words = cell.cell.label + (f" ({where})" if where else "")
         line = sparkline(cell.points) if len(cell.points) > 1 else ""
         yield Text(f"{words}  {line}".rstrip(), style="bold"), table

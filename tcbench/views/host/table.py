@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-from rich.text import Text
+from dataclasses import dataclass
 
 from tcbench.analysis.host_time import FunctionTime, Origin, functions, longest_phase, phase_s
 from tcbench.core.host_profile import Frame, HostProfile
 from tcbench.present.format import counted, milliseconds, percent
-from tcbench.present.tables import open_table
+from tcbench.present.tables import SECONDS, SHARE, Column, Table
 
 _ORIGINS: dict[Origin, str] = {"tcbench": "tcbench", "framework": "framework", "compute": "NumPy, driver"}
 _MOST = 6
@@ -17,36 +16,52 @@ _LEAST = 0.01
 """Of a phase: functions below it are not shown by themselves."""
 
 
-def table(profile: HostProfile) -> Table:
+@dataclass(frozen=True)
+class _Row:
+    """A phase, or a function of it."""
+
+    phase: str
+    function: str
+    self_s: float
+    share: float | None = None
+    whose: str = ""
+    style: str = ""
+
+
+def _style(row: _Row) -> str:
+    return row.style
+
+
+_COLUMNS: tuple[Column[_Row], ...] = (
+    Column("phase", lambda row: row.phase, style=_style),
+    Column("function", lambda row: row.function, style=_style),
+    Column("self", lambda row: row.self_s, SECONDS, style=_style),
+    Column("of phase", lambda row: row.share, SHARE, style=_style),
+    Column("whose", lambda row: row.whose, style=_style, wraps=False),
+)
+
+
+def table(profile: HostProfile) -> Table[_Row]:
     """Self time by function, phase by phase, and whose code it is."""
-    table = open_table()
-    for heading in ("phase", "function"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("self", justify="right", no_wrap=True)
-    table.add_column("of phase", justify="right", no_wrap=True)
-    table.add_column("whose", no_wrap=True)
+    rows: list[_Row | None] = []
     for phase in profile.phases:
-        those = functions(profile, phase)
-        if not those:
+        entries = functions(profile, phase)
+        if not entries:
             continue
-        if table.row_count:
-            table.add_row()
-        table.add_row(phase, _shares(those), milliseconds(phase_s(profile, phase)), "", "", style="bold")
-        shown = [one for one in those[:_MOST] if one.share >= _LEAST]
-        for one in shown:
-            table.add_row("", name(one.frame), milliseconds(one.seconds), percent(one.share), _ORIGINS[one.origin])
-        rest_s = sum(one.seconds for one in those[len(shown) :])
-        if rest_s:
-            many = counted(len(those) - len(shown), "other function")
-            share = percent(rest_s / phase_s(profile, phase))
-            table.add_row("", Text(many, style="dim"), milliseconds(rest_s), share, "")
-    return table
+        total_s = phase_s(profile, phase)
+        rows += [*([None] if rows else []), _Row(phase, _shares(entries), total_s, style="bold")]
+        shown = [entry for entry in entries[:_MOST] if entry.share >= _LEAST]
+        rows += [_Row("", name(entry.frame), entry.seconds, entry.share, _ORIGINS[entry.origin]) for entry in shown]
+        if rest_s := sum(entry.seconds for entry in entries[len(shown) :]):
+            others = counted(len(entries) - len(shown), "other function")
+            rows.append(_Row("", others, rest_s, rest_s / total_s, style="dim"))
+    return Table(_COLUMNS, rows)
 
 
-def _shares(those: tuple[FunctionTime, ...]) -> str:
+def _shares(entries: tuple[FunctionTime, ...]) -> str:
     """Whose code a phase's time is."""
-    total = sum(one.seconds for one in those)
-    spent = {whose: sum(one.seconds for one in those if one.origin == whose) / total for whose in _ORIGINS}
+    total = sum(entry.seconds for entry in entries)
+    spent = {whose: sum(entry.seconds for entry in entries if entry.origin == whose) / total for whose in _ORIGINS}
     return ", ".join(f"{_ORIGINS[whose]} {percent(share, 0)}" for whose, share in spent.items() if share)
 
 

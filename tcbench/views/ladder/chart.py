@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
-from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page, name_rows, put, rates
@@ -34,6 +34,7 @@ from tcbench.present.charts.text import (
 )
 from tcbench.present.charts.wording import why_missing
 from tcbench.present.format import factor, number
+from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import marked
 
@@ -59,9 +60,7 @@ def ladder_chart(
     settings = {setting: settings[setting] for setting in dict.fromkeys(climb.setting for climb in all_climbs)}
     provenance = provenance_of(settings)
     drawn, more = first_panels(all_climbs, lambda climb: f"{climb.ladder} at batch size {climb.batch_size}", "--config")
-    rows: dict[tuple[Setting, str], list[Climb]] = {}
-    for climb in drawn:
-        rows.setdefault((climb.setting, climb.ladder), []).append(climb)
+    rows = grouped(((climb.setting, climb.ladder), climb) for climb in drawn)
     blocks = [
         _Block(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _COLUMNS])
         for (setting, ladder), group in rows.items()

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from tcbench.analysis.ladder import Climb, DerivedLadder, LadderStep, derive
 from tcbench.present.format import counted, factor, limits
+from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Heading, Section
 from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, Here, Settings, left_out
-from tcbench.present.page.wording import table, why
-from tcbench.present.tables import COUNT, FACTOR, RATE, Column
+from tcbench.present.page.wording import why
+from tcbench.present.tables import COUNT, FACTOR, RATE, Column, Table
 from tcbench.views.ladder.chart import ladder_chart
 
 TITLE = "What each rung buys"
@@ -25,10 +26,7 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
     known = derive([summary for here in settings.here for summary in here.summaries])
     for here in settings.here:
-        ladders: dict[str, list[Climb]] = {}
-        for climb in climbs:
-            if climb.setting == here.setting:
-                ladders.setdefault(climb.ladder, []).append(climb)
+        ladders = grouped((climb.ladder, climb) for climb in climbs if climb.setting == here.setting)
         ladders = {
             name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
         }
@@ -49,7 +47,7 @@ def _figure(here: Here, known: Sequence[DerivedLadder], ladders: dict[str, list[
         notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
     title = f"{here.unit.capitalize()} per second gained or lost by each rung" + (f", {here.name}" if here.name else "")
     rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
-    rungs = table(f"What each rung buys{here.name and f', {here.name}'}", _COLUMNS, rows)
+    rungs = Table(_COLUMNS, rows, f"What each rung buys{here.name and f', {here.name}'}")
     return drawings.of_setting(here, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
 
 

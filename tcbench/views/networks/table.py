@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from tcbench.analysis.networks import NetworkResult
 from tcbench.present.format import ratio
-from tcbench.present.tables import COUNT, RATE, Column, grid
+from tcbench.present.tables import COUNT, RATE, Column, Table
 
 
-def table(results: Sequence[NetworkResult]) -> Table:
+def table(results: Sequence[NetworkResult]) -> Table[NetworkResult]:
     """A row per network: its parameters, its arithmetic for one image of this size, images/s of base and best."""
-    return grid(_COLUMNS, results, gap=1)
+    return Table(_COLUMNS, results, gap=1)
 
 
 _COLUMNS: tuple[Column[NetworkResult], ...] = (

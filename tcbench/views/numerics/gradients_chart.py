@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
 from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
-from tcbench.core.numerics import KINDS, Document, GradientKind, Magnitudes
+from tcbench.core.numerics import KINDS, Document, Kind, LayerGradients, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import GROUND, Page
+from tcbench.present.charts.page import GROUND, Page, boxes
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS
 from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
 from tcbench.present.format import percent
@@ -83,21 +81,15 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     return page.settle()
 
 
-@dataclass(frozen=True)
-class _Row:
-    name: str
-    magnitudes: Magnitudes
-
-
-def _rows(document: Document) -> dict[GradientKind, list[_Row]]:
+def _rows(document: Document) -> dict[Kind, list[LayerGradients]]:
     """Layers in the model's order, from the input on; of a deep model every n-th."""
-    layers: dict[GradientKind, list[_Row]] = {}
+    layers: dict[Kind, list[LayerGradients]] = {}
     # A backward pass meets the layers from the last one on.
     backward = [layer.layer for layer in document.gradients.layers if layer.kind == "activations"]
     order = {layer: -place for place, layer in enumerate(backward)}
     for kind in KINDS:
-        rows = [_Row(x.layer, x.magnitudes) for x in document.gradients.layers if x.kind == kind]
-        rows.sort(key=lambda row: order.get(row.name, 1))
+        rows = [layer for layer in document.gradients.layers if layer.kind == kind]
+        rows.sort(key=lambda row: order.get(row.layer, 1))
         layers[kind] = rows[:: -(-len(rows) // _MOST_ROWS)] if rows else []
     return layers
 
@@ -197,26 +189,25 @@ def _lost(axes: Axes, counts: dict[GradientKind, Magnitudes], safe_range: SafeSc
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1.02), ncols=4, fontsize=WORDS, handlelength=2.6)
 
 
-def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
+def _layers(axes: Axes, rows: Sequence[LayerGradients], limits: tuple[int, int]) -> None:
     """A row per layer, and in it a cell per power of two; the darker, the larger its share."""
     low, high = limits
     shades = LinearSegmentedColormap.from_list("share", [PAPER, RAMPS["fp32"][1], RAMPS["fp32"][4]])
-    corners, colours, texts = [], [], []
+    cells, colours, texts = [], [], []
     for i, row in enumerate(rows):
         n = max(1, row.magnitudes.non_zero)
         for exponent, count in enumerate(row.magnitudes.counts, start=row.magnitudes.lowest):
             level = min(1.0, round(count / n / _DARKEST * _SHADES) / _SHADES)
             if low <= exponent < high and level:
-                corners.append([(exponent, i), (exponent + 1, i), (exponent + 1, i + 1), (exponent, i + 1)])
+                cells.append((exponent, exponent + 1, i, i + 1))
                 colours.append(to_hex(shades(level)))
-                texts.append(f"{row.name}, 2^{exponent} to 2^{exponent + 1}: {percent(count / n)}")
-    cells = PolyCollection(corners, facecolors=colours, linewidth=0, antialiased=False)
-    tooltip(axes.add_collection(cells, autolim=False), *texts)
+                texts.append(f"{row.layer}, 2^{exponent} to 2^{exponent + 1}: {percent(count / n)}")
+    boxes(axes, cells, texts, facecolors=colours, linewidth=0, antialiased=False, zorder=1)
     for border in (SMALLEST - 1, SMALLEST_NORMAL):
         axes.axvline(border, color=LOSS, linewidth=0.9, linestyle=(0, (3, 2)))
     axes.spines[:].set_visible(False)
     axes.set_ylim(max(len(rows), 1), 0)
-    axes.set_yticks([i + 0.5 for i in range(len(rows))], [drawable(row.name) for row in rows])
+    axes.set_yticks([i + 0.5 for i in range(len(rows))], [drawable(row.layer) for row in rows])
     axes.tick_params(axis="y", labelsize=SMALL - 0.5)
     axes.grid(visible=False)
     _exponents(axes, limits)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.numerics.equivalence import Equivalence
@@ -42,7 +41,7 @@ from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bflo
 from tcbench.present import tables
 from tcbench.present.document import fields
 from tcbench.present.format import factor, ratio, size
-from tcbench.present.tables import COUNT, Column, grid
+from tcbench.present.tables import COUNT, Column, Table
 
 _STYLES: dict[Word, str] = {
     "trains like fp32": "green",
@@ -145,7 +144,7 @@ def why_lines(document: Document) -> list[str]:
     return lines
 
 
-def gradients_table(document: Document) -> Table:
+def gradients_table(document: Document) -> Table[int]:
     """Shares of both kinds of gradients at each loss scale."""
     used = round(math.log2(document.static_scale))
     parts = [(kind, what) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
@@ -155,7 +154,7 @@ def gradients_table(document: Document) -> Table:
         return Column(heading, lambda k: getattr(whole(document.gradients, k)[kind], what), tables.Kind(_share))
 
     scale = Column[int]("loss scale", lambda k: f"{'static: ' if k == used else ''}2^{k}", COUNT, wraps=True)
-    return grid([scale, *(share(*part) for part in parts)], sorted({*SCALES, used}))
+    return Table([scale, *(share(*part) for part in parts)], sorted({*SCALES, used}))
 
 
 def _share(value: float) -> str:
@@ -188,7 +187,7 @@ def bfloat16_line(document: Document) -> str:
     return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
 
 
-def costs_table(document: Document) -> Table:
+def costs_table(document: Document) -> Table[Costs]:
     """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
     process neither time nor memory says anything."""
     rows = costs(document)
@@ -218,7 +217,7 @@ def costs_table(document: Document) -> Table:
     figures[0] = replace(
         first, value=lambda row: first.value(row) if ended(row) else Text("did not get to the end", "red")
     )
-    return grid([Column("technique", lambda row: ALL_TECHNIQUES[row.technique].label), *figures], rows)
+    return Table([Column("technique", lambda row: ALL_TECHNIQUES[row.technique].label), *figures], rows)
 
 
 def _accuracy(row: TechniqueCosts) -> str | None:
@@ -233,14 +232,14 @@ def _loss(value: float) -> str:
     return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
 
 
-def verdicts_table(judged: Sequence[TechniqueVerdict], base: Technique) -> Table:
+def verdicts_table(judged: Sequence[Verdict], base: Technique) -> Table[Verdict]:
     """A technique's word and why."""
     columns: list[Column[TechniqueVerdict]] = [
         Column("technique", lambda verdict: ALL_TECHNIQUES[verdict.technique].label),
         Column("verdict", lambda verdict: verdict.word, style=lambda verdict: _STYLES[verdict.word]),
         Column(f"difference from {base.label}, same seed (90%)", lambda verdict: verdict.reason),
     ]
-    return grid(columns, judged)
+    return Table(columns, judged)
 
 
 def notes(document: Document, margins: Margins) -> list[str]:

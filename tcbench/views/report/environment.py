@@ -7,19 +7,16 @@ from collections.abc import Iterable, Sequence
 from tcbench.core.record import Environment, Record
 from tcbench.present import simulated
 from tcbench.present.format import counted, libraries, listed, size
+from tcbench.present.groups import grouped
 from tcbench.present.naming import project_name, tcbench_name
-from tcbench.present.page.page import AnyBlock, Data, Facts, Heading, Section, Table
+from tcbench.present.page.page import AnyBlock, Data, Facts, Heading, Section
 from tcbench.present.page.settings import MOST_RUNS, Settings
-from tcbench.present.page.wording import table
-from tcbench.present.tables import COUNT, Column, many_ranks
+from tcbench.present.tables import COUNT, Column, Table, many_ranks
 
 
 def section(records: Sequence[Record], settings: Settings) -> Section:
     """A list of facts per machine, its packages, and a table of runs."""
-    machines: dict[str, list[Record]] = {}
-    for record in records:
-        if record.environment is not None:
-            machines.setdefault(record.environment.machine, []).append(record)
+    machines = grouped((record.environment.machine, record) for record in records if record.environment)
     blocks: list[AnyBlock] = []
     for machine, here in machines.items():
         blocks += [Heading(machine), Facts(tuple(_facts(here)))]
@@ -93,16 +90,14 @@ def _state(record: Record) -> str | None:
     return ", ".join(facts) or None
 
 
-def _packages(records: Sequence[Record]) -> Table:
-    versions: dict[str, dict[str, None]] = {}
-    for environment in {id(record.environment): record.environment for record in records}.values():
-        for name, version in environment.packages.items() if environment else ():
-            versions.setdefault(name, {})[version] = None
+def _packages(records: Sequence[Record]) -> Table[tuple[str, list[str]]]:
+    environments = {id(record.environment): record.environment for record in records}.values()
+    versions = grouped(pair for environment in environments if environment for pair in environment.packages.items())
     columns = (
-        Column[tuple[str, dict[str, None]]]("package", lambda row: row[0]),
-        Column[tuple[str, dict[str, None]]]("version", lambda row: ", ".join(row[1])),
+        Column[tuple[str, list[str]]]("package", lambda row: row[0]),
+        Column[tuple[str, list[str]]]("version", lambda row: ", ".join(dict.fromkeys(row[1]))),
     )
-    return table("Packages", columns, sorted(versions.items()))
+    return Table(columns, sorted(versions.items()), "Packages")
 
 
 def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
@@ -140,10 +135,8 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         yield "decoding", decoding
 
 
-def _runs(records: Sequence[Record]) -> Table:
-    runs: dict[str, list[Record]] = {}
-    for record in records:
-        runs.setdefault(record.run_id, []).append(record)
+def _runs(records: Sequence[Record]) -> Table[list[Record]]:
+    runs = grouped((record.run_id, record) for record in records)
     title = "Runs" if len(runs) <= MOST_RUNS else f"The last {MOST_RUNS:,} of {len(runs):,} runs"
     columns: list[Column[list[Record]]] = [
         Column("run", lambda run: run[0].run_id),
@@ -153,7 +146,7 @@ def _runs(records: Sequence[Record]) -> Table:
         Column("trials", len, COUNT),
         Column("ok", lambda run: sum(record.status == "ok" for record in run), COUNT),
     ]
-    return table(title, columns, [*runs.values()][-MOST_RUNS:])
+    return Table(columns, [*runs.values()][-MOST_RUNS:], title)
 
 
 def when(started_at: str) -> str:

@@ -10,9 +10,9 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, ratio, unsure
 from tcbench.present.busy import busy_line
 from tcbench.present.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
+from tcbench.present.groups import grouped
 from tcbench.present.page.page import (
     AnyBlock,
-    Badge,
     Heading,
     Notice,
     Paragraph,
@@ -24,8 +24,10 @@ from tcbench.present.page.page import (
     strong,
 )
 from tcbench.present.page.settings import Here, Settings
-from tcbench.present.page.wording import STATUS_BADGES, kept_together, shortened, spaced
+from tcbench.present.page.wording import kept_together, shortened, spaced
 from tcbench.present.simulated import lines
+from tcbench.present.tables import Badge
+from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.bottleneck import section as bottlenecks
 from tcbench.views.ladder import section as rungs
 from tcbench.views.throughput.section import Speedups
@@ -166,15 +168,10 @@ def _bought(climb: Climb) -> Paragraph:
 
 def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
     """Cells without a number and cells of which only some trials succeeded, those with one reason together."""
-    groups: dict[tuple[str, str], list[CellSummary]] = {}
-    for summary in here.summaries:
-        if summary.images_per_s is None:
-            groups.setdefault((summary.status, summary.reason or ""), []).append(summary)
+    groups = grouped(((s.status, s.reason or ""), s) for s in here.summaries if s.images_per_s is None)
     items = []
     for (_, reason), cells in groups.items():
-        of_config: dict[str, list[int]] = {}
-        for cell in cells:
-            of_config.setdefault(cell.cell.config, []).append(cell.cell.batch_size)
+        of_config = grouped((cell.cell.config, cell.cell.batch_size) for cell in cells)
         names = [
             f"{spaced(config)} at {plural(len(sizes), 'batch size')} {numbers(sizes)}"
             for config, sizes in of_config.items()

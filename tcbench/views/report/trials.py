@@ -10,10 +10,22 @@ from tcbench.analysis.stats import images_per_s
 from tcbench.core.record import Measurement, Record
 from tcbench.present.naming import rate_unit
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import Data, Field, Section
+from tcbench.present.page.page import Data, Section
 from tcbench.present.page.settings import MOST_TRIALS
-from tcbench.present.page.wording import STATUS_BADGES, table
-from tcbench.present.tables import BYTES, COUNT, NUMBER, SECONDS, TEXT, WHOLE_SHARE, Column, Kind, many_ranks
+from tcbench.present.tables import (
+    BYTES,
+    COUNT,
+    NUMBER,
+    SECONDS,
+    TEXT,
+    WHOLE_SHARE,
+    Column,
+    Field,
+    Kind,
+    Table,
+    many_ranks,
+)
+from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.report.environment import when
 
 FILTERS = ("config", "batch", "ranks", "status")
@@ -53,7 +65,7 @@ def section(records: Sequence[Record], swatches: Swatches, beside: str | None = 
         title = f"The last {MOST_TRIALS:,} of {len(records):,} trials"
         notes.append(f"All {len(records):,} trials stand in {beside}, beside this page.")
     filters = tuple(key for key in FILTERS if any(column.heading == key for column in columns))
-    return Section("trials", title, (Data(table(title, columns, records[-MOST_TRIALS:], filters), notes=tuple(notes)),))
+    return Section("trials", title, (Data(Table(columns, records[-MOST_TRIALS:], title, filters), notes=tuple(notes)),))
 
 
 def _text(text: str) -> str:

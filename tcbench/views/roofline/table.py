@@ -6,12 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rich.table import Table
-
-from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, WorkPart
+from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, Part
 from tcbench.present.document import document, fields
 from tcbench.present.format import doubtful, listed, number
-from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, grid, heads, many_ranks
+from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
 
 SCHEMA = "tcbench-roofline"
 SCHEMA_VERSION = 1
@@ -30,7 +28,7 @@ def headline(ceilings: Ceilings) -> str:
 _Row = tuple[CellRoofline, WorkPart]
 
 
-def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
+def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
     """One row per cell and phase that computes; a cell is named in its first."""
     columns = (
         *heads((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
@@ -41,17 +39,13 @@ def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
         return replace(column, value=lambda row: column.value(row) if row[1] is row[0].phases[0] else None)
 
     rows = [(roofline, part) for roofline in rooflines for part in roofline.phases]
-    return grid((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *_FIGURES), rows)
+    return Table((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *_FIGURES), rows)
 
 
-def layers_table(roofline: CellRoofline) -> Table:
+def layers_table(roofline: CellRoofline) -> Table[_Row]:
     """One row per layer and direction."""
     names = (Column[_Row]("layer", lambda row: row[1].name), Column[_Row]("phase", lambda row: row[1].phase))
-    return grid((*names, *_FIGURES), [(roofline, part) for part in roofline.layers])
-
-
-def _giga(flops_s: float | None) -> float | None:
-    return None if flops_s is None else flops_s / 1e9
+    return Table((*names, *_FIGURES), [(roofline, part) for part in roofline.layers])
 
 
 _FIGURES: tuple[Column[_Row], ...] = (
@@ -60,7 +54,7 @@ _FIGURES: tuple[Column[_Row], ...] = (
     Column("FLOP/B", lambda row: row[1].intensity, NUMBER),
     Column("least", lambda row: row[1].least_s(row[0].ceilings, row[0].precision), SECONDS),
     Column("took", lambda row: row[1].time_s, SECONDS),
-    Column("GFLOP/s", lambda row: _giga(row[1].flops_s) if row[1].flops else None, NUMBER),
+    Column("GFLOP/s", lambda row: row[1].flops_s / 1e9 if row[1].flops and row[1].flops_s else None, NUMBER),
     Column("of roof", lambda row: row[1].share_of_roof(row[0].ceilings, row[0].precision), WHOLE_SHARE),
 )
 

@@ -5,6 +5,7 @@ Draws curves and points. Knows nothing of the model or of where a figure was pub
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,30 +88,29 @@ def scale_out_chart(
     band = "Lines: the faster all-reduce, overlapped with the backward pass; bands: to the slower one, after it."
     page = Page("One step on many ranks, by a model", subtitle, [*notes, band])
     marked = {point.curve for point in points}
-    lines = [
-        Line2D(
-            *([], []),
-            color=_COLOURS[i],
-            linestyle=_DASHES[i % len(_DASHES)],
-            linewidth=1.8,
-            marker=_MARKS[i] if i in marked else "",
-            markersize=_MARK - 1,
-            label=curve.label,
-        )
-        for i, curve in enumerate(curves)
+    styles = [
+        {"color": colour, "linestyle": dashes, "linewidth": 1.8}
+        for colour, dashes in zip(_COLOURS, itertools.cycle(_DASHES), strict=False)
     ]
-    page.legend([[line] for line in lines], handlelength=3)
+    marks = [_MARKS[i] if i in marked else "" for i in range(len(curves))]
+    page.legend(
+        [
+            [Line2D([], [], marker=mark, markersize=_MARK - 1, label=curve.label, **style)]
+            for curve, mark, style in zip(curves, marks, styles, strict=False)
+        ],
+        handlelength=3,
+    )
     [[efficiency, times]] = page.panels([_HEIGHT], 2)
     efficiency.set_title("Efficiency", loc="left", weight="bold")
     times.set_title("Time to train: 90 epochs of 1.28 million images", loc="left", weight="bold")
     _frame(efficiency, times, curves, points)
-    for i, curve in enumerate(curves):
-        style = {"color": _COLOURS[i], "linestyle": _DASHES[i % len(_DASHES)], "linewidth": 1.8, "zorder": 3}
-        band_style = {"color": _COLOURS[i], "alpha": 0.18, "linewidth": 0}
-        efficiency.fill_between(curve.ranks, curve.least_efficiency, curve.efficiency, **band_style)
-        times.fill_between(curve.ranks, curve.time_to_train_s, curve.most_time_to_train_s, **band_style)
-        efficiency.plot(curve.ranks, curve.efficiency, **style)
-        times.plot(curve.ranks, curve.time_to_train_s, **style)
+    for curve, style in zip(curves, styles, strict=False):
+        for axes, low, high, line in (
+            (efficiency, curve.least_efficiency, curve.efficiency, curve.efficiency),
+            (times, curve.time_to_train_s, curve.most_time_to_train_s, curve.time_to_train_s),
+        ):
+            axes.fill_between(curve.ranks, low, high, color=style["color"], alpha=0.18, linewidth=0)
+            axes.plot(curve.ranks, line, zorder=3, **style)
     page.settle()
     for axes, field in ((efficiency, "efficiency"), (times, "time_to_train_s")):
         _draw_points(axes, [(p, getattr(p, field)) for p in points if getattr(p, field) is not None], curves, field)

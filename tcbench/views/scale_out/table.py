@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
 from tcbench.analysis.scale_out import BACKWARD, IMAGES_TO_TRAIN, OVERLAP, PLATEAU, WIRE, Scaled
 from tcbench.hardware.networks import sources
 from tcbench.present.document import document, fields
 from tcbench.present.format import counted, duration, milliseconds, number
-from tcbench.present.tables import COUNT, NUMBER, SECONDS, SHARE, Column, Kind, grid
+from tcbench.present.tables import COUNT, NUMBER, SECONDS, SHARE, Column, Kind, Table
 from tcbench.run.scale_out import Basis, ScaleOut, Size
 
 SCHEMA = "tcbench-scale-out"
@@ -36,7 +34,7 @@ def heading(basis: Basis) -> str:
     )
 
 
-def table(out: ScaleOut, basis: Basis) -> Table:
+def table(out: ScaleOut, basis: Basis) -> Table[tuple[Size, Scaled]]:
     """For each number of ranks its slowest way and its fastest, on a console of WIDTH columns or more."""
     at_most, at_least = ("at most", "at least") if basis.source == "forecast" else ("", "")
     rows = [
@@ -59,7 +57,7 @@ def table(out: ScaleOut, basis: Basis) -> Table:
         Column(f"90 epochs\n{at_least}", lambda row: duration(row[1].time_to_train_s), COUNT),
         Column("energy\nof devices", lambda row: row[1].energy_j, _KWH),
     ]
-    return grid(columns, rows)
+    return Table(columns, rows)
 
 
 _KWH = Kind(lambda joules: f"{number(joules / 3.6e6)} kWh")

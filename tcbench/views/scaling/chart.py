@@ -30,6 +30,7 @@ from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenan
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
 from tcbench.present.charts.wording import why_missing
 from tcbench.present.format import limits, number
+from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import marked
 
@@ -88,10 +89,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
 
 def _rows(curves: Sequence[Curve]) -> dict[tuple[Setting, str, int], list[Curve]]:
     """Curves by setting, kind and batch size: weak scaling, then strong scaling, the longest first."""
-    rows: dict[tuple[Setting, str, int], list[Curve]] = {}
-    for curve in curves:
-        if curve.base is not None:
-            rows.setdefault((curve.setting, curve.kind, curve.images), []).append(curve)
+    rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
     length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
     return {key: rows[key] for key in sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)}
 

@@ -8,10 +8,10 @@ from tcbench.analysis.scaling import Curve
 from tcbench.present.format import counted, factor, milliseconds
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import Field, Paragraph, Section, say, strong
+from tcbench.present.page.page import Paragraph, Section, say, strong
 from tcbench.present.page.settings import Settings
-from tcbench.present.page.wording import spaced, table
-from tcbench.present.tables import Column
+from tcbench.present.page.wording import spaced
+from tcbench.present.tables import Column, Field, Table
 from tcbench.views.scaling.chart import scaling_chart
 from tcbench.views.scaling.table import Row, columns, efficiency, head, notes, rows
 
@@ -27,7 +27,7 @@ def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> 
         Column[Row]("batch", lambda row: Field(head(row.curve), row.curve.images)),
         Column[Row]("config", lambda row: swatches.config(row.curve.config)),
     )
-    every_cell = table("Every cell on a curve of scaling", (*heads, *columns(curves)), filter(None, rows(curves)))
+    every_cell = Table((*heads, *columns(curves)), [*rows(curves)], "Every cell on a curve of scaling")
     remarks = notes(curves)
     chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", every_cell, remarks)
     return Section("scaling", "Scaling over ranks", (chart,))

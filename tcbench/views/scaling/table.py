@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
-
 from tcbench.analysis.scaling import AllReduce, Curve, Imbalance, Point
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.present.document import fields
 from tcbench.present.format import number, percent
 from tcbench.present.naming import rate_unit
-from tcbench.present.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, Column, Kind, config_in_ladder, grid
+from tcbench.present.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, Column, Kind, Table, config_in_ladder
 
 
 @dataclass(frozen=True)
@@ -78,13 +76,13 @@ def _steps(uneven: Imbalance) -> str:
     return f"{uneven.slowest_in} of {len(uneven.steps)} steps"
 
 
-def table(curves: Sequence[Curve]) -> Table:
+def table(curves: Sequence[Curve]) -> Table[Row]:
     """A row per cell, curve by curve."""
     names = (
         Column[Row]("batch", lambda row: row.batch, wraps=False),
         Column[Row]("config", lambda row: row.config, width=8),
     )
-    return grid((*names, *columns(curves)), rows(curves), gap=1)
+    return Table((*names, *columns(curves)), [*rows(curves)], gap=1)
 
 
 def head(curve: Curve) -> str:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import statistics
 
-from rich.table import Table
-
-from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, StepsDocument
-from tcbench.present.tables import open_table
+from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, Document
+from tcbench.present.tables import COUNT, Column, Table
 
 LABELS = {"sgd": "SGD", "kfac": "K-FAC"}
 
 
-def table(document: StepsDocument) -> Table:
+def table(document: Document) -> Table[str]:
     """Steps to each loss, seed by seed, and the time of a step."""
-    made = open_table()
-    made.add_column("method")
-    for heading in ("learning rate", "step, ms", *(f"steps to {loss:g}" for loss in LOSSES)):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for method, label in LABELS.items():
-        runs = document.of(method)
-        times = [run.step_time_s for run in runs if run.step_time_s is not None]
-        steps = [", ".join(str(run.steps_to(loss) or "none") for run in runs) for loss in LOSSES]
-        time = f"{1e3 * statistics.median(times):.0f}" if times else ""
-        made.add_row(label, f"{runs[0].learning_rate:g}", time, *steps)
-    return made
+
+    def step_ms(method: str) -> str:
+        times_s = [run.step_time_s for run in document.of(method) if run.step_time_s is not None]
+        return f"{1e3 * statistics.median(times_s):.0f}" if times_s else ""
+
+    def steps_to(loss: float) -> Column[str]:
+        def steps(method: str) -> str:
+            return ", ".join(str(run.steps_to(loss) or "none") for run in document.of(method))
+
+        return Column(f"steps to {loss:g}", steps, COUNT)
+
+    columns = (
+        Column[str]("method", lambda method: LABELS[method]),
+        Column[str]("learning rate", lambda method: f"{document.of(method)[0].learning_rate:g}", COUNT),
+        Column[str]("step, ms", step_ms, COUNT),
+        *map(steps_to, LOSSES),
+    )
+    return Table(columns, tuple(LABELS))
 
 
 def notes(document: StepsDocument) -> list[str]:

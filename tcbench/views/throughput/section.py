@@ -6,15 +6,17 @@ import functools
 from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellKey, base_config, best
+from tcbench.analysis.summary import Key, base_config, best
+from tcbench.present import cells
+from tcbench.present.cells import Row
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import AnyBlock, Heading, Section, Table
+from tcbench.present.page.page import AnyBlock, Heading, Section
 from tcbench.present.page.settings import Here, Settings
-from tcbench.present.page.wording import STATUS_BADGES, table
-from tcbench.present.tables import COUNT, Column
+from tcbench.present.tables import COUNT, Column, Table
+from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.throughput.chart import throughput_chart
-from tcbench.views.throughput.table import Row, columns, footnotes
+from tcbench.views.throughput.table import footnotes
 
 Speedups = Mapping[CellKey, Interval | None]
 """Each cell's images/s over the base's."""
@@ -33,7 +35,7 @@ def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Sect
 def _figure(here: Here, over_base: Speedups, swatches: Swatches) -> AnyBlock:
     title = f"{here.unit.capitalize()} per second" + (f", {here.name}" if here.name else "")
     notes = [*here.left_out, *footnotes(here.summaries)]
-    if any(len(cells) > 1 and best(cells) for cells in here.by_batch_size.values()):
+    if any(len(group) > 1 and best(group) for group in here.by_batch_size.values()):
         base = base_config(here.summaries)
         notes.append(
             f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
@@ -42,12 +44,12 @@ def _figure(here: Here, over_base: Speedups, swatches: Swatches) -> AnyBlock:
     return drawings.of_setting(here, chart, title, "throughput", _table(title, here, over_base, swatches), notes)
 
 
-def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> Table:
-    best_of = {id(best(cells)) for cells in here.by_batch_size.values() if len(cells) > 1}
+def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> Table[Row]:
+    best_of = {id(best(group)) for group in here.by_batch_size.values() if len(group) > 1}
     heads = (
         Column[Row]("batch", lambda row: row.summary.cell.batch_size, COUNT),
         Column[Row]("config", lambda row: swatches.config(row.summary.cell.config, strong=id(row.summary) in best_of)),
         Column[Row]("status", lambda row: STATUS_BADGES[row.summary.status]),
     )
-    rows = (Row(summary, over_base[summary.key]) for cells in here.by_batch_size.values() for summary in cells)
-    return table(title, (*heads, *columns(here.summaries)), rows)
+    rows = [Row(summary, over_base[summary.key]) for group in here.by_batch_size.values() for summary in group]
+    return Table((*heads, *cells.columns(here.summaries)), rows, title)

@@ -4,66 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import BASE, CellSummary, base_config
 from tcbench.core.record import TAKE_ENOUGH
+from tcbench.present import cells
 from tcbench.present.busy import busy_line
+from tcbench.present.cells import Row
 from tcbench.present.document import fields
-from tcbench.present.format import counted, limits
-from tcbench.present.naming import rate_unit
+from tcbench.present.format import counted
 from tcbench.present.simulated import emulated, is_simulated
-from tcbench.present.tables import BYTES, COUNT, FACTOR, RATE, SECONDS, Column, ladder, versioned
+from tcbench.present.tables import Ladder, keyed, versioned
 from tcbench.run.rounds import Rounds
 
 
-@dataclass(frozen=True)
-class Row:
-    """A cell and its ratio over the base."""
-
-    summary: CellSummary
-    over_base: Interval | None
-
-
-def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
-    """What a run says of each cell, on the console and on the page, from its throughput on."""
-
-    def style(row: Row) -> str:
-        """Pale where the factor's interval includes 1, or is over the steps of one trial, and so may be none."""
-        ratio = row.over_base
-        surely = ratio is None or ratio.low == ratio.high or not (ratio.holds(1.0) or row.summary.unit == "steps")
-        return "" if surely else "dim"
-
-    return (
-        Column(rate_unit(s.cell for s in summaries), lambda row: row.summary.images_per_s, RATE, mark=_marks),
-        Column("95% interval", lambda row: limits(row.summary.images_per_s), on="page"),
-        Column("step", lambda row: row.summary.step_time_s, SECONDS),
-        Column(f"vs {base_config(summaries)}", lambda row: row.over_base, FACTOR, style=style, wraps=True),
-        Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
-        Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
-    )
-
-
-def _marks(row: Row) -> str:
-    return "" if row.summary.images_per_s is None else " *" * (not row.summary.settled) + " †" * row.summary.busy
-
-
-def _of_trials(row: Row) -> str:
-    return "" if row.summary.trials_ok == row.summary.trials else f" of {row.summary.trials}"
-
-
-def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:
+def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Ladder[Row]:
     """One row per cell. `speedups` holds each cell's ratio over the base, in the order of `summaries`."""
-    return ladder(
-        columns(summaries),
-        map(Row, summaries, speedups),
-        lambda row: row.summary.cell,
-        lambda row: row.summary.status if row.summary.images_per_s is None else None,
+    return Ladder(
+        cells.columns(summaries),
+        [Row(*pair) for pair in zip(summaries, speedups, strict=True)],
+        cell=lambda row: row.summary.cell,
+        instead=lambda row: row.summary.status if row.summary.images_per_s is None else None,
         gap=1,
         min_width=16,
     )
@@ -104,8 +67,8 @@ def summary_json(
     scaling: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The table as JSON. `scaling`: the curves, as `tcbench.views.scaling.table` writes them."""
-    base = base_config(summaries)
-    cells = [
+    base, columns = base_config(summaries), cells.columns(summaries)
+    rows = [
         {
             **fields(summary.cell, "config backend batch_size ranks model image_size device"),
             "simulated": is_simulated(summary.environment),
@@ -114,10 +77,11 @@ def summary_json(
             "speedup": None if speedup is None else {"over": base, "ratio": speedup},
             **fields(summary, "peak_memory_bytes processor_time_lost=lost"),
             "phase_host_s": dict(summary.phase_host_s),
+            **keyed(columns, Row(summary, speedup)),
         }
         for summary, speedup in zip(summaries, speedups, strict=True)
     ]
-    return versioned(run_id=run_id, results=str(path), cells=cells, **({"scaling": scaling} if scaling else {}))
+    return versioned(run_id=run_id, results=str(path), cells=rows, **({"scaling": scaling} if scaling else {}))
 
 
 def round_label(rounds: Rounds) -> str:

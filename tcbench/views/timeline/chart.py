@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -26,11 +25,12 @@ from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Span, Timeline
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page
+from tcbench.present.charts.page import Page, boxes
 from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.present.format import milliseconds, number
+from tcbench.present.groups import grouped
 from tcbench.present.simulated import marked_timelines
 
 DEFAULT_STEPS = 3
@@ -316,17 +316,13 @@ def _colour(key: str) -> str:
 def _bars(
     axes: Axes, spans: Sequence[Span], places: Sequence[tuple[float, float]], y: float, height: float, **style: Any
 ) -> None:
-    """Many rectangles of one colour as one artist, each with its name and duration as tooltip."""
-    corners = [[(b, y), (e, y), (e, y + height), (b, y + height)] for b, e in places]
-    bars = axes.add_collection(PolyCollection(corners, zorder=2, **style), autolim=False)
-    tooltip(bars, *(f"{span.name}\n{milliseconds(span.duration_s)}" for span in spans))
+    """Rectangles of one colour, each with its span's name and duration as tooltip."""
+    texts = [f"{span.name}\n{milliseconds(span.duration_s)}" for span in spans]
+    boxes(axes, [(begin, end, y, y + height) for begin, end in places], texts, **style)
 
 
 def _by_colour(spans: Iterable[Span]) -> dict[str, list[Span]]:
-    groups: dict[str, list[Span]] = {}
-    for span in spans:
-        groups.setdefault(_colour_key(span), []).append(span)
-    return groups
+    return grouped((_colour_key(span), span) for span in spans)
 
 
 def _draw_blocks(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
@@ -436,9 +432,8 @@ def _draw_waiting(axes: Axes, scale: _Scale, spans: Sequence[Span], base: float)
     """A hatched strip at the foot of the host's row while it waits for the GPU."""
     places = [place for span in spans if scale.inches(*(place := scale.clipped(span))) > 1 / DPI]
     if places:
-        corners = [[(b, base - 0.07), (e, base - 0.07), (e, base), (b, base)] for b, e in places]
-        strip = axes.add_collection(PolyCollection(corners, zorder=3, **_WAITING.patch), autolim=False)
-        tooltip(strip, "waiting for the GPU")
+        strips = [(begin, end, base - 0.07, base) for begin, end in places]
+        boxes(axes, strips, ["waiting for the GPU"], zorder=3, **_WAITING.patch)
 
 
 def _draw_steps(axes: Axes, scale: _Scale, panel: _Panel) -> None:

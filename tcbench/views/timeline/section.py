@@ -9,9 +9,8 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core.timeline import Timeline
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Section
-from tcbench.present.page.wording import table
 from tcbench.present.session import apart
-from tcbench.present.tables import SECONDS, Column
+from tcbench.present.tables import SECONDS, Column, Table
 from tcbench.views.timeline.chart import timeline_chart
 
 
@@ -33,7 +32,7 @@ def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()
         ]
         notes += filter(None, [apart(timeline.taken_at, bottleneck.step_s, run) for run in runs])
     block = drawings.figure(
-        lambda: timeline_chart(shown), "Timelines", "timelines", table("Phases of the timelines", _COLUMNS, rows), notes
+        lambda: timeline_chart(shown), "Timelines", "timelines", Table(_COLUMNS, rows, "Phases of the timelines"), notes
     )
     return Section("timelines", "Timelines", (block,))
 

@@ -10,9 +10,9 @@ from tcbench.present.charts.inline import variable
 from tcbench.present.charts.palette import fill
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import Table
+from tcbench.present.tables import Table
 
-TABLE = Table("t", (), ())
+TABLE = Table((), ())
 
 
 def test_a_swatch_has_the_fill_that_its_config_has_in_every_chart():

@@ -6,49 +6,14 @@ import re
 import factories
 import msgspec
 import pytest
-from comparisons import NASTY, named, nasty, one_of_each, sides
+from comparisons import NASTY, named, nasty, sides
 from rich.console import Console
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
-from tcbench.views.comparison import Labels, markdown, show, table, wording
-
-
-def row(text: str, config: str) -> str:
-    """The line of the table that holds a config."""
-    (found,) = [
-        line for line in text.splitlines() if line[7:].startswith(f"{config} ") and line[:7].strip() in ("", "4")
-    ]
-    return found
-
-
-def test_every_cell_has_a_row_with_figures_ratio_and_verdict():
-    text = table(one_of_each(), Labels("v1", "v2"))
-    lines = text.splitlines()
-    assert lines[0] == "base v1, current v2"
-    assert lines[2] == "throughput: images per second over total time"
-    slower = row(text, "slower")
-    assert slower.split()[:2] == ["4", "slower"]
-    assert slower.split()[-1] == "regression"
-    assert "0.903 (0.892 to 0.913)   -9.7%" in slower
-    verdicts = {"same": "pass", "faster": "improved", "lost": "missing", "single": "inconclusive", "added": "new"}
-    verdicts |= {"broken": "changed status", "sick": "changed status", "never": "not measured"}
-    for config, verdict in verdicts.items():
-        assert row(text, config).endswith(f"  {verdict}")
-    assert "inconclusive, +" in row(text, "vague")
-    assert lines[-1] == (
-        "1 regression, 1 missing, 2 changed status, 2 inconclusive, 1 improved, 1 pass, 1 new, 1 not measured "
-        "at a threshold of 3%"
-    )
-
-
-def test_a_regression_says_which_phase_grew_and_by_how_much_of_the_step():
-    text = table(one_of_each())
-    (line,) = [line for line in text.splitlines() if line.startswith("slower, batch size 4: regression")]
-    # The factory's backward is half of the step: half of a loss of a ninth.
-    assert "backward takes 5." in line and "ms longer (median " in line
-    share = float(line.rsplit("host, ", 1)[1].split("%")[0])
-    assert 4.5 < share < 7
+from tcbench.views.comparison import wording
+from tcbench.views.comparison.markdown import markdown
+from tcbench.views.comparison.table import show, table
 
 
 def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decide_otherwise():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
+from numerics_documents import SETTING, make_document, make_gradients, make_run
 from present.charts.charts import texts
 
-from tcbench.analysis.numerics.judgement import RANKS_MARGINS, Margins
+from tcbench.analysis.numerics.judgement import Margins
 from tcbench.core.numerics import TECHNIQUES, Gradients
-from tcbench.present.charts.files import save
 from tcbench.views.numerics.gradients_chart import gradients_chart
 from tcbench.views.numerics.table import about
 from tcbench.views.numerics.training_chart import training_chart
@@ -77,23 +76,6 @@ def test_no_text_leaves_the_page(name):
             assert box.x0 >= 0 and box.x1 <= width + 1 and box.y0 >= 0 and box.y1 <= height + 1, text.get_text()
 
 
-def test_both_charts_are_written(tmp_path):
-    document = make_document()
-    for place, figure in enumerate(
-        (gradients_chart(document, about(document)), training_chart(document, Margins(), about(document)))
-    ):
-        save(figure, tmp_path / f"{place}.png")
-        assert (tmp_path / f"{place}.png").stat().st_size > 20_000
-
-
-def test_the_verdicts_words_stand_in_the_training_chart():
-    document = DOCUMENTS["diverged"]
-    shown = [text.get_text() for text in texts(training_chart(document, Margins(), about(document)))]
-    assert shown.count("does not") == 4
-    assert shown.count("trains like fp32") == 2
-    assert any(text.startswith("diverged at step 9") for text in shown)
-
-
 def words(figure):
     return " ".join(text.get_text() for text in texts(figure)).replace("\n", " ")
 
@@ -126,10 +108,3 @@ def test_curves_of_single_steps_are_not_called_means():
     shown = words(training_chart(document, Margins(), about(document)))
     assert "Curves: every step" in shown and "1 seed:" in shown
     assert "fp32 itself has not clearly learnt here: its loss did not fall" in shown
-
-
-def test_many_ranks_have_a_title_and_words_of_their_own():
-    shown = words(training_chart(make_ranks_document(), RANKS_MARGINS, []))
-    for part in ("Do 4 ranks train like one?", "trains like one rank", "ranks, linear scaling alone", "does not"):
-        assert part in shown
-    assert "fp32" not in shown

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
+from numerics_documents import SETTING, make_document, make_gradients, make_run
 from rich.console import Console
 
-from tcbench.analysis.numerics.judgement import RANKS_MARGINS, Margins, verdicts
+from tcbench.analysis.numerics.judgement import Margins
 from tcbench.views.numerics.table import (
     about,
     bfloat16_line,
@@ -15,7 +15,6 @@ from tcbench.views.numerics.table import (
     notes,
     safe_line,
     to_json,
-    verdicts_table,
     why_lines,
 )
 
@@ -78,19 +77,3 @@ def test_a_runaway_loss_is_short():
     document = make_document(extra=runaway)
     assert " 8.447e+24 " in printed(costs_table(document)), printed(costs_table(document))
     assert notes(document, Margins()) and to_json(document, Margins())
-
-
-def test_of_ranks_in_one_process_no_time_or_memory_is_shown():
-    document = make_ranks_document()
-    shown = printed(costs_table(document))
-    assert "test loss" in shown
-    assert "time" not in shown
-    assert "memory" not in shown
-    assert "difference from one rank, global batch" in printed(
-        verdicts_table(verdicts(document), document.setting.base)
-    ).replace("\n", " ")
-    lines = " ".join(why_lines(document) + notes(document, RANKS_MARGINS))
-    assert "4 ranks take 4 times one rank's learning rate of 0.001" in lines
-    assert "over the first 3 steps" in lines
-    assert "within 10% and the accuracy within 2 points of that of one rank;" in lines
-    assert "fp32" not in lines

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import factories
-import pytest
 import reports
 
 from tcbench.views.report.build import build
@@ -16,18 +15,6 @@ def test_a_page_with_everything_has_every_section_in_order():
         *("Summary", "Throughput", "What each rung buys", "Claims", "What holds it back", "Timelines", "Comparison"),
         *("Environment", "Every trial"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("single", ["Summary", "Throughput", "What holds it back", "Environment", "Every trial"]),
-        ("failed", ["Summary", "Throughput", "Environment", "Every trial"]),
-        ("no_ladder", ["Summary", "Throughput", "What holds it back", "Environment", "Every trial"]),
-    ],
-)
-def test_a_section_without_anything_to_tell_is_left_out(name, expected):
-    assert titles(build(getattr(reports, name)())) == expected
 
 
 def test_the_title_is_the_model_and_the_device_or_what_was_asked_for():

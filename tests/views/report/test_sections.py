@@ -45,7 +45,7 @@ def tooltips(figure):
 
 
 def texts(table):
-    return [[field.badge.word if field.badge else field.text for field in row] for row in table.rows]
+    return [[field.words for field in row] for row in table.fields]
 
 
 # -- throughput ----------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_a_row_has_its_number_its_factor_and_is_bold_where_it_is_the_best():
     [figure] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "throughput", Figure)
     rows = texts(figure.table)
     assert rows[0][1:4] == ["fp32", "ok", "37.5"] and "37.5" in drawn(figure)
-    [best] = [texts for row, texts in zip(figure.table.rows, rows, strict=True) if row[1].strong]
+    [best] = [texts for row, texts in zip(figure.table.fields, rows, strict=True) if row[1].strong]
     assert best[1] == "fp32+dali+batched+nhwc+fused+static_graph" and best[6] == "1.74×"
 
 
@@ -182,8 +182,8 @@ def test_a_cell_without_a_profiled_pass_says_so():
 def test_a_gpu_has_a_column_of_its_own():
     cell = factories.make_cell(device="cuda:0")
     [figure] = blocks(reports.results([factories.make_record(cell=cell)]), "bottlenecks", Figure)
-    assert "GPU" in [column.name for column in figure.table.columns]
-    assert len(figure.table.rows[0]) == len(figure.table.columns)
+    assert "GPU" in [column.name for column in figure.table.heads]
+    assert len(figure.table.fields[0]) == len(figure.table.heads)
 
 
 # -- timelines -----------------------------------------------------------------------------------------------------
@@ -336,16 +336,16 @@ def test_a_machine_that_is_unknown():
 def test_every_trial_is_a_row():
     [data] = blocks(whole(), "trials", Data)
     assert len(data.table.rows) == 105
-    assert all(len(row) == len(data.table.columns) for row in data.table.rows)
+    assert all(len(row) == len(data.table.heads) for row in data.table.fields)
     assert data.table.values("status") == ("ok", "skipped", "failed", "out of memory", "timed out")
     assert data.table.values("batch") == ("4", "8")
 
 
 def test_several_machines_have_a_column():
     [data] = blocks(reports.machines(1), "trials", Data)
-    assert "machine" in [column.name for column in data.table.columns]
+    assert "machine" in [column.name for column in data.table.heads]
     [data] = blocks(reports.single(), "trials", Data)
-    assert "machine" not in [column.name for column in data.table.columns]
+    assert "machine" not in [column.name for column in data.table.heads]
 
 
 def test_a_trial_tells_what_was_counted():
@@ -353,7 +353,7 @@ def test_a_trial_tells_what_was_counted():
     measurement = factories.make_measurement(times_s, warmup_settled=False, last_loss=float("6.5"))
     record = factories.make_record(measurement=measurement)
     [data] = blocks(reports.results([record]), "trials", Data)
-    row = dict(zip([column.name for column in data.table.columns], texts(data.table)[0], strict=True))
+    row = dict(zip([column.name for column in data.table.heads], texts(data.table)[0], strict=True))
     assert (row["images/s"], row["mean step"], row["median step"]) == ("33.3", "120 ms", "100 ms")
     assert (row["counted steps"], row["warm-up steps"], row["last loss"]) == ("10", "4 *", "6.500")
 
@@ -460,7 +460,7 @@ def test_a_page_of_one_rank_says_nothing_of_ranks():
     page = build(reports.results(over_ranks((1, 100.0))))
     assert "scaling" not in {section.id for section in page.sections}
     [table] = blocks(page, "trials", Data)
-    assert "ranks" not in {column.key for column in table.table.columns}
+    assert "ranks" not in {column.name for column in table.table.heads}
     assert "hosts" not in {name for block in blocks(page, "environment", Facts) for name, _ in block.pairs}
 
 
@@ -478,7 +478,7 @@ def test_a_network_bound_cell_has_its_badge_and_the_stage_a_column():
         reports.results([factories.make_record(cell=cell, measurement=measurement)]), "bottlenecks", Figure
     )
     [row] = texts(figure.table)
-    names = [column.name for column in figure.table.columns]
+    names = [column.name for column in figure.table.heads]
     assert dict(zip(names, row, strict=True))["verdict"] == "network-bound"
     assert dict(zip(names, row, strict=True))["all-reduce"] == "70 ms"
     assert {"allreduce", "network-bound"} <= set(drawn(figure))

@@ -74,12 +74,6 @@ def test_many_ladders_are_not_all_summarised():
     assert any("more ladders: see “What each rung buys”." in line for line in lines)
 
 
-def test_what_holds_the_best_back():
-    line = next(line for line in said(reports.single()) if line.startswith("It is "))
-    assert line.startswith("It is held back by backward: the CPU computes 90 ms per step (forward 30 ms, ")
-    assert line.endswith(" Next to try: + fp16.")  # no maximum: what its arithmetic takes at least is not known
-
-
 def test_a_rung_that_was_tried_has_its_measurement():
     def line(images_per_s: float) -> str:
         records = [factories.make_record("fp32"), factories.make_record("fp32+batched", images_per_s=images_per_s)]

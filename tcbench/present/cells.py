@@ -1,0 +1,47 @@
+"""What a run says of each of its cells: columns of the console and the page; by their keys, of JSON and exports too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, base_config
+from tcbench.present.format import limits
+from tcbench.present.naming import rate_unit
+from tcbench.present.tables import BYTES, COUNT, FACTOR, RATE, SECONDS, Column
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell and its ratio over the base."""
+
+    summary: CellSummary
+    over_base: Interval | None
+
+
+def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
+    """What is said of each cell, from its throughput on."""
+
+    def style(row: Row) -> str:
+        """Pale where the factor's interval includes 1, or is over the steps of one trial, and so may be none."""
+        ratio = row.over_base
+        surely = ratio is None or ratio.low == ratio.high or not (ratio.holds(1.0) or row.summary.unit == "steps")
+        return "" if surely else "dim"
+
+    return (
+        Column(rate_unit(s.cell for s in summaries), lambda row: row.summary.images_per_s, RATE, mark=_marks),
+        Column("95% interval", lambda row: limits(row.summary.images_per_s), on="page"),
+        Column("step", lambda row: row.summary.step_time_s, SECONDS),
+        Column(f"vs {base_config(summaries)}", lambda row: row.over_base, FACTOR, style=style, wraps=True),
+        Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
+        Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
+    )
+
+
+def _marks(row: Row) -> str:
+    return "" if row.summary.images_per_s is None else " *" * (not row.summary.settled) + " †" * row.summary.busy
+
+
+def _of_trials(row: Row) -> str:
+    return "" if row.summary.trials_ok == row.summary.trials else f" of {row.summary.trials}"
