@@ -6,6 +6,7 @@ Knows nothing of files, consoles or plots.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     pools: dict[tuple[str, ...], list[CellKey]] = {}
     for key, group in groups.items():  # cells of the same runs were measured in the same rounds
         pools.setdefault((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), []).append(key)
-    scatters = {}
+    scatters: dict[CellKey, scatter.Scatter | None] = {}
     for pool, keys in pools.items():
         scatters |= dict.fromkeys(keys, scatter.scatter([rates[key] for key in keys], pool))
     return tuple(_summary(key, group, of_runs, rates[key], scatters[key]) for key, group in groups.items())

@@ -40,7 +40,7 @@ _Row = tuple[str, Sequence[str], str | None]
 _FIGURES = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient")
 
 
-def table(reference: Reference, judged: Sequence[Judged]) -> Table[_Row]:
+def table(reference: Reference, judged: Sequence[JudgedRun]) -> Table[_Row]:
     """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
     worst = reference.slopes[0].error if reference.slopes else None
     slope = ("", "", _number(worst), _allowed(SLOPE_AT_MOST), "", "", "", "")
@@ -63,7 +63,7 @@ def _figure(place: int) -> Callable[[_Row], str]:
     return lambda row: row[1][place]
 
 
-def _figures(config: Judged) -> Sequence[str]:
+def _figures(config: JudgedRun) -> Sequence[str]:
     """Empty of a config that was not compared."""
     run, allowed = config.run, config.tolerance
     if run.to_without is None or run.to_fp32 is None:
@@ -146,7 +146,7 @@ def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
 def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> str:
     """Everything."""
 
-    def run_json(config: Judged) -> dict[str, Any]:
+    def run_json(config: JudgedRun) -> dict[str, Any]:
         return {
             **msgspec.to_builtins(config.run),
             "half": config.run.storage in HALVES,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
+from tcbench.analysis.claims import OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.core.record import TAKE_ENOUGH

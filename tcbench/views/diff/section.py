@@ -41,6 +41,6 @@ _COLUMNS: tuple[Column[tuple[Diff, StepPart]], ...] = (
 )
 
 
-def _table(diffs: Sequence[Diff]) -> Table[tuple[Diff, Part]]:
+def _table(diffs: Sequence[Diff]) -> Table[tuple[Diff, StepPart]]:
     rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
     return Table(_COLUMNS, rows, "Parts of the steps that changed")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.diff import Diff, Level, Part, Side
+from tcbench.analysis.diff import Diff, DiffSide, Level, StepPart
 from tcbench.analysis.stats import Interval
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields

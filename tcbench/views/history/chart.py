@@ -20,7 +20,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import Verdict
-from tcbench.analysis.history import CellHistory, History, Point, Revision
+from tcbench.analysis.history import CellHistory, History, HistoryPoint, Revision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Code
@@ -277,7 +277,7 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], r
             label(axes, words, mark, taken, gap=12, far=True, avoid=avoid, color=ink, zorder=5)
 
 
-def _draw_mark(axes: Axes, cell: CellHistory, point: Point, at: tuple[float, float], colour: str) -> None:
+def _draw_mark(axes: Axes, cell: CellHistory, point: HistoryPoint, at: tuple[float, float], colour: str) -> None:
     marks = {"regression": ("v", 6.5, LOSS), "improved": ("^", 6.5, GAIN), "pass": ("o", 4.2, colour)}
     form, size, face = marks.get(point.change.verdict if point.change else "", ("o", 4.2, PAPER))
     style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": INK, "markeredgewidth": 0.8}

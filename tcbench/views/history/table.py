@@ -28,7 +28,7 @@ LEAST_SPAN = 1.1
 """A sparkline is as high as this factor at least, so that noise looks like noise."""
 
 
-def blocks(history: History) -> Iterable[tuple[Text, Table[Point]]]:
+def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
     """A heading and a table for each cell, by batch size and ranks."""
     widths = _widths(history)
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])

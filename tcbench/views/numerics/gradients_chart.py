@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
 from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
-from tcbench.core.numerics import KINDS, Document, Kind, LayerGradients, Magnitudes
+from tcbench.core.numerics import KINDS, Document, GradientKind, LayerGradients, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import GROUND, Page, boxes
@@ -81,9 +81,9 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     return page.settle()
 
 
-def _rows(document: Document) -> dict[Kind, list[LayerGradients]]:
+def _rows(document: Document) -> dict[GradientKind, list[LayerGradients]]:
     """Layers in the model's order, from the input on; of a deep model every n-th."""
-    layers: dict[Kind, list[LayerGradients]] = {}
+    layers: dict[GradientKind, list[LayerGradients]] = {}
     # A backward pass meets the layers from the last one on.
     backward = [layer.layer for layer in document.gradients.layers if layer.kind == "activations"]
     order = {layer: -place for place, layer in enumerate(backward)}

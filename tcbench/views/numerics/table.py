@@ -187,7 +187,7 @@ def bfloat16_line(document: Document) -> str:
     return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
 
 
-def costs_table(document: Document) -> Table[Costs]:
+def costs_table(document: Document) -> Table[TechniqueCosts]:
     """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
     process neither time nor memory says anything."""
     rows = costs(document)
@@ -232,7 +232,7 @@ def _loss(value: float) -> str:
     return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
 
 
-def verdicts_table(judged: Sequence[Verdict], base: Technique) -> Table[Verdict]:
+def verdicts_table(judged: Sequence[TechniqueVerdict], base: Technique) -> Table[TechniqueVerdict]:
     """A technique's word and why."""
     columns: list[Column[TechniqueVerdict]] = [
         Column("technique", lambda verdict: ALL_TECHNIQUES[verdict.technique].label),

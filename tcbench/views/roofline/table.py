@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, Part
+from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, WorkPart
 from tcbench.present.document import document, fields
 from tcbench.present.format import doubtful, listed, number
 from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks

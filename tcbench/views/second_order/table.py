@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 
-from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, Document
+from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, StepsDocument
 from tcbench.present.tables import COUNT, Column, Table
 
 LABELS = {"sgd": "SGD", "kfac": "K-FAC"}
 
 
-def table(document: Document) -> Table[str]:
+def table(document: StepsDocument) -> Table[str]:
     """Steps to each loss, seed by seed, and the time of a step."""
 
     def step_ms(method: str) -> str:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import Key, base_config, best
+from tcbench.analysis.summary import CellKey, base_config, best
 from tcbench.present import cells
 from tcbench.present.cells import Row
 from tcbench.present.page import drawings
