@@ -16,16 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tcbench.engine.work import (
-    After,
-    BatchNormBackward,
-    BatchNormCallBackward,
-    BatchNormCallForward,
-    BatchNormForward,
-    Norm,
-    Work,
-    reserve_bytes,
-)
+from tcbench.engine import work as w
 
 Array = Any
 """A CuPy array, or a NumPy array that stands in for one. C-contiguous."""
@@ -39,10 +30,10 @@ class BatchNormRoute:
     `then`: what follows as work of its own (and comes before the backward work).
     """
 
-    norm: Norm
-    forward: BatchNormForward | BatchNormCallForward
-    backward: BatchNormBackward | BatchNormCallBackward
-    then: After
+    norm: w.Norm
+    forward: w.BatchNormForward | w.BatchNormCallForward
+    backward: w.BatchNormBackward | w.BatchNormCallBackward
+    then: w.After
 
     @functools.cached_property
     def kept(self) -> tuple[tuple[int, ...], str] | None:
@@ -50,9 +41,9 @@ class BatchNormRoute:
         norm = self.forward.norm
         if not norm.relu:
             return None
-        if isinstance(self.forward, BatchNormForward):
+        if isinstance(self.forward, w.BatchNormForward):
             return norm.shape, "bool"
-        return (reserve_bytes(norm),), "uint8"
+        return (w.reserve_bytes(norm),), "uint8"
 
 
 class Reducer(Protocol):
@@ -95,7 +86,7 @@ class Accelerator(Protocol):
         """Whether ConvDgradAdd is one piece of work here."""
         ...
 
-    def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+    def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         """The work that does it here; the same object for the same arguments."""
         ...
 
@@ -121,12 +112,12 @@ class Accelerator(Protocol):
         """The address of the array's first value, for tables of pointers."""
         ...
 
-    def launch(self, work: Work, *arrays: Array) -> None:
+    def launch(self, work: w.Work, *arrays: Array) -> None:
         """Do the work on arrays in the order of `work.operands`, of those sizes and dtypes, whatever their shapes.
         Returns before it is done."""
         ...
 
-    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
+    def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
         """The launch of this work on these arrays, to be made later and as often as one likes, with nothing left to
         look up. The caller keeps the arrays' memory."""
         ...

@@ -24,7 +24,7 @@ class Applied(chainer.FunctionHook):
         self.inputs: list[tuple[np.ndarray, ...]] = []
 
     def forward_preprocess(self, function, in_data) -> None:
-        self.labels.append(type(function).__name__)
+        self.labels.append(function.label)
         self.inputs.append(in_data)
 
 
@@ -74,7 +74,7 @@ def test_fp16_starts_backward_from_the_scaled_loss(config, scale):
         session.step.forward()
         with Applied() as hook:
             session.step.backward()
-    (seed,) = hook.inputs[hook.labels.index("SoftmaxCrossEntropyGradient")]
+    (seed,) = hook.inputs[hook.labels.index("SoftmaxCrossEntropy.gradient")]
     assert float(seed) == scale
 
 
@@ -107,7 +107,7 @@ def test_fused_replaces_batch_norm_add_and_relu_by_one_node():
     assert (count(base, "BatchNorm"), count(base, "Relu"), count(base, "AddNode")) == (17, 13, 4)
     assert (count(fused, "BatchNorm"), count(fused, "Relu"), count(fused, "AddNode")) == (17, 0, 0)
     # Backward too: each ReLU had a gradient node.
-    assert (count(base, "ReluGradient"), count(fused, "ReluGradient")) == (13, 0)
+    assert (count(base, "Relu.gradient"), count(fused, "Relu.gradient")) == (13, 0)
     assert len(base.labels) - len(fused.labels) == 13 + 4 + 13
 
 
@@ -144,7 +144,7 @@ def test_static_graph_builds_no_graph_from_the_second_step_on(config):
     first, _, third = applied(config, steps=3)
     assert count(first, "Convolution") == 17
     # What is left lies outside the recorded body: the replay itself, forward and backward, and the loss.
-    outside = {"RecordedGraph", "SoftmaxCrossEntropy", "SoftmaxCrossEntropyGradient"}
+    outside = {"RecordedGraph", "SoftmaxCrossEntropy", "SoftmaxCrossEntropy.gradient"}
     assert set(third.labels) <= outside, third.labels
     assert len(third.labels) <= 4
 
@@ -212,8 +212,8 @@ def test_the_images_get_no_gradient():
     for config in ("fp32", "fp32+static_graph"):
         hook = applied(config)[0]
         # A gradient per filter; a gradient per input, but for the stem's.
-        assert count(hook, "ConvolutionWgrad") == 17
-        assert count(hook, "ConvolutionDgrad") == 16
+        assert count(hook, "Convolution.wgrad") == 17
+        assert count(hook, "Convolution.dgrad") == 16
 
 
 def test_running_statistics_move_at_each_step():

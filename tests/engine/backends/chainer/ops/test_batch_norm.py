@@ -46,16 +46,17 @@ def running_of(channels, dtype=np.float32):
     return ops.RunningStatistics(np.zeros(channels, dtype), np.ones(channels, dtype))
 
 
+def batch_norm(kind, x, gamma, beta, residual, running, layout):
+    added = {"residual": residual} if "add" in kind else {}
+    return ops.batch_norm(x, gamma, beta, running, layout=layout, relu="relu" in kind, **added)
+
+
 def run(kind, x, gamma, beta, residual, gy, layout, running=None):
     running = running or running_of(len(gamma))
     x, residual = (chainer.Variable(to_layout(array, layout)) for array in (x, residual))
     gamma, beta = chainer.Variable(gamma), chainer.Variable(beta)
-    if kind == "bn":
-        y = ops.batch_norm(x, gamma, beta, running, layout=layout)
-    elif kind == "bn relu":
-        y = ops.batch_norm_relu(x, gamma, beta, running, layout=layout)
-    elif kind == "bn add relu":
-        y = ops.batch_norm_add_relu(x, gamma, beta, residual, running, layout=layout)
+    if kind in ("bn", "bn relu", "bn add relu"):
+        y = batch_norm(kind, x, gamma, beta, residual, running, layout)
     elif kind == "bn, relu":
         y = ops.relu(ops.batch_norm(x, gamma, beta, running, layout=layout))
     else:
@@ -117,12 +118,15 @@ def test_layouts_agree(kind, shape):
 @pytest.mark.parametrize("kind", ["bn", "bn relu", "bn add relu"])
 def test_gradients_match_finite_differences(layout, kind):
     x, gamma, beta, residual, _ = problem("float64", (3, 4, 3, 5))
-    function = {"bn": ops.batch_norm, "bn relu": ops.batch_norm_relu, "bn add relu": ops.batch_norm_add_relu}[kind]
     inputs = [to_layout(x, layout), gamma, beta, *([to_layout(residual, layout)] if "add" in kind else [])]
     running = running_of(4, np.float64)
     running.mean += [0.3, -0.2, 0.1, 0.5]
     running.var *= 1.7
-    check_gradients(lambda *args: function(*args, running, layout=layout), *inputs, step=1e-6)
+
+    def function(x, gamma, beta, residual=None):
+        return batch_norm(kind, x, gamma, beta, residual, running, layout)
+
+    check_gradients(function, *inputs, step=1e-6)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -191,7 +195,7 @@ def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="do not fit in NHWC"):
         ops.batch_norm(x, ones, ones, running_of(4), layout="NHWC")
     with pytest.raises(ValueError, match="residual"):
-        ops.batch_norm_add_relu(x, ones[:3], ones[:3], x[:1], running_of(3), layout="NHWC")
+        ops.batch_norm(x, ones[:3], ones[:3], running_of(3), layout="NHWC", residual=x[:1])
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -205,13 +209,11 @@ def test_evaluation_on_a_device_matches_the_definition_with_running_statistics(l
     kept = running.mean.copy(), running.var.copy()
     accelerator = ReferenceAccelerator(GpuProperties("NumPy", 90, 1, 1 << 40), True)
     site_arrays = [accelerator.upload(a) for a in (to_layout(x, layout), gamma, beta, to_layout(residual, layout))]
-    call = {"bn": ops.batch_norm, "bn relu": ops.batch_norm_relu, "bn add relu": ops.batch_norm_add_relu}[kind]
-    given = site_arrays if "add" in kind else site_arrays[:3]
     with accelerators.use(accelerator), chainer.using_config("train", False):
         with chainer.no_backprop_mode():
-            y = call(*given, running, layout=layout).array
+            y = batch_norm(kind, *site_arrays, running, layout).array
         with pytest.raises(NotImplementedError, match="no_backprop_mode"):
-            call(*given, running, layout=layout)
+            batch_norm(kind, *site_arrays, running, layout)
     wide = x.astype(np.float64)
     expected = (wide - kept[0][:, None, None]) / np.sqrt(kept[1].astype(np.float64) + 2e-5)[:, None, None]
     expected = expected * gamma[:, None, None] + beta[:, None, None] + (residual if "add" in kind else 0.0)
