@@ -64,11 +64,8 @@ class Trained:
     skipped_steps: int
 
 
-class PatternFeed:
+class PatternFeed(Feed):
     """Batches of generated images: a fresh permutation each epoch, or one after the other without a generator."""
-
-    prefetch_depth = 0
-    on_device = False
 
     def __init__(self, images: patterns.Images, spec: FeedSpec, rng: np.random.Generator | None) -> None:
         self._images = images
@@ -87,8 +84,6 @@ class PatternFeed:
         if self._spec.tensor.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(x, dtype=self._spec.tensor.dtype), self._images.t[chosen]
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)

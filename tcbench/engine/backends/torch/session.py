@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from tcbench.core.record import Cell
 from tcbench.engine.backends import initial
 from tcbench.engine.backends.session import BaseSession, BaseStep
-from tcbench.engine.backends.torch.batches import Batches, pillow, synthetic
+from tcbench.engine.backends.torch.batches import pillow, synthetic
 from tcbench.engine.backends.torch.distributed import DataParallel, process_group
 from tcbench.engine.backends.torch.network import Network
 from tcbench.engine.backends.torch.parts import Forward, Optimizer, OptimizerSpec, Parts
 from tcbench.engine.backends.torch.rungs import RUNGS
 from tcbench.engine.backends.torch.sites import Site
-from tcbench.engine.feeds.base import FeedRecipe
+from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.models.geometry import Network as Geometry
 
 
@@ -31,7 +31,7 @@ class Step(BaseStep):
         self,
         forward: Forward,
         optimizer: Optimizer,
-        feed: Batches,
+        feed: Feed,
         autocast: Callable[[], Any],
         exchange: DataParallel | None = None,
         auxiliary_weights: Sequence[float] = (),
