@@ -9,7 +9,7 @@ from tcbench.analysis.compare import Comparison, compare
 from tcbench.core import record
 from tcbench.core.record import Record
 from tcbench.core.text import plain
-from tcbench.views.comparison import Labels
+from tcbench.present.sides import Labels
 
 NASTY = (
     "<script>alert(1)</script>",

@@ -11,7 +11,8 @@ from comparisons import NASTY, named, nasty, one_of_each
 from tcbench.analysis.compare import compare
 from tcbench.analysis.welch import Group, Unpaired
 from tcbench.core.text import plain
-from tcbench.views.comparison import Labels, to_json
+from tcbench.present.sides import Labels
+from tcbench.views.comparison.form import to_json
 
 
 def test_it_says_what_was_decided_and_from_what():

@@ -6,8 +6,8 @@ import pytest
 from comparisons import NASTY, named, nasty, one_of_each, sides
 
 from tcbench.analysis.compare import compare
-from tcbench.views.comparison import Labels, github
-from tcbench.views.comparison.github import MOST_OF_A_KIND, command
+from tcbench.present.sides import Labels
+from tcbench.views.comparison.github import MOST_OF_A_KIND, command, github
 
 COMMAND = re.compile(r"::(error|warning|notice) title=([^:,]*)::(.*)")
 

@@ -5,7 +5,8 @@ import xml.etree.ElementTree as ET
 import pytest
 from comparisons import NASTY, named, nasty, one_of_each
 
-from tcbench.views.comparison import Labels, junit
+from tcbench.present.sides import Labels
+from tcbench.views.comparison.junit import junit
 
 
 def cases(text: str) -> dict[str, ET.Element]:

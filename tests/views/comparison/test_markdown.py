@@ -8,8 +8,8 @@ import pytest
 from comparisons import NASTY, named, nasty, one_of_each, sides
 
 from tcbench.analysis.compare import compare
-from tcbench.views.comparison import Labels, markdown
-from tcbench.views.comparison.markdown import MOST_CHARACTERS, escaped
+from tcbench.present.sides import Labels
+from tcbench.views.comparison.markdown import MOST_CHARACTERS, escaped, markdown
 
 OURS = {"<code>", "</code>", "<details>", "</details>", "<summary>", "</summary>"}
 

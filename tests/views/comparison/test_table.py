@@ -11,7 +11,10 @@ from rich.console import Console
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
-from tcbench.views.comparison import Labels, markdown, show, table, wording
+from tcbench.present.sides import Labels
+from tcbench.views.comparison import wording
+from tcbench.views.comparison.markdown import markdown
+from tcbench.views.comparison.table import show, table
 
 
 def row(text: str, config: str) -> str:
