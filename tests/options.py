@@ -105,7 +105,7 @@ def commands() -> dict[tuple[str, ...], tuple[Any, Callable[..., Any]]]:
 
 
 def options() -> list[Option]:
-    """All of them, those that `submit` takes of `run` under both."""
+    """All of them."""
     made, there = commands(), []
     declared = {words: _declared(function) for words, (_, function) in made.items()}
     parent = get_command(app).make_context("tcbench", ["list"], resilient_parsing=True)
@@ -114,7 +114,7 @@ def options() -> list[Option]:
         for parameter in command.get_params(context):
             if parameter.param_type_name != "option" or parameter.name == "help":
                 continue
-            kind, info = (declared["run",] | declared[words])[parameter.name]
+            kind, info = declared[words][parameter.name]
             several = get_origin(kind) is list
             there.append(
                 Option(

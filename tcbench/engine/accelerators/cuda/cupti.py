@@ -40,7 +40,7 @@ _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
 
 _CLOCK_TRIES = 9
-_Recorded = TypeVar("_Recorded", Activity, Call)
+_Recorded = TypeVar("_Recorded", Activity, ApiCall)
 
 
 def import_cupti() -> Any:
