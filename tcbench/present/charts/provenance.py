@@ -87,13 +87,11 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
         count = f"{trials[0]}" if len(trials) == 1 else f"{trials[0]} to {trials[-1]}"
         words.append(f"{count} trial{'' if trials == [1] else 's'} per cell")
     if ok:
-        units = {s.unit for s in ok}
-        over = "trials, or steps where there is one trial" if len(units) == 2 else next(iter(units))
-        pale = "pale: the 95% confidence interval of the factor over trials includes 1"
-        if "steps" in units:
-            pale = "pale: one trial, which does not tell how the next one will be" + (
-                ", or the interval of the factor over trials includes 1" if len(units) == 2 else ""
-            )
+        alone = sum(s.unit == "steps" for s in ok)
+        over = "trials" if alone == 0 else "steps" if alone == len(ok) else "trials, or steps of one trial each"
+        pale = "pale: the 95% confidence interval of the factor includes 1"
+        if alone:
+            pale = "pale: one trial each, not judged" + ", or the interval includes 1" * (alone < len(ok))
         words.append(f"whisker: 95% confidence interval of the mean over {over}" if whiskers else pale)
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
     words += lines(s.environment for s in summaries)

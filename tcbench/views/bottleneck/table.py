@@ -189,7 +189,7 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: b
             "fastest step; empty where no limit is known."
         )
     if any(e.checked and e.summary.unit == "steps" for e in explanations):
-        lines.append(f"factor: ± of a cell with one trial is over its steps; {TAKE_ENOUGH}.")
+        lines.append(f"factor: ± of one trial each is over its steps; {TAKE_ENOUGH}.")
     if any(e.bottleneck and e.bottleneck.dominant for e in explanations):
         lines.append("On a CPU, which computes itself, the verdict is the phase that takes most of a step.")
     if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):

@@ -119,7 +119,7 @@ def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Parag
     base = base_config(here.summaries)
     if speedup is not None and winner.cell.config != base:
         parts += [", ", strong(f"{factor(speedup.value)} {base}"), f" there ({limits(speedup, 'factor')})"]
-    parts.append(", by one trial, which does not tell how the next one will be." if winner.unit == "steps" else ".")
+    parts.append(", by one trial." if winner.unit == "steps" else ".")
     second = best(s for s in here.summaries if s is not winner)
     if second is not None and second.images_per_s is not None:
         ahead = ratio(winner, second)
@@ -144,12 +144,14 @@ def _steps(climb: Climb) -> int:
 
 def _bought(climb: Climb) -> Paragraph:
     """A sentence on the gain of each rung of a ladder."""
-    bought, lost, neither = list[str](), list[str](), list[str]()
+    bought, lost, neither, unjudged = list[str](), list[str](), list[str](), list[str]()
+    is_judged = not any(step.summary is not None and step.summary.unit == "steps" for step in climb.steps)
     for step in climb.steps:
         if step.ratio is not None:
-            group = neither if step.unsure else bought if step.ratio.value > 1 else lost
+            judged = neither if step.unsure else bought if step.ratio.value > 1 else lost
+            group = judged if is_judged else unjudged
             group.append(f"{kept_together(rungs.adds(step))} ({factor(step.ratio.value)})")
-    clauses = []
+    clauses = [listed(unjudged)] if unjudged else []
     if bought:
         clauses.append(f"{listed(bought)} made it faster")
     if lost:
@@ -160,10 +162,9 @@ def _bought(climb: Climb) -> Paragraph:
     base = climb.base.config if climb.base else climb.ladder
     where = f" at batch size {climb.batch_size}: "
     parts: list[str | Piece] = ["On ", strong(spaced(base)), where, "; ".join(clauses)]
-    words: tuple[str | Piece, ...] = (
-        ("; in all ", total, " (not sure)") if climb.unsure else ("; in all ", strong(total))
-    )
-    return say(*parts, *(words if total else ()), ".")
+    if total:
+        parts += ["; in all ", total if climb.unsure else strong(total)]
+    return say(*parts, "." if is_judged else " (one trial each: not judged).")
 
 
 def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:

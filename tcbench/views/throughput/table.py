@@ -48,9 +48,10 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     lines = []
     units = {summary.unit for summary in summaries if summary.images_per_s}
     if units == {"steps"}:
-        lines.append(f"±: 95% interval over the steps of one trial; {TAKE_ENOUGH}.")
+        lines.append(f"±: 95% interval over the steps of one trial each: not judged; {TAKE_ENOUGH}.")
     elif units:
-        alone = "; of a cell with one trial, over its steps" if "steps" in units else ""
+        alone = "; of a cell with one trial, by how the run's trials differ" if "run" in units else ""
+        alone += "; of one whose run has one trial each, over its steps" if "steps" in units else ""
         lines.append(f"±: 95% interval over trials{alone}.")
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append("*: step times had not settled when the warm-up ended.")

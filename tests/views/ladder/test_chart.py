@@ -79,7 +79,7 @@ def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
     assert step.get_facecolor() != pale_step.get_facecolor()
     assert whole.get_facecolor()[3] == 1.0
     assert pale_whole.get_facecolor()[3] < 0.5
-    assert "pale: one trial, which does not tell how the next one will be" in " ".join(words(drawn(1)))
+    assert "pale: one trial each, not judged" in " ".join(words(drawn(1)))
 
 
 def test_no_ladder_is_one_clear_line() -> None:
