@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record, remeasured
 from hypothesis import given
@@ -11,7 +14,7 @@ from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_record, explain_records, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
-from tcbench.core.timeline import Span, Timeline, timeline_of
+from tcbench.core.timeline import Span, timeline_of
 
 
 def close(value: float) -> object:
@@ -195,27 +198,32 @@ def test_a_timeline_without_steps_is_one_clear_line() -> None:
 times = st.floats(0, 10, allow_nan=False)
 
 
-@st.composite
-def timelines(draw: st.DrawFn) -> Timeline:
-    def spans(lane: str, kinds: list[str], names: list[str], low: int = 0) -> list[Span]:
-        placed = []
-        for _ in range(draw(st.integers(low, 8))):
-            begin, took = draw(times), draw(st.floats(1e-6 if "step" in kinds else 0, 3))
-            kind, name = draw(st.sampled_from(kinds)), draw(st.sampled_from(names))
-            number = draw(st.none() | st.integers(0, 3))
-            cause = name if kind == "phase" else draw(st.sampled_from(["forward", "backward", None]))
-            placed.append(Span(begin, begin + took, lane, kind, name, number, cause))  # type: ignore[arg-type]
-        return placed
+def spans(lane: str, kinds: list[str], names: list[str], **size: int) -> st.SearchStrategy[list[Span]]:
+    """Spans of a lane anywhere; a phase is its own cause, and a step takes some time."""
 
-    phases = ["io", "forward", "backward"]
-    every = [*spans("host", ["step"], ["step"], low=1), *spans("host", ["phase"], phases)]
-    every += spans("host", ["api"], ["cudaLaunchKernel", "cudaStreamSynchronize"])
-    every += [*spans("io", ["work"], ["batch"]), *spans("gpu", ["kernel", "copy"], ["a", "b"])]
-    return timeline_of("any", "cuda:0", "GPU", 8, "nsys", phases, every)
+    def made(begin: float, took: float, kind: str, name: str, number: int | None, cause: str | None) -> Span:
+        cause = name if kind == "phase" else cause
+        return Span(begin, begin + took, lane, kind, name, number, cause)  # type: ignore[arg-type]
+
+    took = st.floats(1e-6 if "step" in kinds else 0, 3)
+    number, cause = st.none() | st.integers(0, 3), st.sampled_from(["forward", "backward", None])
+    one = st.builds(made, times, took, st.sampled_from(kinds), st.sampled_from(names), number, cause)
+    return st.lists(one, max_size=8, **size)
 
 
-@given(timelines())
-def test_busy_and_idle_make_the_span_and_nothing_is_negative(timeline: Timeline) -> None:
+PHASES = ["io", "forward", "backward"]
+LANES = st.tuples(
+    spans("host", ["step"], ["step"], min_size=1),
+    spans("host", ["phase"], PHASES),
+    spans("host", ["api"], ["cudaLaunchKernel", "cudaStreamSynchronize"]),
+    spans("io", ["work"], ["batch"]),
+    spans("gpu", ["kernel", "copy"], ["a", "b"]),
+)
+
+
+@given(LANES)
+def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[Span], ...]) -> None:
+    timeline = timeline_of("any", "cuda:0", "GPU", 8, "nsys", PHASES, itertools.chain(*lanes))
     bottleneck = summarise(timeline)
     assert bottleneck.verdict in VERDICTS
     assert bottleneck.sentence.startswith(bottleneck.limit)
@@ -232,16 +240,10 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(timeline: Timeline)
     assert min(device.idle.launching_s, device.idle.input_s, device.idle.synchronising_s, device.idle.other_s) >= 0
     assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(device.idle_s, abs=1e-9)
     assert device.span_s == pytest.approx(bottleneck.step_s * bottleneck.steps)
-
-
-@given(timelines())
-def test_work_that_is_there_twice_changes_nothing_but_counts(timeline: Timeline) -> None:
-    again = timeline_of(
-        timeline.label, "cuda:0", "GPU", 8, "nsys", timeline.phases, [*timeline.spans, *timeline.of("gpu")]
-    )
-    one, two = summarise(timeline), summarise(again)
-    assert (one.needs, one.phases, one.io_overlap) == (two.needs, two.phases, two.io_overlap)
-    assert (one.device and one.device.busy_s) == (two.device and two.device.busy_s)
+    # Work that is there twice changes nothing but counts.
+    twice = summarise(replace(timeline, spans=(*timeline.spans, *timeline.of("gpu"))))
+    assert (twice.needs, twice.phases, twice.io_overlap) == (bottleneck.needs, bottleneck.phases, bottleneck.io_overlap)
+    assert twice.device is not None and twice.device.busy_s == device.busy_s
 
 
 # -- records alone -------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ FUSED = "nhwc+fused"
     [
         *(("resnet50", config, 0.1) for config in ("fp32", "fp16", f"fp32+{FUSED}", f"fp16+{FUSED}")),
         *(("alexnet", "fp32", 0.15), ("googlenet-aux", f"fp16+{FUSED}", 0.15), ("googlenet-aux", "fp32", 0.15)),
-        *(("resnet18", "fp32", 0.15), ("vgg16", f"fp16+{FUSED}", 0.15), ("alexnet", f"fp16+{FUSED}", 0.15)),
+        *(("resnet18", "fp32", 0.15), ("alexnet", f"fp16+{FUSED}", 0.15)),
     ],
 )
 def test_flops_and_bytes_are_those_of_the_program_itself(model: str, config: str, off: float) -> None:
