@@ -131,16 +131,8 @@ def test_launches_into_a_full_queue_wait_for_a_kernel_each_and_a_long_one_on_an_
 
 
 def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
-    bottleneck = summarise(
-        made(
-            step(0, 1),
-            phase("io", 0, 0.6),
-            phase("forward", 0.6, 1),
-            work(0.0, 0.5),
-            work(0.4, 0.9, row=1),
-            kernel(0.7, 0.9),
-        )
-    )
+    threads = work(0.0, 0.5), work(0.4, 0.9, row=1)
+    bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), *threads, kernel(0.7, 0.9)))
     assert bottleneck.needs == StageNeeds(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
     assert bottleneck.io_overlap == close(0.3 / 0.9)
     assert bottleneck.waits_for_input_s == close(0.6)
@@ -176,14 +168,8 @@ def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, sa
 
 def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
     bottlenecks = {slide: summarise(timeline) for slide, timeline in talk().items()}
-    verdicts = {slide: bottleneck.verdict for slide, bottleneck in bottlenecks.items()}
-    assert verdicts == {
-        "15": "gpu-bound",
-        "17": "host-bound",
-        "22": "host-bound",
-        "28": "host-bound",
-        "32": "gpu-bound",
-    }
+    bound_by = {slide: bottleneck.verdict.removesuffix("-bound") for slide, bottleneck in bottlenecks.items()}
+    assert bound_by == {"15": "gpu", "17": "host", "22": "host", "28": "host", "32": "gpu"}
     rates = [bottleneck.images_per_s for bottleneck in bottlenecks.values()]
     assert rates == sorted(rates)
 

@@ -12,6 +12,7 @@ GPU = GpuFacts(
     name="NVIDIA H200", compute_capability=(9, 0), multiprocessors=132, memory_bytes=141 * 2**30, driver="570.86"
 )
 STATE = GpuSamples(state=GpuState(power_limit_w=700.0, sm_clock_set_mhz=1980), samples=())
+LIMITED = GpuSamples(state=GpuState(power_limit_w=350.0), samples=())
 
 
 def differences(base, current):
@@ -56,11 +57,7 @@ def decoded(decoding):
         ("gpu", environment(), environment(device_name="AMD EPYC 2")),
         ("gpu", factories.make_record(), cell(device="cuda:0")),
         ("driver", on_gpu(), on_gpu(driver="580.12")),
-        (
-            "clocks",
-            on_gpu(),
-            msgspec.structs.replace(on_gpu(), gpu=GpuSamples(state=GpuState(power_limit_w=350.0), samples=())),
-        ),
+        ("clocks", on_gpu(), msgspec.structs.replace(on_gpu(), gpu=LIMITED)),
         ("host", environment(), environment(cpus=4)),
         ("os", environment(), environment(kernel="6.6.0")),
         ("python", environment(), environment(python="3.13.1")),

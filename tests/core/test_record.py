@@ -59,14 +59,8 @@ def test_an_ok_record_has_counted_steps_that_took_time(step_times_s):
 
 def test_an_older_version_is_brought_up_to_date_step_by_step(monkeypatch):
     monkeypatch.setattr(record, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(
-        record,
-        "UPGRADES",
-        {
-            1: lambda raw: {**raw, "reason": "one"},
-            2: lambda raw: {**raw, "reason": raw["reason"] + " two"},
-        },
-    )
+    upgrades = {1: lambda raw: {**raw, "reason": "one"}, 2: lambda raw: {**raw, "reason": raw["reason"] + " two"}}
+    monkeypatch.setattr(record, "UPGRADES", upgrades)
     upgraded = record.decode(changed(reason=None))
     assert (upgraded.reason, upgraded.schema_version) == ("one two", 3)
 

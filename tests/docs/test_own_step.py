@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -51,19 +52,7 @@ def run(folder: Path, step: str | None, *options: str) -> Done:
     if step is not None:
         (folder / "my_step.py").write_text(step, "utf-8")
     (folder / "my_step.toml").write_text(block("toml"), "utf-8")
-    words = [
-        "run",
-        "./my_step.toml",
-        "--device",
-        "cpu",
-        "--max-time",
-        "0.3",
-        "--trials",
-        "1",
-        "--threads",
-        "1",
-        "--quiet",
-    ]
+    words = shlex.split("run ./my_step.toml --device cpu --max-time 0.3 --trials 1 --threads 1 --quiet")
     return tcbench(folder, *words, *options, PYTHONPATH=str(PAGE.parents[1]))
 
 
