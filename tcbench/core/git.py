@@ -212,8 +212,8 @@ def _run(folder: Path, *arguments: str, limit_s: float | None, **variables: str)
     off = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "lfs.url=file:///dev/null")
     safe = ("--no-optional-locks", *(word for setting in off for word in ("-c", setting)))
     try:
-        words = ["git", *safe, *arguments]
-        answer = process.ask(words, folder=folder, environment={**own, **_OURS, **variables}, limit_s=limit_s)
+        command = ["git", *safe, *arguments]
+        answer = process.ask(command, folder=folder, environment={**own, **_OURS, **variables}, limit_s=limit_s)
     except TimeoutError:
         raise GitError(f"git did not answer within {limit_s:g} s in {folder}") from None
     except OSError as error:
