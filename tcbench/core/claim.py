@@ -9,7 +9,7 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -157,8 +157,8 @@ def _claim(table: ClaimTable, batch_sizes: Sequence[int]) -> Claim:
     stated = {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
     sides = {name: _side(stated[name]) for name in ("left", "right") if name in stated}
     sizes = tuple(dict.fromkeys(table.batch_sizes or batch_sizes))
-    margin = ABOUT if table.relation == "about" else 0.0
-    return Claim(**{"margin": margin, **stated, **sides, "batch_sizes": sizes})
+    fields: dict[str, Any] = {"margin": ABOUT if table.relation == "about" else 0.0, **stated, **sides}
+    return Claim(**fields | {"batch_sizes": sizes})
 
 
 def _side(text: str) -> ClaimSide:
