@@ -154,11 +154,10 @@ def read(
 
 
 def _claim(table: ClaimTable, batch_sizes: Sequence[int]) -> Claim:
-    stated = {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
-    sides = {name: _side(stated[name]) for name in ("left", "right") if name in stated}
-    sizes = tuple(dict.fromkeys(table.batch_sizes or batch_sizes))
-    fields: dict[str, Any] = {"margin": ABOUT if table.relation == "about" else 0.0, **stated, **sides}
-    return Claim(**fields | {"batch_sizes": sizes})
+    fields: dict[str, Any] = {"margin": ABOUT if table.relation == "about" else 0.0}
+    fields |= {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
+    fields |= {name: _side(fields[name]) for name in ("left", "right") if name in fields}
+    return Claim(**fields | {"batch_sizes": tuple(dict.fromkeys(table.batch_sizes or batch_sizes))})
 
 
 def _side(text: str) -> ClaimSide:
