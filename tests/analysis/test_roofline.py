@@ -41,9 +41,8 @@ FUSED = "nhwc+fused"
 @pytest.mark.parametrize(
     ("model", "config", "off"),
     [
-        *(("resnet50", config, 0.1) for config in ("fp32", "fp16", f"fp32+{FUSED}", f"fp16+{FUSED}")),
-        *(("alexnet", "fp32", 0.15), ("googlenet-aux", f"fp16+{FUSED}", 0.15), ("googlenet-aux", "fp32", 0.15)),
-        *(("resnet18", "fp32", 0.15), ("alexnet", f"fp16+{FUSED}", 0.15)),
+        *(("resnet50", "fp32", 0.1), ("resnet50", f"fp16+{FUSED}", 0.1), ("resnet18", f"fp32+{FUSED}", 0.15)),
+        *(("alexnet", "fp32", 0.15), ("alexnet", f"fp16+{FUSED}", 0.15), ("googlenet-aux", "fp16", 0.15)),
     ],
 )
 def test_flops_and_bytes_are_those_of_the_program_itself(model: str, config: str, off: float) -> None:
