@@ -315,7 +315,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 class Code(NamedTuple):
     """A state of the code: the commit of the user's project, tcbench's version and commit, and digests of what these do
-    not tell (`Environment.sources`). `beneath`: what tells its stack from others on its machine, in words."""
+    not tell (`Environment.sources`). `beneath`: how its software stack differs from others on its machine, in words."""
 
     project: str | None
     version: str
