@@ -21,8 +21,8 @@ from tcbench.core.record import Cell, Environment, Record
 
 
 class CodeAt(NamedTuple):
-    """A state of the code: the commit of the user's project, that of tcbench or its version, and the run where no commit
-    tells the code: there is none, or files differed from it."""
+    """A state of the code: the commit of the user's project, that of tcbench or its version, and the run where no
+    commit tells the code: there is none, or files differed from it."""
 
     project: str | None
     tcbench: str | None
