@@ -38,12 +38,12 @@ LEAST_ROUNDS = 2
 """Of the commit that is named and of the one before: no name rests on one trial."""
 
 _OWN = 0.005
-"""A commit that changes nothing may be so far off all the same: a program that lies otherwise in memory is faster or
-slower by some tenths of a percent, and no number of rounds averages that away."""
+"""How far a commit that changes nothing may be off: where a program lies in memory makes it faster or slower by some
+tenths of a percent, and no number of rounds averages that away."""
 
 _FARTHEST = 1.0
-"""A round that lies farther off than so many losses beyond 0, or beyond the loss, counts as if it did not: it tells no
-more of which of the two is true, and one freak trial does not widen the scatter of all."""
+"""Rounds are clipped to this many losses beyond 0 and beyond the loss, so that one freak trial does not widen the
+scatter of all."""
 
 _SCATTERS = np.geomspace(0.001, 0.5, 48)
 """Standard deviations of rounds between which the truth may lie, all as likely in logarithms (Jeffreys's prior)."""
@@ -148,7 +148,7 @@ class CommitSearch:
         return np.exp(likely - likely.max())
 
     def _limits(self) -> tuple[float, float]:
-        """The least and the greatest that a round counts as, by what BAD lost and how its rounds scatter."""
+        """The limits that rounds are clipped to, by what BAD lost and how its rounds scatter."""
         lost = [round_.log_ratio for round_ in self.rounds if round_.commit == self.commits]
         if not lost:
             return -math.inf, math.inf

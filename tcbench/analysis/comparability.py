@@ -98,8 +98,8 @@ def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
 
 
 def beneath(records: Iterable[Record], allow: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
-    """What tells the stack that each run stood on from those of other runs on its machine, in words: `numpy: 2.4.6`;
-    facets that `allow` names do not. The sides of a gate between which nothing tells have their names. Runs that know
+    """How each run's software stack differs from those of the other runs on its machine, in words: `numpy: 2.4.6`.
+    Facets that `allow` names do not count. The sides of a gate that do not differ have their run's name. Runs that know
     nothing of their machine are left out."""
     machines: dict[str, dict[str, list[Record]]] = {}
     for record in records:
@@ -116,8 +116,8 @@ def beneath(records: Iterable[Record], allow: Collection[str] = ()) -> dict[str,
 
 
 def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The same of one machine. Runs are of one stack unless they differ in a fact that both have, the packages of a
-    cell among these: each backend has packages of its own."""
+    """The same of one machine. Runs have one stack unless they differ in a fact that both know. Packages are compared
+    cell by cell, since each backend has its own."""
     stacks: list[dict[tuple[str, str], dict[str, None]]] = []
     place_of: dict[str, int] = {}
     for run, records in runs.items():
@@ -143,7 +143,7 @@ _PACKAGES = "packages"
 
 
 def _telling(stack: Values, stacks: Sequence[Values], telling: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A stack's facts among those that tell the stacks apart; a package that it alone lacks is `none`."""
+    """A stack's facts among those in which stacks differ; a package that it alone lacks is `none`."""
     for facet, what in telling:
         if (facet, what) not in stack:
             continue

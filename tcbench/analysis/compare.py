@@ -383,12 +383,7 @@ def compare(
         means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
-        notes=(
-            *_mixed("base", bases),
-            *_mixed("current", currents),
-            *_versions(bases, currents),
-            *_tuned_otherwise(pairs),
-        ),
+        notes=(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
         power=power([cell for cell in cells if cell.metric is chosen[0]], rule.among(_family(cells))),
     )
 
@@ -592,7 +587,7 @@ def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
     )
 
 
-def _tuned_otherwise(pairs: Sequence[_Pair]) -> tuple[str, ...]:
+def _tuned(pairs: Sequence[_Pair]) -> tuple[str, ...]:
     """A note where plans were not tuned alike on both sides; the first such cell tells how."""
     both = [(base, current) for base, current in pairs if base and current and base.tuning and current.tuning]
     differing = [(base, current) for base, current in both if base.tuning.keys() != current.tuning.keys()]

@@ -15,11 +15,11 @@ from tcbench.hardware.gpus import GpuFile
 
 @dataclass(frozen=True)
 class Floor:
-    """A whole step's. `time_s` is the sum over all launches of each one's bound; `arithmetic_s` is the part of it in
-    launches that arithmetic bounds, the rest waits for memory.
+    """The least time of a whole step. `time_s` is the sum of the bounds of all launches; `arithmetic_s` is the part of
+    it in launches that arithmetic bounds, the rest waits for memory.
 
-    No prediction. Each launch is counted as doing its sums directly and its traffic with device memory once, so only
-    data that is still in the L2 cache, or a convolution by Winograd's method, can be faster.
+    It is no prediction. Each launch is counted as doing its sums directly and its traffic with device memory once, so
+    that only data still in the L2 cache, or a convolution by Winograd's method, can be faster.
     """
 
     flops: int

@@ -21,8 +21,8 @@ from tcbench.core.record import Cell, Environment, Record
 
 
 class CodeAt(NamedTuple):
-    """A state of the code: the commit of the user's project, that of tcbench or its version,
-    and the run, where no commit is known or files differed from it, so that two runs may be of unlike code."""
+    """A state of the code: the commit of the user's project, that of tcbench or its version, and the run where no
+    commit tells the code: there is none, or files differed from it."""
 
     project: str | None
     tcbench: str | None
@@ -86,7 +86,7 @@ class HistoryPoint:
 @dataclass(frozen=True)
 class CellHistory:
     """One cell on one machine over the revisions it was run at, oldest first. `environment` is the newest known.
-    `beneath`: what tells its stack from the others that one of these revisions was measured on."""
+    `beneath`: how its software stack differs from others that one of these revisions was measured on."""
 
     cell: Cell
     machine: str | None

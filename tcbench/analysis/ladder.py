@@ -55,9 +55,9 @@ class DerivedLadder:
 class LadderStep:
     """One config of a ladder at one batch size.
 
-    `added` are the rungs it adds to the last config below it that ran, so that nothing a missing config would have
-    brought is credited to another's name; the base adds all of its own. `before` and `after` are in images/s. On the
-    base, and while no config below ran, `before` and `ratio` are None. `unsure`: the step may as well have changed
+    `added` are the rungs it adds to the last config below it that ran, so that what a missing config would have
+    brought is not credited to this one alone; the base adds all of its own. `before` and `after` are in images/s. On
+    the base, and while no config below ran, `before` and `ratio` are None. `unsure`: the step may as well have changed
     nothing, as in `summary.unsure`. A config that gave no number has `missing`
     (its summary, or None when it was never run) and `after` None.
     """

@@ -174,8 +174,8 @@ def judge_interim(
     looks: Sequence[Interim],
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
 ) -> list[Decided | None]:
-    """The decisions after a look at all cells of one metric together: what is decided already stays, and tells of the
-    noise by the trials that decided it."""
+    """The decisions after a look at all cells of one metric together. A cell that is decided stays so, and adds to the
+    common noise with the trials that decided it."""
     trials = [looks[number if one is None else one[1]].trials for one in decided]
     estimates = [estimate(current[:n], base[:n]) for (current, base), n in zip(cells, trials, strict=True)]
     rule = looks[number].rule.among(len(cells))

@@ -9,7 +9,7 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -154,20 +154,10 @@ def read(
 
 
 def _claim(table: ClaimTable, batch_sizes: Sequence[int]) -> Claim:
-    about = ABOUT if table.relation == "about" else 0.0
-    return Claim(
-        says=table.says,
-        relation=cast(Relation, table.relation),
-        left=_side(table.left),
-        batch_sizes=tuple(dict.fromkeys(table.batch_sizes or batch_sizes)),
-        slide=table.slide,
-        right=None if table.right is None else _side(table.right),
-        images_per_s=table.images_per_s,
-        factor=1.0 if table.factor is None else table.factor,
-        margin=about if table.margin is None else table.margin,
-        right_batch_size=table.right_batch_size,
-        at=cast(At, table.at),
-    )
+    fields: dict[str, Any] = {"margin": ABOUT if table.relation == "about" else 0.0}
+    fields |= {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
+    fields |= {name: _side(fields[name]) for name in ("left", "right") if name in fields}
+    return Claim(**fields | {"batch_sizes": tuple(dict.fromkeys(table.batch_sizes or batch_sizes))})
 
 
 def _side(text: str) -> ClaimSide:

@@ -350,7 +350,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 class Code(NamedTuple):
     """A state of the code: the commit of the user's project, tcbench's version and commit, and digests of what these do
-    not tell (`Environment.sources`). `beneath`: what tells its stack from others on its machine, in words."""
+    not tell (`Environment.sources`). `beneath`: how its software stack differs from others on its machine, in words."""
 
     project: str | None
     version: str
@@ -490,22 +490,20 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The processors during a trial's timed pass, in seconds of one of them: those that its processes computed; that
-    their threads were ready to and waited; that other processes computed on the `processors` which it might use; and
-    that a hypervisor gave to others. Those on other hosts are not counted."""
+    """Who had the host's processors during a trial's timed pass, in processor seconds. Other hosts are not counted."""
 
     elapsed_s: Annotated[float, Meta(gt=0, le=1e9)]
-    processors: Annotated[int, Meta(ge=1, le=2**20)]
-    own_s: Annotated[float, Meta(ge=0, le=1e12)]
-    waited_s: Annotated[float, Meta(ge=0, le=1e12)]
-    others_s: Annotated[float, Meta(ge=0, le=1e12)]
-    stolen_s: Annotated[float, Meta(ge=0, le=1e12)]
+    processors: Annotated[int, Meta(ge=1, le=2**20)]  # that the trial might use
+    own_s: Annotated[float, Meta(ge=0, le=1e12)]  # its processes computed
+    waited_s: Annotated[float, Meta(ge=0, le=1e12)]  # its threads were ready and waited for a processor
+    others_s: Annotated[float, Meta(ge=0, le=1e12)]  # other processes computed on these processors
+    stolen_s: Annotated[float, Meta(ge=0, le=1e12)]  # a hypervisor gave to others
 
     @property
     def lost(self) -> float:
         """The share of the processor time that the trial asked for and others had. Its threads also wait for each
-        other's processors: at most what others computed counts. One that mostly sleeps asks for little: then it is
-        the share of its whole time."""
+        other, so that at most what others computed counts; a trial that mostly sleeps is taken to ask for all its time.
+        """
         lost_s = min(self.waited_s, self.others_s) + self.stolen_s
         return lost_s / max(self.own_s + lost_s, self.elapsed_s)
 

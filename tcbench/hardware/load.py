@@ -19,16 +19,14 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Counts:
-    """Seconds since the machine, or a process, started: by the clock; in which the processors that this process may use
-    were busy, and in which a hypervisor gave them to others; that a process with all its descendants computed, and that
-    its threads waited for a processor."""
+    """Linux's counters at one moment, in seconds since the machine or a process started."""
 
-    at_s: float
-    processors: int
-    busy_s: float
-    stolen_s: float
-    own_s: float
-    waited_s: float
+    at_s: float  # by the clock
+    processors: int  # that this process may use
+    busy_s: float  # these processors, whoever used them
+    stolen_s: float  # these processors, given to others by a hypervisor
+    own_s: float  # computed by a process with all its descendants
+    waited_s: float  # its threads, for a processor
 
 
 def slowdown() -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record, remeasured
 from hypothesis import given
@@ -11,7 +14,7 @@ from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_record, explain_records, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
-from tcbench.core.timeline import Span, Timeline, timeline_of
+from tcbench.core.timeline import Span, timeline_of
 
 
 def close(value: float) -> object:
@@ -128,16 +131,8 @@ def test_launches_into_a_full_queue_wait_for_a_kernel_each_and_a_long_one_on_an_
 
 
 def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
-    bottleneck = summarise(
-        made(
-            step(0, 1),
-            phase("io", 0, 0.6),
-            phase("forward", 0.6, 1),
-            work(0.0, 0.5),
-            work(0.4, 0.9, row=1),
-            kernel(0.7, 0.9),
-        )
-    )
+    threads = work(0.0, 0.5), work(0.4, 0.9, row=1)
+    bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), *threads, kernel(0.7, 0.9)))
     assert bottleneck.needs == StageNeeds(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
     assert bottleneck.io_overlap == close(0.3 / 0.9)
     assert bottleneck.waits_for_input_s == close(0.6)
@@ -173,14 +168,8 @@ def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, sa
 
 def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
     bottlenecks = {slide: summarise(timeline) for slide, timeline in talk().items()}
-    verdicts = {slide: bottleneck.verdict for slide, bottleneck in bottlenecks.items()}
-    assert verdicts == {
-        "15": "gpu-bound",
-        "17": "host-bound",
-        "22": "host-bound",
-        "28": "host-bound",
-        "32": "gpu-bound",
-    }
+    bound_by = {slide: bottleneck.verdict.removesuffix("-bound") for slide, bottleneck in bottlenecks.items()}
+    assert bound_by == {"15": "gpu", "17": "host", "22": "host", "28": "host", "32": "gpu"}
     rates = [bottleneck.images_per_s for bottleneck in bottlenecks.values()]
     assert rates == sorted(rates)
 
@@ -195,27 +184,32 @@ def test_a_timeline_without_steps_is_one_clear_line() -> None:
 times = st.floats(0, 10, allow_nan=False)
 
 
-@st.composite
-def timelines(draw: st.DrawFn) -> Timeline:
-    def spans(lane: str, kinds: list[str], names: list[str], low: int = 0) -> list[Span]:
-        placed = []
-        for _ in range(draw(st.integers(low, 8))):
-            begin, took = draw(times), draw(st.floats(1e-6 if "step" in kinds else 0, 3))
-            kind, name = draw(st.sampled_from(kinds)), draw(st.sampled_from(names))
-            number = draw(st.none() | st.integers(0, 3))
-            cause = name if kind == "phase" else draw(st.sampled_from(["forward", "backward", None]))
-            placed.append(Span(begin, begin + took, lane, kind, name, number, cause))  # type: ignore[arg-type]
-        return placed
+def spans(lane: str, kinds: list[str], names: list[str], **size: int) -> st.SearchStrategy[list[Span]]:
+    """Spans of a lane anywhere; a phase is its own cause, and a step takes some time."""
 
-    phases = ["io", "forward", "backward"]
-    every = [*spans("host", ["step"], ["step"], low=1), *spans("host", ["phase"], phases)]
-    every += spans("host", ["api"], ["cudaLaunchKernel", "cudaStreamSynchronize"])
-    every += [*spans("io", ["work"], ["batch"]), *spans("gpu", ["kernel", "copy"], ["a", "b"])]
-    return timeline_of("any", "cuda:0", "GPU", 8, "nsys", phases, every)
+    def made(begin: float, took: float, kind: str, name: str, number: int | None, cause: str | None) -> Span:
+        cause = name if kind == "phase" else cause
+        return Span(begin, begin + took, lane, kind, name, number, cause)  # type: ignore[arg-type]
+
+    took = st.floats(1e-6 if "step" in kinds else 0, 3)
+    number, cause = st.none() | st.integers(0, 3), st.sampled_from(["forward", "backward", None])
+    one = st.builds(made, times, took, st.sampled_from(kinds), st.sampled_from(names), number, cause)
+    return st.lists(one, max_size=8, **size)
 
 
-@given(timelines())
-def test_busy_and_idle_make_the_span_and_nothing_is_negative(timeline: Timeline) -> None:
+PHASES = ["io", "forward", "backward"]
+LANES = st.tuples(
+    spans("host", ["step"], ["step"], min_size=1),
+    spans("host", ["phase"], PHASES),
+    spans("host", ["api"], ["cudaLaunchKernel", "cudaStreamSynchronize"]),
+    spans("io", ["work"], ["batch"]),
+    spans("gpu", ["kernel", "copy"], ["a", "b"]),
+)
+
+
+@given(LANES)
+def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[Span], ...]) -> None:
+    timeline = timeline_of("any", "cuda:0", "GPU", 8, "nsys", PHASES, itertools.chain(*lanes))
     bottleneck = summarise(timeline)
     assert bottleneck.verdict in VERDICTS
     assert bottleneck.sentence.startswith(bottleneck.limit)
@@ -232,16 +226,10 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(timeline: Timeline)
     assert min(device.idle.launching_s, device.idle.input_s, device.idle.synchronising_s, device.idle.other_s) >= 0
     assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(device.idle_s, abs=1e-9)
     assert device.span_s == pytest.approx(bottleneck.step_s * bottleneck.steps)
-
-
-@given(timelines())
-def test_work_that_is_there_twice_changes_nothing_but_counts(timeline: Timeline) -> None:
-    again = timeline_of(
-        timeline.label, "cuda:0", "GPU", 8, "nsys", timeline.phases, [*timeline.spans, *timeline.of("gpu")]
-    )
-    one, two = summarise(timeline), summarise(again)
-    assert (one.needs, one.phases, one.io_overlap) == (two.needs, two.phases, two.io_overlap)
-    assert (one.device and one.device.busy_s) == (two.device and two.device.busy_s)
+    # Work that is there twice changes nothing but counts.
+    twice = summarise(replace(timeline, spans=(*timeline.spans, *timeline.of("gpu"))))
+    assert (twice.needs, twice.phases, twice.io_overlap) == (bottleneck.needs, bottleneck.phases, bottleneck.io_overlap)
+    assert twice.device is not None and twice.device.busy_s == device.busy_s
 
 
 # -- records alone -------------------------------------------------------------------------------------------------

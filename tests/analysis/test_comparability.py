@@ -6,23 +6,13 @@ import pytest
 
 from tcbench.analysis import comparability
 from tcbench.analysis.comparability import FACETS
-from tcbench.core.record import (
-    GpuFacts,
-    GpuSamples,
-    GpuState,
-    Input,
-    MeasureSettings,
-    Simulated,
-    TrainSettings,
-)
+from tcbench.core.record import GpuFacts, GpuSamples, GpuState, Input, MeasureSettings, Simulated, TrainSettings
 
 GPU = GpuFacts(
     name="NVIDIA H200", compute_capability=(9, 0), multiprocessors=132, memory_bytes=141 * 2**30, driver="570.86"
 )
 STATE = GpuSamples(state=GpuState(power_limit_w=700.0, sm_clock_set_mhz=1980), samples=())
-
-
-VIRTUAL = Simulated(card="Tesla V100", host="AMD EPYC", host_speed=1.0, attained="table 1a2b")
+LIMITED = GpuSamples(state=GpuState(power_limit_w=350.0), samples=())
 
 
 def differences(base, current):
@@ -44,6 +34,11 @@ def environment(**changes):
     return factories.make_record(environment=factories.make_environment(**changes))
 
 
+def virtual(**changes):
+    simulated = Simulated(card="Tesla V100", host="AMD EPYC", host_speed=1.0, attained="table 1a2b")
+    return environment(simulated=msgspec.structs.replace(simulated, **changes))
+
+
 def cell(**changes):
     return factories.make_record(cell=factories.make_cell(**changes))
 
@@ -55,26 +50,14 @@ def decoded(decoding):
 @pytest.mark.parametrize(
     ("facet", "base", "current"),
     [
-        ("simulated", environment(), environment(simulated=VIRTUAL)),
-        (
-            "simulated",
-            environment(simulated=VIRTUAL),
-            environment(simulated=msgspec.structs.replace(VIRTUAL, host_speed=0.5)),
-        ),
-        (
-            "simulated",
-            environment(simulated=VIRTUAL),
-            environment(simulated=msgspec.structs.replace(VIRTUAL, attained="table 3c4d")),
-        ),
+        ("simulated", environment(), virtual()),
+        ("simulated", virtual(), virtual(host_speed=0.5)),
+        ("simulated", virtual(), virtual(attained="table 3c4d")),
         ("gpu", on_gpu(), on_gpu(multiprocessors=114)),
         ("gpu", environment(), environment(device_name="AMD EPYC 2")),
         ("gpu", factories.make_record(), cell(device="cuda:0")),
         ("driver", on_gpu(), on_gpu(driver="580.12")),
-        (
-            "clocks",
-            on_gpu(),
-            msgspec.structs.replace(on_gpu(), gpu=GpuSamples(state=GpuState(power_limit_w=350.0), samples=())),
-        ),
+        ("clocks", on_gpu(), msgspec.structs.replace(on_gpu(), gpu=LIMITED)),
         ("host", environment(), environment(cpus=4)),
         ("os", environment(), environment(kernel="6.6.0")),
         ("python", environment(), environment(python="3.13.1")),
@@ -124,23 +107,17 @@ def test_one_of_several_like_gpus_is_as_good_as_another():
     assert differences([on_gpu()], [on_gpu(device="cuda:3")]) == ()
 
 
-def test_a_difference_names_both_values():
+def test_a_difference_names_both_values_and_a_package_that_only_one_side_has_none():
     (difference,) = differences([on_gpu()], [on_gpu(driver="580.12")])
     assert difference.says == "driver: 570.86 -> 580.12"
-
-
-def test_a_package_that_only_one_side_has_says_none():
     (difference,) = differences([environment()], [environment(packages={"chainer": "7.8.1"})])
     assert difference.says == "numpy: 2.2.0 -> none"
 
 
-def test_trials_that_disagree_are_a_mixture():
+def test_trials_that_disagree_are_a_mixture_also_of_two_commits_of_a_users_project():
     pair = [environment(python="3.11.2", commit="a1"), environment(python="3.12.1", commit="b2")]
     assert set(mixtures(pair)) == {"python: 3.11.2, 3.12.1", "commit: a1, b2"}
     assert mixtures(pair[:1]) == ()
-
-
-def test_trials_from_two_commits_of_a_users_project_are_a_mixture_and_trials_without_one_are_none():
     first, second, without = (environment(project_commit=commit) for commit in ("a1", "b2", None))
     assert mixtures([first, without, second]) == ("project's commit: a1, b2",)
     assert mixtures([first, without]) == ()

@@ -8,7 +8,7 @@ import pytest
 from factories import remeasured
 
 from tcbench.analysis import comparability
-from tcbench.analysis.compare import METRICS, _trial_notes, compare
+from tcbench.analysis.compare import METRICS, compare
 from tcbench.analysis.verdict import Rule
 from tcbench.core.record import GpuSample, GpuSamples, GpuState, HostLoad, Input, PhaseTimes, PlanChoice
 
@@ -16,6 +16,17 @@ from tcbench.core.record import GpuSample, GpuSamples, GpuState, HostLoad, Input
 def trials(*arguments, side="base", **changes):
     seed = {"base": 1, "current": 3}[side]
     return factories.make_trials(*arguments, seed=seed, run_id=side, **changes)
+
+
+BROKEN = ("oom", "failed", "timeout", "crashed", "skipped")
+
+
+def ended(config: str, *statuses: str, side: str = "base") -> list:
+    """Trials that end so; those that are ok take almost the same time."""
+    return [
+        factories.make_record(config, 4, trial=n, run_id=side, status=status, images_per_s=40 + n / 100, reason="why")
+        for n, status in enumerate(statuses)
+    ]
 
 
 def pair(current_rate=40.0, trials_a_side=8, **changes):
@@ -45,12 +56,9 @@ def test_exchanging_the_sides_makes_a_regression_an_improvement():
     assert forth.ratio.value == pytest.approx(1 / back.ratio.value)
 
 
-def test_the_threshold_is_the_users():
+def test_the_threshold_is_the_users_and_a_decision_that_is_made_already_stands():
     assert only(compare(*pair(36.0), rule=Rule(threshold=0.2))).verdict == "pass"
     assert only(compare(*pair(39.2, spread=0.001), rule=Rule(threshold=0.01))).verdict == "regression"
-
-
-def test_a_decision_that_is_made_already_stands():
     base, current = pair(36.0)
     assert only(compare(base, current, decisions={current[0].cell.key: "inconclusive"})).verdict == "inconclusive"
 
@@ -76,32 +84,23 @@ def test_one_trial_a_side_is_never_enough(n):
     assert comparison.means == ()
 
 
-def test_a_cell_that_is_gone_fails_and_a_new_one_does_not():
+@pytest.mark.parametrize(
+    ("more_of_base", "more_of_current", "verdict", "failing"),
+    [
+        (trials("fp16"), [], "missing", True),
+        (ended("fp16", "skipped"), [], "missing", False),  # never ran, and is not missed
+        ([], trials("fp16", side="current"), "new", False),
+        *((trials("fp16"), ended("fp16", status), "changed status", True) for status in BROKEN),
+        *((ended("fp16", status), trials("fp16", side="current"), "changed status", False) for status in BROKEN),
+    ],
+)
+def test_a_cell_that_is_gone_or_does_not_run_any_more_fails(more_of_base, more_of_current, verdict, failing):
     base, current = pair()
-    comparison = compare([*base, *trials("fp16", 4)], current)
-    assert [cell.verdict for cell in comparison.cells] == ["pass", "missing"]
-    assert comparison.failing
-    comparison = compare(base, [*current, *trials("fp16", 4, side="current")])
-    assert [cell.verdict for cell in comparison.cells] == ["pass", "new"]
-    assert not comparison.failing
-
-
-def test_a_cell_that_never_ran_is_not_missed():
-    base, current = pair()
-    assert not compare([*base, factories.make_record("fp16", status="skipped")], current).failing
-
-
-@pytest.mark.parametrize("status", ["oom", "failed", "timeout", "crashed", "skipped"])
-def test_a_cell_that_does_not_run_any_more_fails(status):
-    base, _ = pair()
-    gone = [factories.make_record("fp32", 4, status=status)]
-    comparison = compare(base, gone)
-    assert only(comparison).verdict == "changed status"
-    assert only(comparison).why.startswith(f"ok -> {status}: ")
-    assert comparison.failing
-    back = compare(gone, base)
-    assert only(back).verdict == "changed status"
-    assert not back.failing
+    comparison = compare([*base, *more_of_base], [*current, *more_of_current])
+    assert [cell.verdict for cell in comparison.cells] == ["pass", verdict]
+    assert comparison.failing is failing
+    if verdict == "changed status" and failing:
+        assert comparison.cells[1].why == f"ok -> {more_of_current[0].status}: why"
 
 
 def test_nothing_in_common_is_no_pair():
@@ -138,12 +137,20 @@ def test_what_differs_is_refused_unless_it_is_allowed():
     assert comparison.refused(["python", "os"]) == ()
 
 
-def test_trials_of_several_commits_are_a_note():
-    base = [
-        msgspec.structs.replace(r, environment=factories.make_environment(commit=f"c{r.trial}"))
-        for r in trials(trials=2)
-    ]
-    assert compare(base, trials(side="current")).notes == ("base mixes commit: c0, c1",)
+def test_trials_of_several_commits_and_versions_of_tcbench_that_differ_are_notes():
+    def at(**facts):
+        return [
+            msgspec.structs.replace(
+                r, environment=factories.make_environment(**{k: v[r.trial] for k, v in facts.items()})
+            )
+            for r in trials(trials=2)
+        ]
+
+    current = trials(side="current")
+    assert compare(at(commit=["c0", "c1"]), current).notes == ("base mixes commit: c0, c1",)
+    assert compare(at(tcbench=["0.0.1"] * 2), current).notes == (
+        "base was measured by tcbench 0.0.1, current by 0.1.0",
+    )
 
 
 def tuned(timed, left_out, budget_s, **changes):
@@ -164,10 +171,7 @@ def test_plans_that_were_tuned_otherwise_are_a_note_and_stay_comparable(current)
     )
     assert comparison.notes == ((says,) if current != (12, 30, 60.0) else ())
     assert comparison.refused(()) == ()
-
-
-def test_where_one_side_does_not_say_how_plans_were_tuned_nothing_is_noted():
-    assert compare(trials(trials=2), tuned(12, 30, 60.0, side="current")).notes == ()
+    assert compare(trials(trials=2), tuned(*current, side="current")).notes == ()  # base does not say how
 
 
 def stalled(record, factor):
@@ -177,20 +181,16 @@ def stalled(record, factor):
     return remeasured(record, step_times_s=tuple(times_s))
 
 
-def test_a_stall_in_every_trial_is_a_regression_that_the_median_step_hides():
+def test_a_stall_in_every_trial_is_a_regression_that_the_median_step_hides_and_one_accident_is_none():
     base, current = pair(trials_a_side=4)
+    accident = only(compare(base, [stalled(current[0], 8), *current[1:]]))
+    assert (accident.verdict, accident.failing) == ("inconclusive", False)
     cell = only(compare(base, [stalled(record, 3) for record in current]))
     assert cell.verdict == "regression"
     assert cell.ratio.value == pytest.approx(1 / 1.1, rel=0.01)
     assert cell.current.spikes == pytest.approx(1 / 20)
     assert cell.current.median_images_per_s == pytest.approx(cell.base.median_images_per_s, rel=0.01)
     assert cell.current.images_per_s == cell.current.figure
-
-
-def test_an_accident_of_one_trial_is_no_regression():
-    base, current = pair(trials_a_side=4)
-    cell = only(compare(base, [stalled(current[0], 8), *current[1:]]))
-    assert (cell.verdict, cell.failing) == ("inconclusive", False)
 
 
 def with_phases(record, waver=0.01, **times_s):
@@ -304,11 +304,13 @@ def test_doubtful_trials_are_named():
     noisy = factories.make_measurement(factories.make_step_times(0.1, 24, noise=0.5))
     current[2] = msgspec.structs.replace(current[2], measurement=msgspec.structs.replace(noisy, warmup_settled=False))
     current.append(factories.make_record("fp32", 4, status="failed", trial=3, run_id="current"))
-    notes = only(compare(base, current)).current.notes
-    assert notes[0] == "trial 2 throttled (hardware thermal slowdown)"
-    assert notes[1].startswith("trial 3 noisy (mean step ± ")
-    assert notes[2] == "trial 3 not settled when its warm-up ended"
-    assert notes[3] == "trial 4 failed: ValueError: the loss is nan"
+    load = HostLoad(elapsed_s=1.0, processors=2, own_s=0.75, waited_s=1.0, others_s=0.25, stolen_s=0.0)
+    current[0] = msgspec.structs.replace(current[0], host=load)
+    busy, throttled, noisy, *others = only(compare(base, current)).current.notes
+    assert busy == "trial 1 on a busy machine (25% of its processor time went to others)"
+    assert throttled == "trial 2 throttled (hardware thermal slowdown)"
+    assert noisy.startswith("trial 3 noisy (mean step ± ")
+    assert others == ["trial 3 not settled when its warm-up ended", "trial 4 failed: ValueError: the loss is nan"]
     idle = GpuSamples(
         state=GpuState(), samples=(GpuSample(time_s=2.0, throttle_mask=0x1),), timed_from_s=1, timed_to_s=3
     )
@@ -323,14 +325,6 @@ def test_the_mean_over_cells_is_geometric():
     assert mean.cells == 2
     assert mean.ratio.holds(1.0)
     assert mean.ratio.high < 1.03
-
-
-def ended(config: str, *statuses: str, side: str = "base") -> list:
-    """Trials that end so; those that are ok take almost the same time."""
-    return [
-        factories.make_record(config, 4, trial=n, run_id=side, status=status, images_per_s=40 + n / 100, reason="why")
-        for n, status in enumerate(statuses)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -387,14 +381,6 @@ def test_cells_of_one_config_and_batch_size_pair_by_their_ranks():
     assert [cell.verdict for cell in alone.cells] == ["missing", "new"]
 
 
-def test_a_trial_on_a_busy_machine_is_doubtful():
-    load = HostLoad(elapsed_s=1.0, processors=2, own_s=0.75, waited_s=1.0, others_s=0.25, stolen_s=0.0)
-    records = [factories.make_record(trial=trial, host=load if trial == 1 else None) for trial in range(3)]
-    notes = _trial_notes(records)
-    assert "trial 2 on a busy machine (25% of its processor time went to others)" in notes
-    assert not any("trial 1 on a busy" in note for note in notes)
-
-
 def test_trials_that_are_equal_to_the_last_digit_decide_nothing():
     base, current = pair(38.0)
     copies = [msgspec.structs.replace(current[0], trial=n) for n in range(5)]
@@ -402,9 +388,3 @@ def test_trials_that_are_equal_to_the_last_digit_decide_nothing():
     assert only(compared).verdict == "inconclusive"
     assert only(compared).why == "the trials of current are equal to the last digit, as no two processes are"
     assert compared.power is None
-
-
-def test_versions_of_tcbench_that_differ_are_said():
-    base, current = pair()
-    older = [msgspec.structs.replace(r, environment=factories.make_environment(tcbench="0.0.1")) for r in base]
-    assert compare(older, current).notes == ("base was measured by tcbench 0.0.1, current by 0.1.0",)

@@ -90,13 +90,10 @@ def test_a_config_of_one_rung_more_is_a_better_guess_than_the_last_one_seen():
     assert seen.step_s(third) == pytest.approx(4 / 40, rel=0.5)
 
 
-def test_time_spent_on_the_running_trial_is_taken_off_but_never_below_zero():
+def test_time_spent_on_the_running_trial_is_taken_off_but_never_below_zero_and_one_that_failed_is_over():
     waiting = estimate(cells(("fp32", 4), ("fp32", 8)))
     assert waiting.remaining_s(2.0) == pytest.approx(waiting.remaining_s() - 2.0)
     assert waiting.remaining_s(1e9) > 0
-
-
-def test_a_trial_that_failed_is_over_too():
     assert estimate(cells(("fp32", 4))).finished(factories.make_record("fp32", 4, status="crashed")).remaining_s() == 0
 
 

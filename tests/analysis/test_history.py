@@ -60,18 +60,13 @@ def test_one_trial_is_inconclusive_and_has_no_interval() -> None:
 
 def test_cells_are_judged_apart() -> None:
     records = over_commits([40, 40, 40]) + over_commits([80, 80, 60], "fp16") + over_commits([50, 50, 50], batch_size=8)
-    result = history(records)
-    assert [(c.cell.config, c.cell.batch_size, len(c.regressions)) for c in result.cells] == [
-        ("fp32", 4, 0),
-        ("fp16", 4, 1),
-        ("fp32", 8, 0),
-    ]
+    cells = [(c.cell.config, c.cell.batch_size, len(c.regressions)) for c in history(records).cells]
+    assert cells == [("fp32", 4, 0), ("fp16", 4, 1), ("fp32", 8, 0)]
 
 
 def test_a_cell_that_was_not_run_at_a_commit_is_compared_with_the_last_that_was() -> None:
-    records = over_commits([40, 40, 36]) + over_commits([80, 80, 80], "fp16")
-    without = [r for r in records if not (r.cell.config == "fp32" and r.environment.commit == commit(1))]  # type: ignore[union-attr]
-    cell = history(without).cells[0]
+    without = [r for r in over_commits([40, 40, 36]) if r.environment and r.environment.commit != commit(1)]
+    cell = history(without + over_commits([80, 80, 80], "fp16")).cells[0]
     assert [point.revision.name for point in cell.points] == [commit(0), commit(2)]
     assert cell.points[1].since is not None and cell.points[1].since.name == commit(0)
     assert cell.points[1].regressed
@@ -128,11 +123,8 @@ def test_machines_have_lines_of_their_own() -> None:
 
 def test_an_older_commit_that_is_measured_again_stays_in_its_place() -> None:
     first = over_commits([40, 36])
-    again = [
-        msgspec.structs.replace(r, run_id="again", started_at="2025-02-01T00:00:00.000+00:00", trial=8 + r.trial)
-        for r in first[:8]
-    ]
-    result = history(first + again)
+    later = {"run_id": "again", "started_at": "2025-02-01T00:00:00.000+00:00"}
+    result = history(first + [msgspec.structs.replace(r, trial=8 + r.trial, **later) for r in first[:8]])
     assert [revision.name for revision in result.revisions] == [commit(0), commit(1)]
     assert [point.side.trials for point in result.cells[0].points] == [16, 8]
 
@@ -171,11 +163,8 @@ def test_a_revision_is_a_projects_commit_or_tcbenchs_or_a_run_and_two_are_never_
 
 
 def test_a_trial_that_knows_nothing_belongs_to_its_runs_commit() -> None:
-    ok = over_commits([40, 40])
-    skipped = make_record(
-        "fp16", status="skipped", run_id="cpu-20250102-000000", started_at="2025-01-02T03:05:00.000+00:00"
-    )
-    result = history([*ok, skipped])
+    started = {"run_id": "cpu-20250102-000000", "started_at": "2025-01-02T03:05:00.000+00:00"}
+    result = history([*over_commits([40, 40]), make_record("fp16", status="skipped", **started)])
     assert [point.revision.name for point in result.cells[1].points] == [commit(1)]
     assert result.cells[1].points[0].images_per_s is None
 

@@ -41,9 +41,8 @@ FUSED = "nhwc+fused"
 @pytest.mark.parametrize(
     ("model", "config", "off"),
     [
-        *(("resnet50", config, 0.1) for config in ("fp32", "fp16", f"fp32+{FUSED}", f"fp16+{FUSED}")),
-        *(("alexnet", "fp32", 0.15), ("googlenet-aux", f"fp16+{FUSED}", 0.15), ("googlenet-aux", "fp32", 0.15)),
-        *(("resnet18", "fp32", 0.15), ("vgg16", f"fp16+{FUSED}", 0.15), ("alexnet", f"fp16+{FUSED}", 0.15)),
+        *(("resnet50", "fp32", 0.1), ("resnet50", f"fp16+{FUSED}", 0.1), ("resnet18", f"fp32+{FUSED}", 0.15)),
+        *(("alexnet", "fp32", 0.15), ("alexnet", f"fp16+{FUSED}", 0.15), ("googlenet-aux", "fp16", 0.15)),
     ],
 )
 def test_flops_and_bytes_are_those_of_the_program_itself(model: str, config: str, off: float) -> None:
@@ -72,14 +71,8 @@ def test_fusing_saves_traffic_and_sixteen_bits_half_of_it_and_a_replay_is_all_ph
 
 def test_layers_are_named_as_in_timelines() -> None:
     names = [part.name for part in layer_parts(make_cell("fp32+fused")) if part.phase == "forward"]
-    assert names[:6] == [
-        "stem/conv",
-        "stem/bn+relu",
-        "max pool",
-        "block1.shortcut/conv",
-        "block1.shortcut/bn",
-        "block1.a/conv",
-    ]
+    assert names[:4] == ["stem/conv", "stem/bn+relu", "max pool", "block1.shortcut/conv"]
+    assert names[4:6] == ["block1.shortcut/bn", "block1.a/conv"]
     assert names[-4:] == ["block16.c/conv", "block16.c/bn+add+relu", "average pool", "head/fc"]
     unfused = [part.name for part in layer_parts(make_cell("fp32")) if part.name.startswith("block1.c")]
     assert unfused[:4] == ["block1.c/conv", "block1.c/bn", "block1.c/add", "block1.c/relu"]

@@ -103,11 +103,9 @@ def test_where_trials_differ_by_more_than_the_threshold_a_matrix_that_did_not_ch
     rates = gate_truth.measure(Judgement(interims, machine=machine), 0.0, MATRICES)
     assert rates.matrices_with_regression == 0
     assert rates.passed > 0.1
-    # Each cell for itself would call one in some hundred a regression.
-    alone = Rule(change_level=1.0)
-    [interim] = interims
-    rule = dataclasses.replace(interim, rule=alone)
-    assert gate_truth.measure(Judgement((rule,), machine=gate_truth.NOISY), 0.0, MATRICES).matrices_with_regression > 0
+    if machine is gate_truth.NOISY:  # each cell for itself would call one in some hundred a regression
+        alone = tuple(dataclasses.replace(interim, rule=Rule(change_level=1.0)) for interim in interims)
+        assert gate_truth.measure(Judgement(alone, machine=machine), 0.0, MATRICES).matrices_with_regression > 0
 
 
 @pytest.mark.parametrize("name", ["5 trials", "5 even trials", "8 even trials"])

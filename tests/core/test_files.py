@@ -111,10 +111,7 @@ def test_a_place_that_takes_no_file_is_one_line(tmp_path, name, why):
     with pytest.raises(StoreError, match=rf"{re.escape(str(tmp_path / name))}: cannot be written \({why}\)$"):
         files.write(tmp_path / name, b"new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-
-
-def test_the_longest_name_there_is_can_be_written(tmp_path):
-    files.write(tmp_path / ("x" * 255), b"new")
+    files.write(tmp_path / ("x" * 255), b"new")  # the longest name there is
     assert (tmp_path / ("x" * 255)).read_bytes() == b"new"
 
 

@@ -140,12 +140,10 @@ def test_variables_of_git_run_nothing_and_lead_nowhere_else(repository, tmp_path
     command = f"touch {tmp_path}/ran/it"
     for name in ("GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_EDITOR", "GIT_SSH_COMMAND", "GIT_ASKPASS"):
         monkeypatch.setenv(name, command)
-    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
-    monkeypatch.setenv("GIT_CONFIG_KEY_0", "filter.evil.clean")
-    monkeypatch.setenv("GIT_CONFIG_VALUE_0", f"{command}; cat")
-    monkeypatch.setenv("GIT_TRACE", f"{tmp_path}/ran/trace")
-    monkeypatch.setenv("GIT_EXEC_PATH", str(tmp_path))
-    monkeypatch.setenv("GIT_DIR", str(tmp_path))
+    configured = {"COUNT": "1", "KEY_0": "filter.evil.clean", "VALUE_0": f"{command}; cat"}
+    others = {"TRACE": f"{tmp_path}/ran/trace", "EXEC_PATH": str(tmp_path), "DIR": str(tmp_path)}
+    for name, value in ({f"CONFIG_{name}": value for name, value in configured.items()} | others).items():
+        monkeypatch.setenv(f"GIT_{name}", value)
     here = Repository.around(repository)
     assert not here.commit().endswith("+")
     assert here.top == repository
@@ -165,14 +163,24 @@ def test_monitors_and_hooks_of_the_users_own_configuration_stay_off(repository, 
     assert ran(tmp_path) == []
 
 
-def test_filters_of_the_users_own_configuration_work(repository, tmp_path, monkeypatch):
-    (tmp_path / "config").write_text('[filter "mine"]\n\tclean = sed s/open/shut/\n\tsmudge = sed s/shut/open/\n')
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    (repository / "door.txt").write_text("open\n")
-    (repository / ".gitattributes").write_text("*.txt filter=mine\n")
-    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
-    for words in (("add", "--all"), ("commit", "--quiet", "--message", "a door")):
-        subprocess.run(["git", *identity, "-C", str(repository), *words], check=True)
+@pytest.fixture
+def configured(repository, tmp_path, monkeypatch):
+    """Commit files under a configuration of the user's, which stays."""
+
+    def commit_with(config: str, **files: str) -> None:
+        (tmp_path / "config").write_text(f"{config}[user]\n\tname = A\n\temail = a@example.org\n")
+        monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+        for name, content in files.items():
+            (repository / name.replace("__", ".")).write_text(content)
+        for words in (("add", "--all"), ("commit", "--quiet", "--message", "files")):
+            subprocess.run(["git", "-C", str(repository), *words], check=True)
+
+    return commit_with
+
+
+def test_filters_of_the_users_own_configuration_work(repository, tmp_path, configured):
+    config = '[filter "mine"]\n\tclean = sed s/open/shut/\n\tsmudge = sed s/shut/open/\n'
+    configured(config, door__txt="open\n", __gitattributes="*.txt filter=mine\n")
     assert git(repository, "show", "HEAD:door.txt") == "shut"
     assert (copied(repository, tmp_path / "there") / "door.txt").read_text() == "open\n"
     os.utime(repository / "door.txt", (1, 1))
@@ -180,17 +188,11 @@ def test_filters_of_the_users_own_configuration_work(repository, tmp_path, monke
 
 
 @pytest.mark.skipif(shutil.which("git-lfs") is None, reason="Git LFS is not on PATH")
-def test_git_lfs_brings_what_is_here_and_asks_no_address_that_a_repository_names(repository, tmp_path, monkeypatch):
+def test_git_lfs_brings_what_is_here_and_asks_no_address_that_a_repository_names(repository, tmp_path, configured):
     filters = '[filter "lfs"]\n\tprocess = git-lfs filter-process\n\trequired = true\n'
-    (tmp_path / "config").write_text(f"{filters}[user]\n\tname = A\n\temail = a@example.org\n")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     with socket.create_server(("127.0.0.1", 0)) as server:
-        (repository / ".lfsconfig").write_text(f"[lfs]\n\turl = http://127.0.0.1:{server.getsockname()[1]}/\n")
-        (repository / ".gitattributes").write_text("*.bin filter=lfs\n")
-        for name in ("here", "gone"):
-            (repository / f"{name}.bin").write_text(name)
-        for words in (("add", "--all"), ("commit", "--quiet", "--message", "data")):
-            subprocess.run(["git", "-C", str(repository), *words], check=True)
+        lfs = {"__lfsconfig": f"[lfs]\n\turl = http://127.0.0.1:{server.getsockname()[1]}/\n"}
+        configured(filters, **lfs, __gitattributes="*.bin filter=lfs\n", here__bin="here", gone__bin="gone")
         gone = hashlib.sha256(b"gone").hexdigest()
         (repository / f".git/lfs/objects/{gone[:2]}/{gone[2:4]}/{gone}").unlink()
         there = copied(repository, tmp_path / "there")
@@ -257,15 +259,11 @@ def test_text_and_modes_are_kept_as_the_repository_says(repository, tmp_path):
     assert b"\r\n" in (copied(repository, tmp_path / "there") / "my_step.py").read_bytes()
 
 
-def test_an_index_in_parts_is_read(repository):
+def test_an_index_in_parts_is_read_and_only_the_paths_that_were_named_count(repository):
     git(repository, "update-index", "--split-index")
     assert not changed(repository)
     (repository / "my_step.py").write_text("x")
     assert changed(repository)
-
-
-def test_only_the_paths_that_were_named_count(repository):
-    (repository / "my_step.py").write_text("x")
     assert changed(repository, "my_step.py")
     assert not changed(repository, "my_step.toml")
 
@@ -276,14 +274,12 @@ def test_a_folder_without_a_commit_or_a_tree_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "plain/empty").mkdir()
     git(tmp_path / "plain/empty", "init", "--quiet")
     git(tmp_path, "init", "--quiet", "--bare", "bare")
-    with pytest.raises(GitError, match="not a git repository"):
-        Repository.around(tmp_path / "plain")
-    with pytest.raises(GitError, match="work tree"):
-        Repository.around(tmp_path / "bare")
-    with pytest.raises(GitError, match="Needed a single revision"):
-        Repository.around(tmp_path / "plain/empty").commit()
-    with pytest.raises(GitError, match="cannot be started"):
-        Repository.around(tmp_path / "nowhere")
+    for name, said in (
+        *(("plain", "not a git repository"), ("bare", "work tree")),
+        *(("plain/empty", "Needed a single revision"), ("nowhere", "cannot be started")),
+    ):
+        with pytest.raises(GitError, match=said):
+            Repository.around(tmp_path / name).commit()
 
 
 def test_a_repository_that_keeps_git_waiting_is_an_error(repository, monkeypatch):
@@ -318,13 +314,10 @@ def nested(repository, tmp_path):
     return repository
 
 
-def test_submodules_are_checked_out_with_what_is_in_them(nested, tmp_path):
-    there = copied(nested, tmp_path / "there")
+def test_submodules_are_checked_out_also_where_they_are_gone_from_the_working_tree(nested, tmp_path):
+    there = copied(nested, tmp_path / "before")
     assert (there / "lib/my_step.py").exists()
     assert (there / "lib/deep/my_step.py").exists()
-
-
-def test_a_submodule_that_is_gone_from_the_working_tree_comes_from_what_git_kept(nested, tmp_path):
     git(nested, "rm", "--quiet", "lib")
     commit(nested)
     there = copied(nested, tmp_path / "there", "HEAD~1")

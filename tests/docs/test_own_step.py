@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -51,19 +52,7 @@ def run(folder: Path, step: str | None, *options: str) -> Done:
     if step is not None:
         (folder / "my_step.py").write_text(step, "utf-8")
     (folder / "my_step.toml").write_text(block("toml"), "utf-8")
-    words = [
-        "run",
-        "./my_step.toml",
-        "--device",
-        "cpu",
-        "--max-time",
-        "0.3",
-        "--trials",
-        "1",
-        "--threads",
-        "1",
-        "--quiet",
-    ]
+    words = shlex.split("run ./my_step.toml --device cpu --max-time 0.3 --trials 1 --threads 1 --quiet")
     return tcbench(folder, *words, *options, PYTHONPATH=str(PAGE.parents[1]))
 
 
@@ -110,13 +99,10 @@ def test_the_pages_step_is_about_thirty_lines_long():
     [
         ("open_session", "open_sesion", r"module 'my_step' has no 'open_session' \(it has: open_sesion\)"),
         ("return own.step(", "own.step(", "expected a session .*got NoneType"),
-        ("io, forward, update, loss", "loss", "its session has no phases"),
-        ("io, forward, update, loss", "io, forward, io, loss", "two phases are named 'io'"),
         ("import numpy", "import nunpy", "No module named 'nunpy'"),
         ('now["x"] @ w', 'now["y"] @ w', r"^KeyError: 'y' \(in phase 'forward'\)$"),
-        ("np.mean(", "np.nan * np.mean(", "the loss is nan"),
     ],
-    ids=["no such factory", "no session", "no phases", "a phase twice", "broken import", "raising phase", "no loss"],
+    ids=["no such factory", "no session", "broken import", "raising phase"],
 )
 def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, old, new, said):
     assert old in IN_NUMPY

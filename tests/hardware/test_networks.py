@@ -24,9 +24,6 @@ def test_bandwidth_and_latency_put_every_rank_on_a_node_of_its_own():
 def test_anything_else_is_refused_with_what_was_expected(text):
     with pytest.raises(SelectionError, match=r"--link .*expected a? ?bandwidth.*12\.5,10"):
         networks.load(text)
-
-
-def test_a_name_that_is_almost_right_is_suggested():
     with pytest.raises(SelectionError, match="did you mean 'dgx-h100'"):
         networks.load("dgxh100")
 

@@ -21,14 +21,7 @@ _SUFFIX = ".json"
 _NAMES = ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
 _POWER_LIMITS_W = {"V100": 300, "T4": 70, "A100": 400, "L40S": 350, "H100": 700, "H200": 700, "B200": 1000}
 """Of NVIDIA's data sheets for these cards, of the SXM form where there is one; from general knowledge."""
-_COUNTS = (
-    "deviceVer",
-    "multiProcessorCount",
-    "totalGlobalMem",
-    "memClockRateKHz",
-    "memoryBusWidth",
-    "smClockRateKHz",
-)
+_COUNTS = ("deviceVer", "multiProcessorCount", "totalGlobalMem", "memClockRateKHz", "memoryBusWidth", "smClockRateKHz")
 
 
 @dataclass(frozen=True)

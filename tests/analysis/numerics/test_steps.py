@@ -18,14 +18,8 @@ from tcbench.views.second_order.table import notes
 
 
 def made(losses, method="sgd", rate=0.1, seed=0, reason=None) -> MethodRun:
-    return MethodRun(
-        method=method,
-        learning_rate=rate,
-        seed=seed,
-        losses=tuple(losses),
-        train_time_s=None if reason else 2.0,
-        reason=reason,
-    )
+    facts = {"losses": tuple(losses), "train_time_s": None if reason else 2.0, "reason": reason}
+    return MethodRun(method=method, learning_rate=rate, seed=seed, **facts)
 
 
 def setting(steps=10, batch=1024):
