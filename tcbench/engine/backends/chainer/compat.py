@@ -28,14 +28,8 @@ def _pkg_resources() -> types.ModuleType:
     """The part of pkg_resources that chainer._environment_check asks for, answered by importlib.metadata."""
     module = types.ModuleType("pkg_resources")
 
-    class DistributionNotFound(Exception):
-        pass
-
-    class VersionConflict(Exception):
-        pass
-
-    class ResolutionError(Exception):
-        pass
+    errors = ("DistributionNotFound", "VersionConflict", "ResolutionError")
+    made = {name: type(name, (Exception,), {}) for name in errors}
 
     def require(requirement: str) -> None:
         """Chainer asks whether one of several CuPy or iDeep wheels is installed, by name and version range.
@@ -46,14 +40,9 @@ def _pkg_resources() -> types.ModuleType:
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            raise DistributionNotFound(name) from None
+            raise made["DistributionNotFound"](name) from None
 
-    vars(module).update(
-        require=require,
-        DistributionNotFound=DistributionNotFound,
-        VersionConflict=VersionConflict,
-        ResolutionError=ResolutionError,
-    )
+    vars(module).update(require=require, **made)
     return module
 
 
@@ -69,27 +58,23 @@ def _system_info() -> tuple[types.ModuleType, types.ModuleType]:
 @contextlib.contextmanager
 def _stand_ins() -> Iterator[None]:
     package, module = _system_info()
-    stand_ins = {
-        "pkg_resources": _pkg_resources(),
-        "numpy.distutils": package,
-        "numpy.distutils.system_info": module,
-    }
-    before = {name: sys.modules.get(name, _ABSENT) for name in stand_ins}
-    distutils_before = vars(np).get("distutils", _ABSENT)
-    sys.modules.update(stand_ins)
-    vars(np)["distutils"] = package
+    stand_ins: list[tuple[dict[str, Any], str, types.ModuleType]] = [
+        (sys.modules, "pkg_resources", _pkg_resources()),
+        (sys.modules, "numpy.distutils", package),
+        (sys.modules, "numpy.distutils.system_info", module),
+        (vars(np), "distutils", package),
+    ]
+    before = [place.get(name, _ABSENT) for place, name, _ in stand_ins]
+    for place, name, stand_in in stand_ins:
+        place[name] = stand_in
     try:
         yield
     finally:
-        for name, old in before.items():
+        for (place, name, _), old in zip(stand_ins, before, strict=True):
             if old is _ABSENT:
-                sys.modules.pop(name, None)
+                place.pop(name, None)
             else:
-                sys.modules[name] = old  # type: ignore[assignment]
-        if distutils_before is _ABSENT:
-            vars(np).pop("distutils", None)
-        else:
-            vars(np)["distutils"] = distutils_before
+                place[name] = old
 
 
 def _import_chainer() -> types.ModuleType:
