@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 from tcbench.core.errors import hint
@@ -204,6 +205,14 @@ class Rung:
 def storage_of(rungs: Iterable[Rung]) -> str:
     """The dtype in which a config of these rungs stores activations: float32 where none says otherwise."""
     return next((rung.shows["storage"] for rung in rungs if "storage" in rung.shows), "float32")
+
+
+def defined_in(*modules: ModuleType) -> Iterator[Rung]:
+    """One of every rung that the modules define, in that order."""
+    for module in modules:
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, Rung) and kind.__module__ == module.__name__:
+                yield kind()
 
 
 @dataclass(frozen=True)

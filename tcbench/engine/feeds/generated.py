@@ -24,6 +24,7 @@ from tcbench.core.errors import DataError
 from tcbench.engine.feeds import pictures
 from tcbench.engine.feeds.dataset import ImageFolder, Progress, scan
 from tcbench.engine.feeds.pictures import N_CLASSES
+from tcbench.hardware import machine
 
 SET_VERSION = "jpeg-v1"
 """Names the generated set. A change of `render` that changes pixels or sizes needs a new version: results measured
@@ -74,7 +75,7 @@ def generate(
     if n_files < 1:
         raise ValueError(f"n_files must be at least 1, not {n_files}")
     root = generated_root() if root is None else Path(root)
-    workers = _usable_cores() if workers is None else workers
+    workers = min(8, machine.usable_cpus()) if workers is None else workers
     try:
         _refuse_to_replace(root)
         root.parent.mkdir(parents=True, exist_ok=True)
@@ -117,11 +118,6 @@ def _cannot_write(root: Path, error: OSError) -> DataError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(f"the disk is full: the generated images need about 60 MB at {root}; free some, {where}")
     return DataError(f"cannot write the generated images at {root} ({error.strerror or error}): {where}")
-
-
-def _usable_cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, cores)
 
 
 def _refuse_to_replace(root: Path) -> None:

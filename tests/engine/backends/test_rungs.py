@@ -7,7 +7,6 @@ import sys
 
 from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
 from tcbench.engine.backends.chainer import rungs
-from tcbench.engine.rung import RungSet
 
 PLAIN = """
 from tcbench.engine.backends.chainer import rungs
@@ -18,9 +17,6 @@ class Sideways(Rung):
     name = "sideways"
     says = "reads images sideways"
     source = "tests"
-
-
-RUNG = Sideways()
 """
 
 WITH_A_KERNEL = (
@@ -49,7 +45,7 @@ def dropped_in(text: str, tmp_path, monkeypatch):
     monkeypatch.setattr(rungs, "__path__", [*rungs.__path__, str(tmp_path)])
     importlib.invalidate_caches()
     monkeypatch.delitem(sys.modules, f"{rungs.__name__}.sideways", raising=False)
-    return RungSet.of("chainer", rungs._all())
+    return rungs._all()
 
 
 def test_a_rung_that_is_dropped_in_is_found(tmp_path, monkeypatch):

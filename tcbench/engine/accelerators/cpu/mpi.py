@@ -42,13 +42,11 @@ class MpiReducer:
         self.engine = f"MPI_Allreduce, {MPI.Get_library_version().partition(',')[0].strip()}"
 
     def reduce(self, array: Array) -> None:
-        """See Reducer."""
         piece = PIECE_BYTES // array.itemsize
         for begin in range(0, array.size, piece):
             self._comm.Allreduce(self._mpi.IN_PLACE, *self._of(array[begin : begin + piece]))
 
     def begin(self, array: Array) -> Callable[[], None]:
-        """See Reducer."""
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, *self._of(array))
         self._begun.append(request)
 
@@ -59,12 +57,10 @@ class MpiReducer:
         return wait
 
     def advance(self) -> None:
-        """See Reducer."""
         for request in self._begun:
             request.Test()
 
     def close(self) -> None:
-        """See Reducer."""
         until = time.monotonic() + _CLOSE_S
         while not self._mpi.Request.Testall(self._begun) and time.monotonic() < until:
             time.sleep(1e-3)

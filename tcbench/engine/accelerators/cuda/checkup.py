@@ -85,8 +85,8 @@ def _gpu(gpu: Gpu, open_gpu: Callable[[int], NvmlGpu | None]) -> Iterator[Findin
         settings = _settings(state, now)
         if settings:
             yield Finding("ok", what, settings)
-        yield from _spoilers(what, _selector(gpu), state, now)
-        yield from _company(what, asked, now)
+        for said, remedy in (*_spoilers(gpu.pci_bus_id or str(gpu.index), state, now), *_company(asked, now)):
+            yield Finding("note", what, said, remedy)
     finally:
         asked.close()
 
@@ -105,61 +105,57 @@ def _settings(state: GpuState, now: GpuSample) -> str:
     return ", ".join(said)
 
 
-def _spoilers(what: str, selector: str, state: GpuState, now: GpuSample) -> Iterator[Finding]:
-    """Settings and a state under which a measurement is not what this GPU can do, or not what it did yesterday."""
-    yield from _clocks(what, selector, state, now)
+_Advice = Iterator[tuple[str, str]]
+"""What would spoil a measurement, and what mends it."""
+
+
+def _spoilers(selector: str, state: GpuState, now: GpuSample) -> _Advice:
+    """Settings and a state under which a measurement is not what this GPU can do, or not what it did yesterday.
+    `selector`: its name for nvidia-smi, whose numbers are not CUDA's."""
+    set_by = f"sudo nvidia-smi -i {selector}"
+    yield from _clocks(set_by, state, now)
     limit, default = state.power_limit_w, state.default_power_limit_w
     if limit is not None and default is not None and limit < default:
-        remedy = f"sudo nvidia-smi -i {selector} -pl {default:.0f}"
-        yield Finding("note", what, f"power is capped: {limit:.0f} W of {default:.0f} W", remedy)
+        yield f"power is capped: {limit:.0f} W of {default:.0f} W", f"{set_by} -pl {default:.0f}"
     if state.mig:
-        said = "MIG is on: this is a slice of the GPU, and its neighbours share its power and clocks"
-        yield Finding("note", what, said, f"sudo nvidia-smi -i {selector} -mig 0")
+        yield "MIG is on: this is a slice of the GPU, and its neighbours share its power and clocks", f"{set_by} -mig 0"
     if state.persistence is False:
-        said = "persistence mode is off: the driver unloads between trials, which then start slowly"
-        yield Finding("note", what, said, f"sudo nvidia-smi -i {selector} -pm 1")
+        yield "persistence mode is off: the driver unloads between trials, which then start slowly", f"{set_by} -pm 1"
     slowed = throttle_reasons((now.throttle_mask or 0) & ~(_IDLE | _SETTING))
     if slowed:
-        yield Finding("note", what, f"it is slowed down right now: {', '.join(slowed)}", "nvidia-smi -q -d PERFORMANCE")
+        yield f"it is slowed down right now: {', '.join(slowed)}", "nvidia-smi -q -d PERFORMANCE"
     if now.temperature_c is not None and now.temperature_c >= _HOT_C:
-        said = f"it is hot before any work: {now.temperature_c} °C"
-        yield Finding("note", what, said, "let it cool, and check its airflow")
+        yield f"it is hot before any work: {now.temperature_c} °C", "let it cool, and check its airflow"
 
 
-def _clocks(what: str, selector: str, state: GpuState, now: GpuSample) -> Iterator[Finding]:
+def _clocks(set_by: str, state: GpuState, now: GpuSample) -> _Advice:
     top, set_to = state.max_sm_clock_mhz, state.sm_clock_set_mhz
     if top is None:
         return
-    by_hand = bool((now.throttle_mask or 0) & _SETTING)
     # Some GPUs leave the factory with application clocks below the highest: a V100, which boosts past them.
     unset = state.default_sm_clock_mhz or top
     if set_to is not None and set_to < unset:
-        said = f"the SM clock is capped: application clocks are {set_to} of {unset} MHz"
-        yield Finding("note", what, said, f"sudo nvidia-smi -i {selector} -rac")
-    elif by_hand:
+        yield f"the SM clock is capped: application clocks are {set_to} of {unset} MHz", f"{set_by} -rac"
+    elif (now.throttle_mask or 0) & _SETTING:
         said = f"the SM clock is held by a setting (now {now.sm_clock_mhz} of {top} MHz): steady, but not its fastest"
-        yield Finding("note", what, said, f"sudo nvidia-smi -i {selector} -rgc   (to let go)")
+        yield said, f"{set_by} -rgc   (to let go)"
     else:
         said = f"clocks are not locked: they float up to {top} MHz with power and temperature"
-        remedy = f"sudo nvidia-smi -i {selector} -lgc MHZ   (for steady comparisons; one it holds under load)"
-        yield Finding("note", what, said, remedy)
+        yield said, f"{set_by} -lgc MHZ   (for steady comparisons; one it holds under load)"
 
 
-def _company(what: str, gpu: NvmlGpu, now: GpuSample) -> Iterator[Finding]:
+def _company(gpu: NvmlGpu, now: GpuSample) -> _Advice:
     """Other processes on the GPU."""
     others = [process for process in gpu.processes() if process.pid != os.getpid()]
     for process in others:
         holds = "" if process.memory_bytes is None else f" holds {process.memory_bytes / 2**30:.1f} GiB"
-        said = f"another process is on it: pid {process.pid}{_name(process.pid)}{holds}"
-        yield Finding("note", what, said, "end it before measuring")
+        yield f"another process is on it: pid {process.pid}{_name(process.pid)}{holds}", "end it before measuring"
     used = now.memory_used_bytes
     if not others and used is not None and used > _MUCH_MEMORY_BYTES:
         said = f"{used / 2**30:.1f} GiB of its memory are in use, by a process that cannot be seen from here"
-        yield Finding("note", what, said, "nvidia-smi   (on the host, outside the container)")
+        yield said, "nvidia-smi   (on the host, outside the container)"
     if now.utilization_percent is not None and now.utilization_percent > _BUSY_PERCENT:
-        yield Finding(
-            "note", what, f"it is at work right now: {now.utilization_percent}% busy", "wait until it is done"
-        )
+        yield f"it is at work right now: {now.utilization_percent}% busy", "wait until it is done"
 
 
 def _name(pid: int) -> str:
@@ -167,8 +163,3 @@ def _name(pid: int) -> str:
         return f" ({Path(f'/proc/{pid}/comm').read_text().strip()})"
     except OSError:
         return ""
-
-
-def _selector(gpu: Gpu) -> str:
-    """Its name for nvidia-smi, whose numbers are not CUDA's."""
-    return gpu.pci_bus_id or str(gpu.index)

@@ -49,7 +49,6 @@ class NcclReducer:
         self._reduce(array, self._stream)
 
     def begin(self, array: Array) -> Callable[[], None]:
-        """See Reducer."""
         self._after(self._stream, self._beside)()
         self._reduce(array, self._beside)
         return self._after(self._beside, self._stream)

@@ -30,14 +30,8 @@ def _pkg_resources() -> types.ModuleType:
     """The part of pkg_resources that chainer._environment_check asks for, answered by importlib.metadata."""
     module = types.ModuleType("pkg_resources")
 
-    class DistributionNotFound(Exception):
-        pass
-
-    class VersionConflict(Exception):
-        pass
-
-    class ResolutionError(Exception):
-        pass
+    errors = ("DistributionNotFound", "VersionConflict", "ResolutionError")
+    made = {name: type(name, (Exception,), {}) for name in errors}
 
     def require(requirement: str) -> None:
         """Chainer asks whether one of several CuPy or iDeep wheels is installed, by name and version range.
@@ -48,14 +42,9 @@ def _pkg_resources() -> types.ModuleType:
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            raise DistributionNotFound(name) from None
+            raise made["DistributionNotFound"](name) from None
 
-    vars(module).update(
-        require=require,
-        DistributionNotFound=DistributionNotFound,
-        VersionConflict=VersionConflict,
-        ResolutionError=ResolutionError,
-    )
+    vars(module).update(require=require, **made)
     return module
 
 
@@ -71,30 +60,25 @@ def _system_info() -> tuple[types.ModuleType, types.ModuleType]:
 @contextlib.contextmanager
 def _stand_ins() -> Iterator[None]:
     package, module = _system_info()
-    # CuPy's own import takes parts of SciPy.
-    without_scipy = "scipy" not in sys.modules and importlib.util.find_spec("cupy") is None
-    stand_ins = {
-        **({"scipy": None} if without_scipy else {}),
-        "pkg_resources": _pkg_resources(),
-        "numpy.distutils": package,
-        "numpy.distutils.system_info": module,
-    }
-    before = {name: sys.modules.get(name, _ABSENT) for name in stand_ins}
-    distutils_before = vars(np).get("distutils", _ABSENT)
-    sys.modules.update(stand_ins)  # type: ignore[arg-type]
-    vars(np)["distutils"] = package
+    stand_ins: list[tuple[dict[str, Any], str, types.ModuleType | None]] = [
+        (sys.modules, "pkg_resources", _pkg_resources()),
+        (sys.modules, "numpy.distutils", package),
+        (sys.modules, "numpy.distutils.system_info", module),
+        (vars(np), "distutils", package),
+    ]
+    if "scipy" not in sys.modules and importlib.util.find_spec("cupy") is None:  # of which CuPy's own import takes parts
+        stand_ins.append((sys.modules, "scipy", None))
+    before = [place.get(name, _ABSENT) for place, name, _ in stand_ins]
+    for place, name, stand_in in stand_ins:
+        place[name] = stand_in
     try:
         yield
     finally:
-        for name, old in before.items():
+        for (place, name, _), old in zip(stand_ins, before, strict=True):
             if old is _ABSENT:
-                sys.modules.pop(name, None)
+                place.pop(name, None)
             else:
-                sys.modules[name] = old  # type: ignore[assignment]
-        if distutils_before is _ABSENT:
-            vars(np).pop("distutils", None)
-        else:
-            vars(np)["distutils"] = distutils_before
+                place[name] = old
 
 
 def _import_chainer() -> types.ModuleType:

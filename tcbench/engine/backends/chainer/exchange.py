@@ -38,7 +38,6 @@ class PerParameter:
         self.reduced_bytes = sum(p.size * work.ITEM_BYTES[work.wide(dtype_of(p.array))] for p in model.params())
 
     def allreduce(self) -> bool:
-        """See Exchange."""
         self._average(self._model)
         if isinstance(self._model, _Widened):
             self._model.narrow()
@@ -64,7 +63,6 @@ class _Packed:
             self._exit.enter_context(on_gradient(listener))
 
     def close(self) -> None:
-        """See Exchange."""
         self._exit.close()
 
 
@@ -81,7 +79,6 @@ class Flat(_Packed):
         super().__init__(replica, [self._bucket])
 
     def allreduce(self) -> bool:
-        """See Exchange."""
         self._bucket.pack()
         self._reducer.reduce(self._bucket.buffer)
         return True
@@ -102,7 +99,6 @@ class DoubleBuffered(_Packed):
         super().__init__(replica, [self._next], lambda *_: self._reducer.advance())
 
     def allreduce(self) -> bool:
-        """See Exchange."""
         before, ready = self._wait, self._under_way
         if before is not None:
             before()
@@ -152,7 +148,6 @@ class Overlapped(_Packed):
         self._waits.append(self._reducer.begin(bucket.buffer))
 
     def allreduce(self) -> bool:
-        """See Exchange."""
         while len(self._waits) < len(self._buckets):
             self._begin()
         for wait in self._waits:

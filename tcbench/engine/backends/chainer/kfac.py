@@ -83,12 +83,10 @@ class Kfac:
 
     @property
     def phases(self) -> tuple[Callable[[], None], ...]:
-        """See Preconditioner."""
         return self.factors, self.inverse, self.precondition
 
     @property
     def period(self) -> int:
-        """See Preconditioner."""
         return self._settings.interval
 
     @property
@@ -218,7 +216,6 @@ class Kfac:
             )
 
     def close(self) -> None:
-        """See Preconditioner."""
         self._exit.close()
 
 

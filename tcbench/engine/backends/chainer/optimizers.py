@@ -104,7 +104,6 @@ class PerParameterSGD(_ScaledSGD):
             launch(to_half(size, half), weights, parameter.array)
 
     def gradients(self) -> tuple[Array, ...]:
-        """See Optimizer."""
         return tuple(parameter.grad for parameter in self._parameters)
 
     def _set_rate(self, factor: Any) -> None:
@@ -184,7 +183,6 @@ class BatchedSGD(_ScaledSGD):
         self._gradients = gradients
 
     def gradients(self) -> tuple[Array, ...]:
-        """See Optimizer."""
         return self._gradients or tuple(parameter.grad for parameter in self._parameters)
 
     def update(self) -> None:

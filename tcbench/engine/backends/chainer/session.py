@@ -126,7 +126,6 @@ class ChainerSession(BaseSession):
         return None if self.step.loss_value is None else self.site.value(self.step.loss_value)
 
     def facts(self) -> Facts:
-        """See `BaseSession`."""
         return dataclasses.replace(super().facts(), plans=self.site.plans(), busy_s=self.site.busy_s())
 
     def detail(self, layers: Layers) -> contextlib.AbstractContextManager[None]:

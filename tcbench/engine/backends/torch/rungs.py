@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from tcbench.engine.rung import (
     Rung,
     RungSet,
     Tolerance,
+    defined_in,
 )
 from tcbench.hardware import tensor_cores
 
@@ -266,5 +268,4 @@ class Tf32(Rung):
             yield
 
 
-_ALL = [kind for kind in tuple(globals().values()) if isinstance(kind, type) and kind.__module__ == __name__]
-RUNGS = RungSet.of("torch", (kind() for kind in _ALL if issubclass(kind, Rung)))
+RUNGS = RungSet.of("torch", defined_in(sys.modules[__name__]))

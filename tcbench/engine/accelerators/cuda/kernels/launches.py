@@ -166,11 +166,17 @@ def _apply(work: w.BatchNormApply) -> KernelLaunch:
 def _im2col(work: w.Im2col | w.Col2im) -> KernelLaunch:
     conv = work.conv
     rows, columns, across = (conv.p, conv.q, conv.s) if isinstance(work, w.Im2col) else (conv.h, conv.w, 1)
-    if conv.layout == "NHWC":
-        blocks, values = conv.n * rows, columns * across * _vectors(conv.c, conv.dtype)
+    return _over_maps(work, "im2col.cu", conv, rows, columns, across)
+
+
+def _over_maps(work: w.Work, source: str, maps: Any, rows: int, columns: int, across: int = 1) -> KernelLaunch:
+    """A block for each row of pixels in NHWC, which may read `across` others each, and for each plane in NCHW. `maps`
+    has their n, c, layout and dtype."""
+    if maps.layout == "NHWC":
+        blocks, values = maps.n * rows, columns * across * _vectors(maps.c, maps.dtype)
     else:
-        blocks, values = conv.n * conv.c, rows * columns
-    return _linear("im2col.cu", work.name, (_type(conv.dtype), _layout(conv.layout)), blocks, _threads(values))
+        blocks, values = maps.n * maps.c, rows * columns
+    return _linear(source, work.name, (_type(maps.dtype), _layout(maps.layout)), blocks, _threads(values))
 
 
 # -- pooling -------------------------------------------------------------------------------------------------------
@@ -181,22 +187,14 @@ def _max_pool(work: w.MaxPoolForward | w.MaxPoolBackward) -> KernelLaunch:
     pool = work.pool
     if pool.ksize > 16 or not 0 <= pool.pad < pool.ksize:
         raise ValueError(f"{work.name}: ksize {pool.ksize} and pad {pool.pad}; expected 0 <= pad < ksize <= 16")
-    height, width = (pool.p, pool.q) if isinstance(work, w.MaxPoolForward) else (pool.h, pool.w)
-    if pool.layout == "NHWC":
-        blocks, values = pool.n * height, width * _vectors(pool.c, pool.dtype)
-    else:
-        blocks, values = pool.n * pool.c, height * width
-    return _linear("pooling.cu", work.name, (_type(pool.dtype), _layout(pool.layout)), blocks, _threads(values))
+    rows, columns = (pool.p, pool.q) if isinstance(work, w.MaxPoolForward) else (pool.h, pool.w)
+    return _over_maps(work, "pooling.cu", pool, rows, columns)
 
 
 @launches(w.TiledAverageForward, w.TiledAverageBackward)
 def _tiled_average(work: w.TiledAverageForward | w.TiledAverageBackward) -> KernelLaunch:
     side = work.out if isinstance(work, w.TiledAverageForward) else work.side
-    if work.layout == "NHWC":
-        blocks, values = work.n * side, side * _vectors(work.c, work.dtype)
-    else:
-        blocks, values = work.n * work.c, side * side
-    return _linear("tiled_average.cu", work.name, (_type(work.dtype), _layout(work.layout)), blocks, _threads(values))
+    return _over_maps(work, "tiled_average.cu", work, side, side)
 
 
 @launches(w.GlobalAverageForward, w.GlobalAverageBackward)

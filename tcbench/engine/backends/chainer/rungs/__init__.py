@@ -1,15 +1,16 @@
-"""Chainer's rungs: every module here is one rung, named RUNG in it. They import frameworks inside their stages only."""
+"""Chainer's rungs: every module here is one rung. They import frameworks inside their stages only."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
-from tcbench.engine.rung import Rung, RungSet
+from tcbench.engine.rung import RungSet, defined_in
 
 
-def _all() -> list[Rung]:
-    return [importlib.import_module(f"{__name__}.{module.name}").RUNG for module in pkgutil.iter_modules(__path__)]
+def _all() -> RungSet:
+    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    return RungSet.of("chainer", defined_in(*modules))
 
 
-RUNGS = RungSet.of("chainer", _all())
+RUNGS = _all()

@@ -20,6 +20,3 @@ class Batched(Rung):
         from tcbench.engine.backends.chainer.optimizers import BatchedSGD
 
         return replace(optimizer, build=BatchedSGD)
-
-
-RUNG = Batched()

@@ -25,6 +25,3 @@ class Bf16(Rung):
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
         return replace(optimizer, master_weights=True)
-
-
-RUNG = Bf16()

@@ -48,5 +48,3 @@ class ConvStats(Rung):
 
 MIN_CHANNELS = 8
 """Fewer input channels than one 16-byte load."""
-
-RUNG = ConvStats()

@@ -20,6 +20,3 @@ class Dali(Rung):
         from tcbench.engine.feeds.modelled import MixedFeed
 
         return recipe.of(make_dali_feed, MixedFeed)
-
-
-RUNG = Dali()

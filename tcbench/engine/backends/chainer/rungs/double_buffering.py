@@ -25,6 +25,3 @@ class DoubleBuffering(Rung):
         from tcbench.engine.backends.chainer.exchange import DoubleBuffered
 
         return replace(exchange, build=DoubleBuffered)
-
-
-RUNG = DoubleBuffering()

@@ -24,6 +24,3 @@ class DynamicScale(Rung):
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
         return replace(optimizer, dynamic_scale=True)
-
-
-RUNG = DynamicScale()

@@ -20,6 +20,3 @@ class FlatAllreduce(Rung):
         from tcbench.engine.backends.chainer.exchange import Flat
 
         return replace(exchange, build=Flat)
-
-
-RUNG = FlatAllreduce()

@@ -23,6 +23,3 @@ class Fp16(Rung):
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
         return replace(optimizer, loss_scale=settings.train.loss_scale, master_weights=True)
-
-
-RUNG = Fp16()

@@ -18,6 +18,3 @@ class Fp16Allreduce(Rung):
 
     def exchange(self, exchange: Any, settings: Any) -> Any:
         return replace(exchange, half=True)
-
-
-RUNG = Fp16Allreduce()

@@ -18,6 +18,3 @@ class Fp32(Rung):
 
     def parts(self, parts: Any, settings: Any) -> Any:
         return replace(parts, spec=replace(parts.spec, dtype="float32"))
-
-
-RUNG = Fp32()

@@ -29,6 +29,3 @@ class Fused(Rung):
                 return ops.batch_norm(h, self.gamma, self.beta, self.running, **settings)
 
         return replace(parts, unit=FusedUnit)
-
-
-RUNG = Fused()

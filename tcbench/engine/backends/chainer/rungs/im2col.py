@@ -25,6 +25,3 @@ class Im2col(Rung):
                 return ops.convolution_2d_im2col(x, self.w, **self.geometry)
 
         return replace(parts, unit=Im2colUnit)
-
-
-RUNG = Im2col()

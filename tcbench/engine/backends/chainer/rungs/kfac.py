@@ -30,6 +30,3 @@ class Kfac(Rung):
         from tcbench.engine.backends.chainer.kfac import Kfac
 
         return replace(optimizer, precondition=functools.partial(Kfac, settings.train.kfac or KfacSettings()))
-
-
-RUNG = Kfac()

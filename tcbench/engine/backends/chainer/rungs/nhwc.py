@@ -17,6 +17,3 @@ class Nhwc(Rung):
 
     def parts(self, parts: Any, settings: Any) -> Any:
         return replace(parts, spec=replace(parts.spec, layout="NHWC"))
-
-
-RUNG = Nhwc()

@@ -19,6 +19,3 @@ class OpenCv(Rung):
         from tcbench.engine.feeds.opencv import make_opencv_feed
 
         return recipe.of(make_opencv_feed)
-
-
-RUNG = OpenCv()

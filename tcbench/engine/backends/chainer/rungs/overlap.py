@@ -24,6 +24,3 @@ class Overlap(Rung):
         from tcbench.engine.backends.chainer.exchange import Overlapped
 
         return replace(exchange, build=Overlapped)
-
-
-RUNG = Overlap()

@@ -34,6 +34,3 @@ class StaticGraph(Rung):
         from tcbench.engine.backends.chainer.static import static_body
 
         return replace(parts, body=static_body)
-
-
-RUNG = StaticGraph()

@@ -20,6 +20,3 @@ class Tf32(Rung):
 
     def parts(self, parts: Any, settings: Any) -> Any:
         return replace(parts, spec=replace(parts.spec, dtype="float32", math="tf32"))
-
-
-RUNG = Tf32()
