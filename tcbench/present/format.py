@@ -136,9 +136,9 @@ def counted(n: int, noun: str, several: str = "") -> str:
     return f"{n} {plural(n, noun, several)}"
 
 
-def listed(items: Sequence[str], last: str = "and") -> str:
+def listed(items: Sequence[str]) -> str:
     """ "a, b and c"."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
 
 
 _MOST_DOUBTS = 3

@@ -47,10 +47,10 @@ class Provenance:
     names: dict[Setting, str]
 
 
-def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, list[CellSummary]]:
+def by_setting(summaries: Sequence[CellSummary]) -> dict[Setting, list[CellSummary]]:
     """Summaries by setting. Raises SelectionError when there are none."""
     if not summaries:
-        raise SelectionError(f"no {what} to plot; `tcbench run` makes some")
+        raise SelectionError("no results to plot; `tcbench run` makes some")
     return grouped((summary.setting, summary) for summary in summaries)
 
 

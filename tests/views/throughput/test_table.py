@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import factories
 import pytest
-from rich.console import Console
+from consoles import printed
 
 from tcbench.analysis.scaling import curves as scaled
 from tcbench.analysis.summary import speedups, summarise
@@ -18,9 +17,7 @@ from tcbench.views.throughput import table as console
 
 def shown(records) -> str:
     summaries = summarise(records)
-    out = Console(file=io.StringIO(), width=132)
-    out.print(console.results_table(summaries, speedups(summaries)))
-    return out.file.getvalue()
+    return printed(console.results_table(summaries, speedups(summaries)))
 
 
 def test_every_cell_has_a_row_under_its_batch_size():
@@ -61,11 +58,9 @@ def test_trials_that_did_not_succeed_are_named_though_another_did():
 
 def test_a_table_on_a_usual_terminal_names_its_cells():
     summaries = summarise([factories.make_record(config) for config in factories.LADDERS])
-    out = Console(file=io.StringIO(), width=80)
-    out.print(console.results_table(summaries, speedups(summaries)))
-    assert "fp32" in out.file.getvalue()
-    assert "+ dali" in out.file.getvalue()
-    assert out.file.getvalue().count(" MiB") == len(summaries)
+    text = printed(console.results_table(summaries, speedups(summaries)), width=80)
+    assert "fp32" in text and "+ dali" in text
+    assert text.count(" MiB") == len(summaries)
 
 
 def test_the_footnotes_say_what_applies():
