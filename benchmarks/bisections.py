@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tcbench.analysis.bisection import Costs, Round, Search
+from tcbench.analysis.bisection import CommitSearch, Round, RoundCosts
 from tcbench.analysis.verdict import interims
 from tcbench.analysis.welch import Group, Paired
 
@@ -182,7 +182,7 @@ def played(
         truth = off[commit] - off[0] + (loss if commit >= first else 0)
         return Round(commit, draw.gauss(truth, scatter))
 
-    search = Search(COMMITS, built=frozenset({COMMITS}))
+    search = CommitSearch(COMMITS, built=frozenset({COMMITS}))
     for interim in interims():
         while len(search.rounds) < interim.trials:
             search = search.after(round_of(COMMITS))
@@ -191,7 +191,7 @@ def played(
     else:
         return None
     ends = len(search.rounds)
-    while (commit := search.next(Costs(1.0, build))) is not None:
+    while (commit := search.next(RoundCosts(1.0, build))) is not None:
         search = search.with_built(commit).after(round_of(commit))
     return search.likeliest == (first,), len(search.rounds) - ends, len(search.built) - 1
 

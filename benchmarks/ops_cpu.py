@@ -80,12 +80,12 @@ def norm_runs(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, resi
         more = [array(rng, shape, layout, dtype)] if residual else []
         return [array(rng, shape, layout, dtype), *scalars, *more]
 
-    fused: Callable[..., Any] = ops.batch_norm_add_relu if residual else ops.batch_norm_relu
+    def fused(x: Any, gamma: Any, beta: Any, *more: Any, layout: Any) -> Any:
+        return ops.batch_norm(x, gamma, beta, running, layout=layout, relu=True, residual=more[0] if more else None)
+
     runs = {"stock": both_ways(stock, inputs("NCHW", "float32"))}
     for layout in LAYOUTS:
-        runs[layout] = both_ways(
-            lambda *args, layout=layout: fused(*args, running, layout=layout), inputs(layout, dtype)
-        )
+        runs[layout] = both_ways(lambda *args, layout=layout: fused(*args, layout=layout), inputs(layout, dtype))
     return runs
 
 

@@ -13,7 +13,7 @@ import multiprocessing
 import time
 
 from tcbench.engine.accelerators.cuda.cudnn import graphs
-from tcbench.engine.accelerators.cuda.cudnn.plans import Search
+from tcbench.engine.accelerators.cuda.cudnn.plans import Search, compiled_timed
 from tcbench.engine.accelerators.device import Device
 from tcbench.hardware import gpus
 from tcbench.run import demand, plan, scenario
@@ -33,7 +33,7 @@ def tuned(asked: tuple[str, str, int, float]) -> str:
     began, began_cpu, offered, timed = time.perf_counter(), time.process_time(), 0, 0
     for work in works:
         search = Search(work, graphs.absent_target(gpu), gpu.sm, planned.cell.cudnn.workspace_bytes)
-        shortlist = search.shortlist({}, lambda: time.perf_counter() - began < budget_s)
+        shortlist = search.shortlist({}, lambda: time.perf_counter() - began < budget_s, compiled_timed(budget_s))
         timed += len(shortlist.candidates)
         offered += len(shortlist.candidates) + shortlist.left_out
     wall_s, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -135,7 +135,7 @@ def make_measurement(step_times_s: Sequence[float] | None = None, **changes: Any
         step_times_s=times_s,
         block_steps=6,
         stopped_by="target",
-        phases=tuple(PhaseTimes(name=name, host_s=(share * mean_s,) * 5) for name, share in shares.items()),
+        phases=make_phases({name: share * mean_s for name, share in shares.items()}),
         warmup_loss=6.9,
         last_loss=6.8,
         peak_memory_bytes=600 * 2**20,
@@ -184,26 +184,39 @@ def make_measurement_of_ranks(
         }
         waits_s = 0.9 * (1 - allreduce) * mean_s * (slowest - (slow or {}).get(rank, 1.0))
         own_s["allreduce"] = allreduce * mean_s + waits_s
-        phases = tuple(
-            PhaseTimes(name=name, host_s=(own_s[name],) * 5)
-            for name in ("io", "forward", "backward", "allreduce", "update")
-        )
-        times_s = tuple(step_times_s)
-        parts.append(
-            RankPart(
-                rank=rank,
-                host="host",
-                cores=(rank,),
-                device="cpu",
-                step_times_s=times_s,
-                phases=phases,
-                peak_memory_bytes=500 * 2**20,
-            )
-        )
+        phases = {name: (own_s[name],) * 5 for name in ("io", "forward", "backward", "allreduce", "update")}
+        parts.append(make_rank_part(phases, rank, cores=(rank,), step_times_s=tuple(step_times_s)))
     measured = make_measurement(
         step_times_s, phases=parts[0].phases, ranks=tuple(parts), reduced_bytes=reduced_bytes, prefetch_depth=0
     )
     return msgspec.structs.replace(measured, **changes)
+
+
+def make_rank_part(host_s: Mapping[str, Sequence[float]], rank: int = 0, **changes: Any) -> RankPart:
+    """One rank's part in a trial; `host_s`: the times of each phase."""
+    part = RankPart(
+        rank=rank,
+        host="host",
+        cores=(),
+        device="cpu",
+        step_times_s=(0.1, 0.1),
+        phases=make_phases(host_s),
+        peak_memory_bytes=500 * 2**20,
+    )
+    return msgspec.structs.replace(part, **changes)
+
+
+def make_phases(host_s: Mapping[str, float | Sequence[float]], steps: int = 5) -> tuple[PhaseTimes, ...]:
+    """Phases with these times on the host, one for each step; a single time is that of so many steps."""
+    return tuple(
+        PhaseTimes(name=name, host_s=(times_s,) * steps if isinstance(times_s, float) else tuple(times_s))
+        for name, times_s in host_s.items()
+    )
+
+
+def remeasured(record: Record, **changes: Any) -> Record:
+    """The record with other fields of its measurement."""
+    return msgspec.structs.replace(record, measurement=msgspec.structs.replace(record.measurement, **changes))
 
 
 def make_record(

@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from tcbench.engine.backends.torch import sites
     from tcbench.hardware.memory import peak_resident_bytes
 
-    class Gpu(sites.Host):
+    class Gpu(sites.Site):
         def __init__(self, index: int) -> None:
             super().__init__()
             self.clock: Any = EventClock(None, _Event, lambda before, after: 1e3 * (after.at_s - before.at_s))

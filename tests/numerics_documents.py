@@ -17,12 +17,12 @@ from tcbench.core.numerics import (
     Gradients,
     LayerGradients,
     Run,
-    Setting,
     StepGradients,
+    TrainingSetting,
 )
 from tcbench.engine.numerics.gradients import count
 
-SETTING = Setting(
+SETTING = TrainingSetting(
     scenario="cpu",
     model="small-resnet",
     variant="v1",

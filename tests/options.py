@@ -70,9 +70,10 @@ class Option:
             yield from map(str, [self.low - 1, *([] if self.high is None else [self.high + 1])])
         if self.kind is bool or (self.check is None and not self.choices and self.kind not in (int, float)):
             return
-        yield from (word for word in ODD if not self._takes(word))
+        yield from (word for word in ODD if not self.takes(word))
 
-    def _takes(self, word: str) -> bool:
+    def takes(self, word: str) -> bool:
+        """Whether the word is within its range, whatever is there."""
         if self.choices:
             return word in self.choices
         try:
@@ -104,7 +105,7 @@ def commands() -> dict[tuple[str, ...], tuple[Any, Callable[..., Any]]]:
 
 
 def options() -> list[Option]:
-    """All of them, those that `submit` takes of `run` under both."""
+    """All of them."""
     made, there = commands(), []
     declared = {words: _declared(function) for words, (_, function) in made.items()}
     parent = get_command(app).make_context("tcbench", ["list"], resilient_parsing=True)
@@ -113,7 +114,7 @@ def options() -> list[Option]:
         for parameter in command.get_params(context):
             if parameter.param_type_name != "option" or parameter.name == "help":
                 continue
-            kind, info = (declared["run",] | declared[words])[parameter.name]
+            kind, info = declared[words][parameter.name]
             several = get_origin(kind) is list
             there.append(
                 Option(

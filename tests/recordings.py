@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tcbench.core.recording import Activity, Call, HostSpan, Recording, Title
+from tcbench.core.recording import Activity, ApiCall, HostSpan, Recording, Title
 
 TITLE = Title(label="fp16, batch size 64", device="cuda:0", device_name="Tesla V100", batch_size=64)
 MAIN, OTHER = 100, 200
@@ -29,11 +29,11 @@ def recording(**changes) -> Recording:
         "phases": ("forward", "backward"),
         "spans": host(),
         "calls": (
-            Call("cudaLaunchKernel", MAIN, 1, 100, 110),
-            Call("cudaLaunchKernel", OTHER, 2, 500, 510),
-            Call("cudaLaunchKernel", OTHER, 3, 520, 530),
-            Call("cudaMemcpyAsync", MAIN, 4, 1100, 1110),
-            Call("cudaLaunchKernel", MAIN, 5, 950, 955),
+            ApiCall("cudaLaunchKernel", MAIN, 1, 100, 110),
+            ApiCall("cudaLaunchKernel", OTHER, 2, 500, 510),
+            ApiCall("cudaLaunchKernel", OTHER, 3, 520, 530),
+            ApiCall("cudaMemcpyAsync", MAIN, 4, 1100, 1110),
+            ApiCall("cudaLaunchKernel", MAIN, 5, 950, 955),
         ),
         "activities": (
             Activity("kernel", "conv", STEP, 1, 700, 800),

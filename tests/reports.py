@@ -11,11 +11,11 @@ import factories
 import msgspec
 import timelines
 
-from tcbench.analysis.claims import Asked, scorecards
+from tcbench.analysis.claims import AskedClaims, scorecards
 from tcbench.analysis.compare import compare
 from tcbench.analysis.explanation import explain
 from tcbench.core import record
-from tcbench.core.claim import Claim, Side
+from tcbench.core.claim import Claim, ClaimSide
 from tcbench.core.record import Cell, Record
 from tcbench.core.text import plain
 from tcbench.views.report.build import Compared, Results
@@ -28,10 +28,10 @@ HOSTILE = (ALERT, '"><img src=x onerror=alert(2)>', "a'b\"c</script></style><!--
 """Names that would be markup, script or a template's if nobody looked."""
 
 CLAIMS = (
-    Claim("fp16 is slower than fp32", "slower", Side("fp16"), (4, 8), slide=12, right=Side("fp32")),
-    Claim("+ DALI is faster", "faster", Side("fp32+dali"), (4, 8), slide=21, right=Side("fp32"), factor=1.5),
-    Claim("fp32 runs", "runs", Side("fp32"), (4, 8), slide=14),
-    Claim("fp16 trains like fp32", "trains like", Side("fp16"), (4,), slide=5, right=Side("fp32")),
+    Claim("fp16 is slower than fp32", "slower", ClaimSide("fp16"), (4, 8), slide=12, right=ClaimSide("fp32")),
+    Claim("+ DALI is faster", "faster", ClaimSide("fp32+dali"), (4, 8), slide=21, right=ClaimSide("fp32"), factor=1.5),
+    Claim("fp32 runs", "runs", ClaimSide("fp32"), (4, 8), slide=14),
+    Claim("fp16 trains like fp32", "trains like", ClaimSide("fp16"), (4,), slide=5, right=ClaimSide("fp32")),
 )
 
 
@@ -75,7 +75,7 @@ def whole() -> Results:
 
 
 def cards(records: Sequence[Record]):
-    return scorecards(records, lambda cell: Asked(cell.scenario, CLAIMS))
+    return scorecards(records, lambda cell: AskedClaims(cell.scenario, CLAIMS))
 
 
 def single() -> Results:

@@ -18,6 +18,7 @@ from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.chainer.sites import deliver, processor
+from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.resnet import ResNet
 from tcbench.engine.models.small import WELL_CONDITIONED
@@ -46,11 +47,8 @@ class Float64(Rung):
         return replace(parts, spec=replace(parts.spec, dtype="float64"))
 
 
-class Batches:
+class Batches(Feed):
     """A feed of random batches, the same pixels and labels for every layout and dtype."""
-
-    prefetch_depth = 0
-    on_device = False
 
     def __init__(self, spec: TensorSpec, image_size: int, seed: int) -> None:
         self.spec = spec
@@ -64,8 +62,6 @@ class Batches:
         if self.spec.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(x, dtype=self.spec.dtype), t
-
-    def close(self) -> None: ...
 
 
 def on_numpy(sm: int = 90, fast: bool = True) -> OpenDevice:

@@ -724,7 +724,7 @@ def training(_: Path) -> Iterator[str]:
                 )
             losses = tuple(itertools.islice(itertools.cycle(run.losses), job.setting.steps)) if run.losses else ()
             gradients = documents.make_gradients() if job.observe_at else None
-            yield job, numerics.Finished(msgspec.structs.replace(run, losses=losses), gradients, environment)
+            yield job, numerics.TrainingFinished(msgspec.structs.replace(run, losses=losses), gradients, environment)
 
     with mock.patch.object(internal("Trainer"), "run", train), TIMELESS:
         yield "numerics --device cpu --steps 48 --seeds 3"

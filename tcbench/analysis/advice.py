@@ -18,23 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.bottleneck import CURVATURE, INPUT, VERDICTS, Bottleneck, Needs, PhaseCost
+from tcbench.analysis.bottleneck import CURVATURE, INPUT, Bottleneck, PhaseCost, StageNeeds
 from tcbench.analysis.scaling import ALLREDUCE
 from tcbench.analysis.stats import Interval
 
-Effect = Literal[
-    "overlap",
-    "input",
-    "update",
-    "layers",
-    "host",
-    "arithmetic",
-    "curvature",
-    "network",
-    "half network",
-    "backward",
-    "step",
-]
+Effect = (
+    Literal["overlap", "input", "update", "layers", "host", "arithmetic", "curvature"]
+    | Literal["network", "half network", "backward", "step"]
+)
 """The most that a rung can take away. overlap: the input moves into threads of its own. input: making the batch.
 update: the weight update. layers: forward and backward, but for the arithmetic. host: what the host does in forward and
 backward; a GPU has as much to do as before. arithmetic: what computes forward and backward, but for what faster
@@ -90,20 +81,13 @@ ranks, and what makes steps slower on purpose."""
 SLOWER_ON_PURPOSE = frozenset({"im2col", "kfac", "dynamic_scale"})
 """Rungs that no one adds for the speed of a step."""
 
-_AGAINST: dict[Effect, frozenset[str]] = {
-    "overlap": frozenset({"input-bound"}),
-    "input": frozenset({"input-bound"}),
-    "update": frozenset({"host-bound"}),
-    "layers": frozenset({"host-bound", "gpu-bound"}),
-    "host": frozenset({"host-bound"}),
-    "arithmetic": frozenset({"gpu-bound"}),
-    "curvature": frozenset({"host-bound", "gpu-bound"}),
-    "network": frozenset({"network-bound"}),
-    "half network": frozenset({"network-bound"}),
-    "backward": frozenset({"network-bound"}),
-    "step": frozenset({"network-bound"}),
+_AGAINST: dict[str, frozenset[Effect]] = {
+    "input-bound": frozenset({"overlap", "input"}),
+    "host-bound": frozenset({"update", "layers", "host", "curvature"}),
+    "gpu-bound": frozenset({"layers", "arithmetic", "curvature"}),
+    "network-bound": frozenset({"network", "half network", "backward", "step"}),
 }
-"""Verdicts that an effect acts against. A balanced cell needs whatever shortens its longest stage."""
+"""Effects that act against a verdict. A balanced cell needs whatever shortens its longest stage."""
 
 
 LEAST_GAIN = 0.98
@@ -203,7 +187,7 @@ def _acts(effect: Effect, bottleneck: Bottleneck) -> bool:
     """Whether there is anything that the effect could save."""
     if effect == "curvature":
         return any(phase.name in CURVATURE for phase in bottleneck.phases)
-    return "network-bound" not in _AGAINST[effect] or bool(bottleneck.needs.network_s)
+    return effect not in _AGAINST["network-bound"] or bool(bottleneck.needs.network_s)
 
 
 def _with(rungs: Sequence[str], remedy: Remedy) -> tuple[str, ...] | None:
@@ -238,18 +222,17 @@ def _gain(
     else:
         # A rung that leaves the pipeline nearly as long as it was does not help.
         short = at_least_s is None or at_least_s < LEAST_GAIN * bottleneck.step_s
-        helps = short and any(_AGAINST[effect] & _held_by(bottleneck) for effect in effects)
-    rate = None if tried is None else tried.images_per_s
-    ratio = None if tried is None else tried.ratio
+        helps = short and bool(_helping(bottleneck) & set(effects))
+    rate, ratio = (tried.images_per_s, tried.ratio) if tried else (None, None)
     return Gain(added, config, at_least_s, at_most, helps, rate, ratio, removed, evidence)
 
 
-def _held_by(bottleneck: Bottleneck) -> frozenset[str]:
-    """The verdicts that an effect may act against. On a CPU the host does what a GPU would."""
+def _helping(bottleneck: Bottleneck) -> frozenset[Effect]:
+    """The effects that act against what holds it back. On a CPU the host does what a GPU would."""
     if bottleneck.verdict == "balanced":
-        return frozenset(VERDICTS)
+        return frozenset().union(*_AGAINST.values())
     on_cpu = bottleneck.verdict == "host-bound" and not bottleneck.on_gpu
-    return frozenset({bottleneck.verdict, "gpu-bound"} if on_cpu else {bottleneck.verdict})
+    return _AGAINST[bottleneck.verdict] | (_AGAINST["gpu-bound"] if on_cpu else frozenset())
 
 
 def effects_of(added: Iterable[str], removed: Iterable[str] = ()) -> tuple[Effect, ...]:
@@ -294,24 +277,25 @@ def _each_once(effects: Iterable[Effect], on_gpu: bool) -> Iterator[Effect]:
         saved |= saves
 
 
-def _after(needs: Needs, effect: Effect, phases: Mapping[str, PhaseCost], arithmetic_s: float, on_gpu: bool) -> Needs:
-    layered = [phase for name, phase in phases.items() if name not in (INPUT, "update", ALLREDUCE, *CURVATURE)]
-    layers_host_s = sum(phase.host_s for phase in layered)
-    layers_gpu_s = sum(phase.device_s or 0.0 for phase in layered)
-    # On a CPU the host itself does the arithmetic.
-    less_host_s = layers_host_s if on_gpu else max(0.0, layers_host_s - arithmetic_s)
-    less_gpu_s = max(0.0, layers_gpu_s - arithmetic_s)
-
-    def less(host_s: float, gpu_s: float = 0.0) -> Needs:
+def _after(
+    needs: StageNeeds, effect: Effect, phases: Mapping[str, PhaseCost], arithmetic_s: float, on_gpu: bool
+) -> StageNeeds:
+    def less(host_s: float, gpu_s: float = 0.0) -> StageNeeds:
         gpu = None if needs.gpu_s is None else max(0.0, needs.gpu_s - gpu_s)
         return replace(needs, host_s=max(0.0, needs.host_s - host_s), gpu_s=gpu)
 
-    def less_network(hidden_s: float) -> Needs:
+    def less_network(hidden_s: float) -> StageNeeds:
         return replace(needs, network_s=max(0.0, needs.network_s - hidden_s))
 
     def spent_in(*names: str) -> tuple[float, float]:
         those = [phases[name] for name in names if name in phases]
         return sum(phase.host_s for phase in those), sum(phase.device_s or 0.0 for phase in those)
+
+    others = (INPUT, "update", ALLREDUCE, *CURVATURE)
+    layers_host_s, layers_gpu_s = spent_in(*(name for name in phases if name not in others))
+    # On a CPU the host itself does the arithmetic.
+    less_host_s = layers_host_s if on_gpu else max(0.0, layers_host_s - arithmetic_s)
+    less_gpu_s = max(0.0, layers_gpu_s - arithmetic_s)
 
     match effect:
         case "overlap":

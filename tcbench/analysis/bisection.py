@@ -2,8 +2,8 @@
 
 A round is a trial of a commit beside one of GOOD; what it tells is the logarithm of the ratio of their figures. Before
 the commit that is searched for the truth is 0, from it on some loss; any commit may lie a little off that, and rounds
-scatter about it. Given all rounds so far, each commit is that one with a probability (`Search.probabilities`), and the
-next round goes to the commit that tells most for what it costs (`Search.next`).
+scatter about it. Given all rounds so far, each commit is that one with a probability (`probabilities`), and the next
+round goes to the commit that tells most for what it costs (`next`).
 
 Questions with noisy answers find a place in as few as noise allows where each is put at the median of the
 probabilities: M. Ben-Or and A. Hassidim, "The Bayesian Learner is Optimal for Noisy Binary Search (and Pretty Good
@@ -64,7 +64,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Costs:
+class RoundCosts:
     """Seconds of a round, and of making a commit ready."""
 
     round_s: float
@@ -72,7 +72,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Search:
+class CommitSearch:
     """All that is known so far. Commits are numbered 1 to `commits`, GOOD being 0 and BAD the last. `skipped` cannot be
     measured, `built` are ready. Immutable: `after` and the others return the next state."""
 
@@ -81,22 +81,22 @@ class Search:
     skipped: frozenset[int] = frozenset()
     built: frozenset[int] = frozenset()
 
-    def after(self, of: Round) -> Search:
+    def after(self, round_: Round) -> CommitSearch:
         """With one more round."""
-        return replace(self, rounds=(*self.rounds, of))
+        return replace(self, rounds=(*self.rounds, round_))
 
-    def with_built(self, commit: int) -> Search:
+    def with_built(self, commit: int) -> CommitSearch:
         """With a commit made ready."""
         return replace(self, built=self.built | {commit})
 
-    def without(self, commit: int) -> Search:
+    def without(self, commit: int) -> CommitSearch:
         """With a commit that cannot be measured, and without what it told before."""
-        kept = tuple(one for one in self.rounds if one.commit != commit)
-        return replace(self, rounds=kept, skipped=self.skipped | {commit}, built=self.built - {commit})
+        rounds = tuple(round_ for round_ in self.rounds if round_.commit != commit)
+        return replace(self, rounds=rounds, skipped=self.skipped | {commit}, built=self.built - {commit})
 
     def count(self, commit: int) -> int:
         """The rounds of a commit."""
-        return sum(one.commit == commit for one in self.rounds)
+        return sum(round_.commit == commit for round_ in self.rounds)
 
     @functools.cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -125,20 +125,21 @@ class Search:
     @functools.cached_property
     def _joint(self) -> Any:
         """Probabilities up to a factor, shaped (scatters, groups)."""
-        commits = sorted({one.commit for one in self.rounds})
+        commits = sorted({round_.commit for round_ in self.rounds})
         low, high = self._limits()
         logs = [
-            np.clip([one.log_ratio for one in self.rounds if one.commit == commit], low, high) for commit in commits
+            np.clip([round_.log_ratio for round_ in self.rounds if round_.commit == commit], low, high)
+            for commit in commits
         ]
-        counts = np.array([len(of) for of in logs], float)
-        means = np.array([of.mean() for of in logs])
-        squares = sum(float(((of - of.mean()) ** 2).sum()) for of in logs)
+        counts = np.array([len(of_commit) for of_commit in logs], float)
+        means = np.array([of_commit.mean() for of_commit in logs])
+        squares = sum(float(((of_commit - of_commit.mean()) ** 2).sum()) for of_commit in logs)
         own, scatters = _OWN**2, _SCATTERS[:, None]
         weights = 1 / (own + scatters**2 / np.maximum(counts, 1))  # of each commit's mean
         # Sums over the commits before each group, and over the others.
         before = np.array([[commit < group[-1] for commit in commits] for group in self.groups], float).T
         sums = [(weights * means**power) for power in (0, 1, 2)]
-        (w0, w1, w2), (v0, v1, v2) = ([one @ part for one in sums] for part in (before, 1 - before))
+        (w0, w1, w2), (v0, v1, v2) = ([round_ @ part for round_ in sums] for part in (before, 1 - before))
         # GOOD too is off by its own, which all before share; from the commit on the mean may be anything.
         fast = w2 - w1**2 / (w0 + 1 / own) + np.log1p(w0 * own)
         slow = v2 - np.divide(v1**2, v0, out=np.zeros_like(v0), where=v0 > 0) + np.log(np.maximum(v0, 1e-300))
@@ -148,11 +149,11 @@ class Search:
 
     def _limits(self) -> tuple[float, float]:
         """The least and the greatest that a round counts as, by what BAD lost and how its rounds scatter."""
-        lost = [one.log_ratio for one in self.rounds if one.commit == self.commits]
+        lost = [round_.log_ratio for round_ in self.rounds if round_.commit == self.commits]
         if not lost:
             return -math.inf, math.inf
         loss = statistics.median(lost)
-        scatter = 1.5 * statistics.median(abs(one - loss) for one in lost)  # as a normal deviate's
+        scatter = 1.5 * statistics.median(abs(round_ - loss) for round_ in lost)  # as a normal deviate's
         off = _FARTHEST * abs(loss) + 2 * scatter
         return min(loss, 0.0) - off, max(loss, 0.0) + off
 
@@ -166,7 +167,7 @@ class Search:
         """Whether a group is surely the one; which cannot be parted further."""
         return max(self.probabilities) >= CERTAINTY
 
-    def next(self, costs: Costs) -> int | None:
+    def next(self, costs: RoundCosts) -> int | None:
         """The commit that the next round goes to; None when the search is over."""
         if self.certain:
             return self._to_confirm()
@@ -194,12 +195,12 @@ class Search:
     @property
     def loss(self) -> Interval | None:
         """The ratio from the likeliest commit on over GOOD, with its 95% interval; None below two rounds."""
-        logs = [one.log_ratio for one in self.rounds if one.commit >= self.likeliest[-1]]
+        logs = [round_.log_ratio for round_ in self.rounds if round_.commit >= self.likeliest[-1]]
         if len(logs) < welch.LEAST_TRIALS:
             return None
         return Group.plain(logs).geometric_mean.interval()
 
-    def left(self, costs: Costs, seed: int = 0) -> tuple[float, float]:
+    def left(self, costs: RoundCosts, seed: int = 0) -> tuple[float, float]:
         """Rounds and seconds that are left on average, from searches played to their end: the commit drawn by its
         probability, the rounds by loss and scatter as they are known."""
         loss = self.loss
@@ -215,7 +216,9 @@ class Search:
 _MOST_ROUNDS = 300
 
 
-def _played(search: Search, costs: Costs, noise: Callable[[], float], first: int, loss: float) -> tuple[int, float]:
+def _played(
+    search: CommitSearch, costs: RoundCosts, noise: Callable[[], float], first: int, loss: float
+) -> tuple[int, float]:
     """Rounds and seconds to the end of a search whose commit is `first`."""
     rounds, seconds = 0, 0.0
     while rounds < _MOST_ROUNDS and (commit := search.next(costs)) is not None:

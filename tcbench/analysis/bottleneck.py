@@ -13,20 +13,21 @@ how anything is shown.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tcbench.analysis import intervals
 from tcbench.analysis.intervals import Intervals
 from tcbench.analysis.scaling import ALLREDUCE, critical_rank
+from tcbench.analysis.summary import by_phase
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.text import digits
 from tcbench.core.timeline import Span, Timeline
 
-Verdict = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced"]
-VERDICTS: tuple[Verdict, ...] = ("input-bound", "host-bound", "gpu-bound", "network-bound", "balanced")
+BoundVerdict = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced"]
+VERDICTS: tuple[BoundVerdict, ...] = ("input-bound", "host-bound", "gpu-bound", "network-bound", "balanced")
 
 BALANCED_ABOVE = 0.9
 """Two stages are balanced when the shorter needs more than this share of the longer one's time."""
@@ -59,7 +60,7 @@ class PhaseCost:
 
 
 @dataclass(frozen=True)
-class Needs:
+class StageNeeds:
     """Seconds per step of each stage if it never waited.
 
     `input_s`: making a batch, None where it happens beside the step and nothing tells how long it takes. `overlapped`:
@@ -91,14 +92,14 @@ class Needs:
         return max(host_s, gpu_s, (self.input_s or 0.0) if self.overlapped else 0.0)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundVerdict:
         """The stage that needs the most time; `balanced` when the second needs nearly as much.
 
         On a CPU, where nothing runs beside the host but an overlapped input, input and computation are compared even
         when they take turns: `host-bound` then means that computing takes most of the step. So it is with the
         all-reduce everywhere: `network-bound` means that ranks spend more of a step on it than on anything else.
         """
-        stages: list[tuple[float, Verdict]] = []
+        stages: list[tuple[float, BoundVerdict]] = []
         if self.overlapped or self.gpu_s is None:
             stages += [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
         else:
@@ -126,13 +127,17 @@ class Idle:
         return self.launching_s + self.input_s + self.synchronising_s + self.other_s
 
 
+Cause = Literal["launching", "input", "synchronising", "other"]
+"""Why a GPU was idle, as `Idle` has them."""
+
+
 @dataclass(frozen=True)
 class Gap:
     """A stretch without GPU work. `cause` is that of its greatest part; `phase` the one the host was in longest."""
 
     begin_s: float
     end_s: float
-    cause: Literal["launching", "input", "synchronising", "other"]
+    cause: Cause
     phase: str | None
 
     @property
@@ -191,7 +196,7 @@ class Bottleneck:
     source: Literal["timeline", "record"]
     steps: int
     step_s: float
-    needs: Needs
+    needs: StageNeeds
     phases: tuple[PhaseCost, ...]
     io_overlap: float | None
     waits_for_input_s: float
@@ -211,7 +216,7 @@ class Bottleneck:
         return self.images_per_step / self.step_s if self.step_s else 0.0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundVerdict:
         return self.needs.verdict
 
     @property
@@ -323,24 +328,27 @@ def summarise(timeline: Timeline) -> Bottleneck:
     begin_s, host_end_s = timeline.begin_s, timeline.end_s
     on_device = _of_steps(timeline, begin_s, host_end_s)
     end_s = max([host_end_s, *(span.end_s for span in on_device)])
-    busy = _covered(on_device, begin_s, end_s)
 
+    def covered(spans: Iterable[Span]) -> Intervals:
+        return intervals.clip(intervals.union((span.begin_s, span.end_s) for span in spans), begin_s, end_s)
+
+    busy, io_threads = covered(on_device), covered(timeline.of("io"))
     on_host = [span for span in timeline.of("host", "phase") if span.end_s > begin_s and span.begin_s < host_end_s]
-    in_phase = {name: _covered([s for s in on_host if s.name == name], begin_s, end_s) for name in _names(timeline)}
-    waiting = _waiting(timeline, busy, begin_s, end_s)
-    io_threads = _covered(timeline.of("io"), begin_s, end_s)
+    names = dict.fromkeys([*timeline.phases, *(span.name for span in timeline.of("host", "phase"))])
+    in_phase = {name: covered(span for span in on_host if span.name == name) for name in names}
+    waiting = _waiting(timeline, busy, covered)
 
     phases = tuple(
         PhaseCost(
             name=name,
-            host_s=intervals.length(intervals.difference(covered, waiting)) / n,
-            device_s=_phase_busy_s(on_device, name, begin_s, end_s) / n if on_device else None,
+            host_s=intervals.length(intervals.difference(when, waiting)) / n,
+            device_s=intervals.length(covered(s for s in on_device if s.phase == name)) / n if on_device else None,
         )
-        for name, covered in in_phase.items()
+        for name, when in in_phase.items()
     )
     host_io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
     network_s, network_host_s, network_gpu_s = _network(phases)
-    others = intervals.union(i for name, covered in in_phase.items() if name != INPUT for i in covered)
+    others = _but_input(in_phase)
     overlapped = bool(io_threads)
     making = io_threads or in_phase.get(INPUT, [])
     beside = intervals.union([*busy, *(others if overlapped else ())])
@@ -353,7 +361,7 @@ def summarise(timeline: Timeline) -> Bottleneck:
         source="timeline",
         steps=n,
         step_s=span_s / n,
-        needs=Needs(
+        needs=StageNeeds(
             input_s=intervals.length(io_threads) / n if overlapped else host_io_s,
             host_s=sum(phase.host_s for phase in phases) - host_io_s - network_host_s,
             gpu_s=max(0.0, intervals.length(busy) / n - network_gpu_s) if on_device else None,
@@ -378,9 +386,9 @@ def _network(phases: Sequence[PhaseCost]) -> tuple[float, float, float]:
     return max(host_s, device_s), host_s if host_s >= device_s else 0.0, device_s
 
 
-def _names(timeline: Timeline) -> list[str]:
-    """The phases in the order of the step, then those that only spans name."""
-    return list(dict.fromkeys([*timeline.phases, *(span.name for span in timeline.of("host", "phase"))]))
+def _but_input(in_phase: Mapping[str, Intervals]) -> Intervals:
+    """The times of all phases but the input's."""
+    return intervals.union(i for name, when in in_phase.items() if name != INPUT for i in when)
 
 
 def _of_steps(timeline: Timeline, begin_s: float, end_s: float) -> list[Span]:
@@ -393,32 +401,23 @@ def _of_steps(timeline: Timeline, begin_s: float, end_s: float) -> list[Span]:
     ]
 
 
-def _covered(spans: Sequence[Span], begin_s: float, end_s: float) -> list[tuple[float, float]]:
-    return intervals.clip(intervals.union((span.begin_s, span.end_s) for span in spans), begin_s, end_s)
-
-
-def _phase_busy_s(on_device: Sequence[Span], name: str, begin_s: float, end_s: float) -> float:
-    return intervals.length(_covered([span for span in on_device if span.phase == name], begin_s, end_s))
-
-
 def waits(call: str) -> bool:
     """Whether a CUDA call returns only when the GPU has done something: it synchronises, or copies and blocks."""
     return "Synchronize" in call or ("Memcpy" in call and "Async" not in call)
 
 
-def _waiting(timeline: Timeline, busy: Intervals, begin_s: float, end_s: float) -> list[tuple[float, float]]:
+def _waiting(timeline: Timeline, busy: Intervals, covered: Callable[[Iterable[Span]], Intervals]) -> Intervals:
     """The times at which the host waited for the GPU."""
     calls = timeline.of("host", "api")
-    blocking = _covered([span for span in calls if waits(span.name)], begin_s, end_s)
     stalled = [s for s in calls if "Launch" in s.name and s.duration_s >= STALLED_LAUNCH_S]
-    full = intervals.intersection(_covered(stalled, begin_s, end_s), busy)
-    return intervals.union([*blocking, *full])
+    queue_full = intervals.intersection(covered(stalled), busy)
+    return intervals.union([*covered(span for span in calls if waits(span.name)), *queue_full])
 
 
 def _activity(
     on_device: Sequence[Span],
     busy: Intervals,
-    in_phase: dict[str, list[tuple[float, float]]],
+    in_phase: Mapping[str, Intervals],
     waiting: Intervals,
     begin_s: float,
     end_s: float,
@@ -426,27 +425,19 @@ def _activity(
 ) -> DeviceActivity:
     idle = intervals.difference([(begin_s, end_s)], busy)
     reading = intervals.difference(in_phase.get(INPUT, []), waiting)
-    working = intervals.union(i for name, covered in in_phase.items() if name != INPUT for i in covered)
-    launching = intervals.difference(intervals.difference(working, waiting), reading)
-    causes: dict[Literal["launching", "input", "synchronising"], Intervals] = {
-        "launching": launching,
-        "input": reading,
-        "synchronising": waiting,
-    }
-    spent_s = {cause: intervals.length(intervals.intersection(idle, when)) / n for cause, when in causes.items()}
-    idle_s = intervals.length(idle) / n
+    launching = intervals.difference(intervals.difference(_but_input(in_phase), waiting), reading)
+    causes: dict[Cause, Intervals] = {"launching": launching, "input": reading, "synchronising": waiting}
+    launching_s, input_s, synchronising_s = (
+        intervals.length(intervals.intersection(idle, when)) / n for when in causes.values()
+    )
+    other_s = max(0.0, intervals.length(idle) / n - launching_s - input_s - synchronising_s)
     kernels = [span for span in on_device if span.kind in ("kernel", "graph")]
     copies = [span for span in on_device if span.kind in ("copy", "memset")]
     known = [span.bytes for span in copies if span.bytes is not None]
     return DeviceActivity(
         span_s=end_s - begin_s,
         busy_s=intervals.length(busy),
-        idle=Idle(
-            spent_s["launching"],
-            spent_s["input"],
-            spent_s["synchronising"],
-            max(0.0, idle_s - sum(spent_s.values())),
-        ),
+        idle=Idle(launching_s, input_s, synchronising_s, other_s),
         gaps=_gaps(idle, causes, in_phase),
         kernels_per_step=len(kernels) / n,
         copies_per_step=len(copies) / n,
@@ -455,41 +446,18 @@ def _activity(
     )
 
 
-def _gaps(
-    idle: Intervals,
-    causes: dict[Literal["launching", "input", "synchronising"], Intervals],
-    in_phase: dict[str, list[tuple[float, float]]],
-) -> tuple[Gap, ...]:
+def _gaps(idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[str, Intervals]) -> tuple[Gap, ...]:
     """Every stretch of idling with what the host did in it, the longest first."""
-    shares = {cause: _per_stretch(idle, when) for cause, when in causes.items()}
-    phase_shares = {name: _per_stretch(idle, when) for name, when in in_phase.items()}
+    shares = {cause: intervals.covered(idle, when) for cause, when in causes.items()}
+    phase_shares = {name: intervals.covered(idle, when) for name, when in in_phase.items()}
     gaps = []
     for i, (begin_s, end_s) in enumerate(idle):
-        spent_s: dict[Literal["launching", "input", "synchronising", "other"], float] = {
-            cause: share[i] for cause, share in shares.items()
-        }
+        spent_s: dict[Cause, float] = {cause: share[i] for cause, share in shares.items()}
         spent_s["other"] = end_s - begin_s - sum(spent_s.values())
+        cause = max(spent_s, key=lambda c: spent_s[c])
         in_it = {name: share[i] for name, share in phase_shares.items() if share[i] > 0}
-        gaps.append(
-            Gap(
-                begin_s, end_s, max(spent_s, key=lambda c: spent_s[c]), max(in_it, key=lambda p: in_it[p], default=None)
-            )
-        )
+        gaps.append(Gap(begin_s, end_s, cause, max(in_it, key=lambda p: in_it[p], default=None)))
     return tuple(sorted(gaps, key=lambda gap: -gap.duration_s))
-
-
-def _per_stretch(stretches: Intervals, when: Intervals) -> list[float]:
-    """For each stretch, how much of it is covered."""
-    covered_s, j = [], 0
-    for begin, end in stretches:
-        while j < len(when) and when[j][1] <= begin:
-            j += 1
-        k, covered = j, 0.0
-        while k < len(when) and when[k][0] < end:
-            covered += min(end, when[k][1]) - max(begin, when[k][0])
-            k += 1
-        covered_s.append(covered)
-    return covered_s
 
 
 def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
@@ -556,7 +524,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         source="record",
         steps=sum(m.profiled_steps for m in measured),
         step_s=step_s,
-        needs=Needs(input_s, host_s, gpu_s, overlapped, network_s),
+        needs=StageNeeds(input_s, host_s, gpu_s, overlapped, network_s),
         phases=phases,
         io_overlap=None if overlapped or on_gpu else 0.0,
         waits_for_input_s=io_s if overlapped else 0.0,
@@ -569,14 +537,9 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
 
 
 def _phases(trials: Sequence[Sequence[PhaseTimes]], on_gpu: bool) -> tuple[PhaseCost, ...]:
-    host_s: dict[str, list[float]] = {}
-    device_s: dict[str, list[float]] = {}
-    for phases in trials:
-        for phase in phases:
-            host_s.setdefault(phase.name, []).extend(phase.host_s)
-            device_s.setdefault(phase.name, []).extend(phase.device_s or ())
+    device_s = by_phase(trials, lambda phase: phase.device_s)
     typical = min if on_gpu else statistics.median
     return tuple(
-        PhaseCost(name, typical(times), statistics.median(device_s[name]) if device_s[name] else None, min(times))
-        for name, times in host_s.items()
+        PhaseCost(name, typical(times), statistics.median(device_s[name]) if name in device_s else None, min(times))
+        for name, times in by_phase(trials, lambda phase: phase.host_s).items()
     )

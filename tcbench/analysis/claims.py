@@ -27,24 +27,24 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, best, by_code, summarise
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Group, Unpaired
-from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, Side
+from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, ClaimSide
 from tcbench.core.record import TAKE_ENOUGH, Cell, Code, Environment, Record
 from tcbench.engine.accelerators.device import host_kind
 
-Outcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
-OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
+ClaimOutcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
+OUTCOMES: tuple[ClaimOutcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
 """Not testable here is what this device cannot show, however often it is measured."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class Evidence:
     """An outcome from elsewhere than records of `tcbench run`, and what it rests on in one line."""
 
-    outcome: Outcome
+    outcome: ClaimOutcome
     why: str
 
 
-OtherSource = Callable[[Claim], Finding | None]
+OtherSource = Callable[[Claim], Evidence | None]
 """Another source of findings on a claim: training runs, timelines. None where it holds nothing on that claim."""
 
 
@@ -60,7 +60,7 @@ class AtBatchSize:
     """
 
     batch_size: int
-    outcome: Outcome
+    outcome: ClaimOutcome
     why: str = ""
     left: str | None = None
     right: str | None = None
@@ -77,7 +77,7 @@ class Evaluated:
     missing."""
 
     claim: Claim
-    outcome: Outcome
+    outcome: ClaimOutcome
     at: tuple[AtBatchSize, ...] = ()
     why: str = ""
     command: str | None = None
@@ -86,11 +86,11 @@ class Evaluated:
     def by_one_trial(self) -> bool:
         """Whether a comparison that it rests on is over the steps of one trial, which says how steady that process was
         and not how the next one will be."""
-        return any(one.unit == "steps" for one in self.at)
+        return any(at.unit == "steps" for at in self.at)
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedClaims:
     """The claims on a setting's cells, and the command that runs them, without configs and batch sizes."""
 
     scenario: str
@@ -113,18 +113,18 @@ class Scorecard:
     low: str | None = None
     codes: tuple[Code, ...] = ()
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: ClaimOutcome) -> int:
         """The number of claims with this outcome."""
-        return sum(one.outcome == outcome for one in self.claims)
+        return sum(claim.outcome == outcome for claim in self.claims)
 
 
-def no_other_source(_: Claim) -> Finding | None:
+def no_other_source(_: Claim) -> Evidence | None:
     """Nothing but the records knows anything."""
     return None
 
 
 def scorecards(
-    records: Iterable[Record], asked_of: Callable[[Cell], Asked], other: OtherSource = no_other_source
+    records: Iterable[Record], asked_of: Callable[[Cell], AskedClaims], other: OtherSource = no_other_source
 ) -> tuple[Scorecard, ...]:
     """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
     leaves; `asked_of` says what is claimed of a setting."""
@@ -132,9 +132,10 @@ def scorecards(
     several = len({setting.codes for setting in settings}) > 1
     for (machine, cell, codes), here in settings.items():
         asked = asked_of(cell)
-        claims = _evaluate(asked.claims, here, asked.run, other)
+        precision = _low_precision(here)
+        claims = tuple(_evaluated(claim.of(precision), here, asked.run, other) for claim in asked.claims)
         environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
-        low = _low_precision(here) if any(claim.asks_low for claim in asked.claims) else None
+        low = precision if any(claim.asks_low for claim in asked.claims) else None
         commands = _commands(claims, asked.run)
         named = codes if several else ()
         cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, commands, low, named))
@@ -172,11 +173,6 @@ def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int]
     return {setting: cells for setting, cells in settings.items() if setting in fewest.values()}
 
 
-def _evaluate(claims: Sequence[Claim], cells: _Cells, run: str, other: OtherSource) -> tuple[Evaluated, ...]:
-    low = _low_precision(cells)
-    return tuple(_evaluated(claim.of(low), cells, run, other) for claim in claims)
-
-
 def _low_precision(cells: _Cells) -> str:
     """The low precision that the machine computes in: the first that was measured and not emulated; without one, the
     talk's, whose claims then say what is missing."""
@@ -185,16 +181,14 @@ def _low_precision(cells: _Cells) -> str:
 
 
 def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Evaluated:
-    if claim.relation in COMPARISONS:
-        judge = _compared
-    elif claim.relation in RUNS:
-        judge = _ran
-    elif claim.relation in BOUNDS:
-        judge = _bound
-    else:
+    judges = ((COMPARISONS, _compared), (RUNS, _ran), (BOUNDS, _bound))
+    judge = next((judge for relations, judge in judges if claim.relation in relations), None)
+    if judge is None:
         return _from_other_source(claim, cells, other)
     at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
-    return Evaluated(claim, _together(claim, at), at, command=_command(run, [m for one in at for m in one.missing]))
+    return Evaluated(
+        claim, _together(claim, at), at, command=_command(run, [m for judged in at for m in judged.missing])
+    )
 
 
 def _from_other_source(claim: Claim, cells: _Cells, other: OtherSource) -> Evaluated:
@@ -215,7 +209,7 @@ def _from_other_source(claim: Claim, cells: _Cells, other: OtherSource) -> Evalu
 def any_of(*sources: OtherSource) -> OtherSource:
     """The first of several sources that knows of a claim."""
 
-    def first(claim: Claim) -> Finding | None:
+    def first(claim: Claim) -> Evidence | None:
         return next((finding for source in sources if (finding := source(claim)) is not None), None)
 
     return first
@@ -223,9 +217,13 @@ def any_of(*sources: OtherSource) -> OtherSource:
 
 def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
     """Judge claims by timelines of one machine: kernels per step are the same in every step and need no interval."""
-    kernels = {one.label: one.device.kernels_per_step for one in bottlenecks if one.device is not None}
+    kernels = {
+        bottleneck.label: bottleneck.device.kernels_per_step
+        for bottleneck in bottlenecks
+        if bottleneck.device is not None
+    }
 
-    def by_kernels(claim: Claim) -> Finding | None:
+    def by_kernels(claim: Claim) -> Evidence | None:
         if claim.relation != "fewer kernels" or claim.right is None:
             return None
         pairs = [
@@ -241,16 +239,18 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
         )
         fewer = [left < right for left, right in counts]
         held = all(fewer) if claim.at == "all" else any(fewer)
-        return Finding("holds" if held else "does not hold", "; ".join(says))
+        return Evidence("holds" if held else "does not hold", "; ".join(says))
 
     return by_kernels
 
 
-def _together(claim: Claim, at: Sequence[AtBatchSize]) -> Outcome:
+def _together(claim: Claim, at: Sequence[AtBatchSize]) -> ClaimOutcome:
     """Of all, one that does not hold decides; of any, one that holds. What does not fit in memory leaves the rest."""
-    outcomes = {one.outcome for one in at if not one.out_of_memory}
-    decisive: tuple[Outcome, Outcome] = ("does not hold", "holds") if claim.at == "all" else ("holds", "does not hold")
-    ranked: tuple[Outcome, ...] = (decisive[0], "undecided", "not measured", "not testable here", decisive[1])
+    outcomes = {each.outcome for each in at if not each.out_of_memory}
+    decisive: tuple[ClaimOutcome, ClaimOutcome] = (
+        ("does not hold", "holds") if claim.at == "all" else ("holds", "does not hold")
+    )
+    ranked: tuple[ClaimOutcome, ...] = (decisive[0], "undecided", "not measured", "not testable here", decisive[1])
     return next((outcome for outcome in ranked if outcome in outcomes), "not measured")
 
 
@@ -263,51 +263,51 @@ def _compared(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
         named.append((claim.right, claim.right_batch_size or batch_size))
     measured = [_fastest(side, size, cells) for side, size in named]
     lacking = [
-        (side, size, one)
-        for (side, size), one in zip(named, measured, strict=True)
-        if one is None or not one.ok or one.emulated
+        (side, size, cell)
+        for (side, size), cell in zip(named, measured, strict=True)
+        if cell is None or not cell.ok or cell.emulated
     ]
     if lacking:
         return _not_compared(batch_size, lacking)
-    left, *right = [one for one in measured if one is not None]
+    left, *right = [cell for cell in measured if cell is not None]
     return _decided(claim, batch_size, left, right[0] if right else None)
 
 
-def _fastest(side: Side, batch_size: int, cells: _Cells) -> _Measured | None:
+def _fastest(side: ClaimSide, batch_size: int, cells: _Cells) -> _Measured | None:
     """The cell that is meant; of several the fastest, or else one that tells why there is none."""
-    here = [m for (name, size), m in cells.items() if size == batch_size and side.matches(name)]
-    fastest = best(measured.summary for measured in here)
+    matching = [m for (name, size), m in cells.items() if size == batch_size and side.matches(name)]
+    fastest = best(measured.summary for measured in matching)
     if fastest is None:
         # An answer before a fault, and a fault before a skip.
         order = ("oom", "failed", "crashed", "timeout", "skipped")
-        return min(here, key=lambda m: order.index(m.summary.status), default=None)
-    return next(measured for measured in here if measured.summary is fastest)
+        return min(matching, key=lambda m: order.index(m.summary.status), default=None)
+    return next(measured for measured in matching if measured.summary is fastest)
 
 
-def _not_compared(batch_size: int, lacking: Sequence[tuple[Side, int, _Measured | None]]) -> AtBatchSize:
+def _not_compared(batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]) -> AtBatchSize:
     reasons, missing = [], []
-    for side, size, one in lacking:
+    for side, size, cell in lacking:
         name = f"{side}, batch size {size}" if size != batch_size else str(side)
-        reasons.append(f"{name} {_why_missing(one)}")
-        if one is None or (one.summary.status not in ("oom", "skipped") and not one.emulated):
+        reasons.append(f"{name} {_why_missing(cell)}")
+        if cell is None or (cell.summary.status not in ("oom", "skipped") and not cell.emulated):
             missing.append((side.config, size))
     return AtBatchSize(
         batch_size=batch_size,
         outcome="not testable here"
-        if any(one is not None and one.emulated for _, _, one in lacking)
+        if any(cell is not None and cell.emulated for _, _, cell in lacking)
         else "not measured",
         why="; ".join(dict.fromkeys(reasons)),
-        out_of_memory=any(one is not None and one.summary.status == "oom" for _, _, one in lacking),
+        out_of_memory=any(cell is not None and cell.summary.status == "oom" for _, _, cell in lacking),
         missing=tuple(missing),
     )
 
 
-def _why_missing(one: _Measured | None) -> str:
-    if one is None:
+def _why_missing(cell: _Measured | None) -> str:
+    if cell is None:
         return "never run"
-    summary = one.summary
-    if one.emulated:
-        return f"is emulated: this processor lacks the instructions of {' and '.join(one.emulated)}"
+    summary = cell.summary
+    if cell.emulated:
+        return f"is emulated: this processor lacks the instructions of {' and '.join(cell.emulated)}"
     if summary.status == "ok":
         return "left no profiled pass"
     return "out of memory" if summary.status == "oom" else f"{summary.status}: {summary.reason}"
@@ -319,7 +319,7 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
     # A stated rate does not vary.
     other = right.summary.throughput if right is not None else Group(one.n, math.log(claim.images_per_s or 1.0), 0.0)
     assert other is not None
-    by_trials = all(side is None or side.summary.unit == "trials" for side in (left, right))
+    by_trials = all(side is None or side.summary.unit != "steps" for side in (left, right))
     ratio = welch.log_ratio(one, other).interval()
     # The steps of one trial tell nothing of how processes differ.
     outcome = _outcome(claim, ratio) if by_trials else "undecided"
@@ -336,16 +336,12 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
     if not by_trials:
         return replace(at, why=TAKE_ENOUGH)
     more = _more_trials(claim, ratio, one, other)
-    return replace(at, more_trials=more, why=_more_says(more))
-
-
-def _more_says(more: int | None) -> str:
     if more is None:
-        return "at the limit: no number of trials would decide"
-    return f"about {more} more trial{'' if more == 1 else 's'} a side would decide"
+        return replace(at, why="at the limit: no number of trials would decide")
+    return replace(at, more_trials=more, why=f"about {more} more trial{'s' * (more != 1)} a side would decide")
 
 
-def _outcome(claim: Claim, ratio: Interval) -> Outcome:
+def _outcome(claim: Claim, ratio: Interval) -> ClaimOutcome:
     least, most = claim.least, claim.most
     if (least is not None and ratio.high < least) or (most is not None and ratio.low > most):
         return "does not hold"
@@ -360,7 +356,7 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
     needed = [
         # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
         Rule(threshold=0.0, level=0.025, change_level=0.025).more_trials(
-            Unpaired(left, Group(right.n, right.mean + math.log(limit), right.variance))
+            Unpaired(left, replace(right, mean=right.mean + math.log(limit)))
         )
         for limit in included
     ]
@@ -372,34 +368,34 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
 
 def _ran(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
     """Out of memory, a failure and a crash are ways not to run; a timeout is none, and neither is a skip."""
-    one = cells.get((claim.left.config, batch_size))
+    cell = cells.get((claim.left.config, batch_size))
     at = AtBatchSize(batch_size, "not measured", left=claim.left.config)
-    if one is None:
+    if cell is None:
         return replace(at, why="never run", missing=((claim.left.config, batch_size),))
-    summary = one.summary
+    summary = cell.summary
     if summary.status in ("skipped", "timeout"):
         missing = ((claim.left.config, batch_size),) if summary.status == "timeout" else ()
-        return replace(at, why=_why_missing(one), missing=missing)
+        return replace(at, why=_why_missing(cell), missing=missing)
     if 0 < summary.trials_ok < summary.trials:
         return replace(at, outcome="undecided", why=f"{summary.trials_ok} of {summary.trials} trials ran")
     ran = summary.status == "ok"
-    why = "ran" if ran else _why_missing(one)
+    why = "ran" if ran else _why_missing(cell)
     return replace(at, outcome="holds" if ran == (claim.relation == "runs") else "does not hold", why=why)
 
 
 def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
-    one = cells.get((claim.left.config, batch_size))
-    if one is None or not one.ok or not all(r.measurement and r.measurement.profiled_steps for r in one.ok):
-        return _not_compared(batch_size, [(claim.left, batch_size, one)])
+    cell = cells.get((claim.left.config, batch_size))
+    if cell is None or not cell.ok or not all(r.measurement and r.measurement.profiled_steps for r in cell.ok):
+        return _not_compared(batch_size, [(claim.left, batch_size, cell)])
     at = AtBatchSize(batch_size, "not testable here", left=claim.left.config, why="no GPU here")
-    if one.summary.cell.device == host_kind().name:
+    if cell.summary.cell.device == host_kind().name:
         return at
-    said = {_says(claim, record) for record in one.ok}
-    outcome: Outcome = said.pop() if len(said) == 1 else "undecided"
-    return replace(at, outcome=outcome, why=explain_records(one.ok).sentence)
+    said = {_says(claim, record) for record in cell.ok}
+    outcome: ClaimOutcome = said.pop() if len(said) == 1 else "undecided"
+    return replace(at, outcome=outcome, why=explain_records(cell.ok).sentence)
 
 
-def _says(claim: Claim, record: Record) -> Outcome:
+def _says(claim: Claim, record: Record) -> ClaimOutcome:
     """The outcome by one trial. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
     bottleneck = explain_record(record)
     verdict = bottleneck.verdict
@@ -426,6 +422,6 @@ def _command(run: str, missing: Sequence[tuple[str, int]]) -> str | None:
 
 def _commands(claims: Sequence[Evaluated], run: str) -> tuple[str, ...]:
     """Every command once, those that run cells as one."""
-    missing = [missing for one in claims for at in one.at for missing in at.missing]
-    others = [one.command for one in claims if not any(at.missing for at in one.at)]
+    missing = [missing for claim in claims for at in claim.at for missing in at.missing]
+    others = [claim.command for claim in claims if not any(at.missing for at in claim.at)]
     return tuple(dict.fromkeys(command for command in (_command(run, missing), *others) if command))

@@ -35,7 +35,7 @@ _IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size", "ranks", "u
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
 _DECODING = ("input", "decoding")
 
-Facts = Mapping[tuple[str, str], str]
+FactValues = Mapping[tuple[str, str], str]
 """By facet and name of the fact."""
 
 Values = Mapping[tuple[str, str], Mapping[str, None]]
@@ -78,11 +78,11 @@ def differences(base: Values, current: Values) -> tuple[Difference, ...]:
 def mixtures(records: Sequence[Record], of: Values) -> tuple[str, ...]:
     """The facts that the trials of one side do not agree on, commits among it: `commit: a1b2c3, d4e5f6`. `of`: their
     `values`."""
-    known = [record.environment for record in records if record.environment]
+    environments = [record.environment for record in records if record.environment]
     mixed = {what: values for (_, what), values in of.items() if len(values) > 1}
     commits = {
-        "commit": dict.fromkeys(of.commit or of.tcbench for of in known),
-        "project's commit": dict.fromkeys(of.project_commit for of in known if of.project_commit),
+        "commit": dict.fromkeys(e.commit or e.tcbench for e in environments),
+        "project's commit": dict.fromkeys(e.project_commit for e in environments if e.project_commit),
     }
     mixed |= {what: values for what, values in commits.items() if len(values) > 1}
     return tuple(f"{what}: {_shown(values)}" for what, values in mixed.items())
@@ -125,11 +125,13 @@ def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dic
         of_cells.add(_DECODING)
         told = dict(values(records))
         told |= {(_PACKAGES, r.cell.key): {" ".join(r.environment.packages): None} for r in records if r.environment}
-        of = {key: dict(told[key]) for key in told if key not in of_cells and key[0] not in allow}
-        alike = (n for n, stack in enumerate(stacks) if all(of[key].keys() & stack[key] for key in of.keys() & stack))
+        facts = {key: dict(told[key]) for key in told if key not in of_cells and key[0] not in allow}
+        alike = (
+            n for n, stack in enumerate(stacks) if all(facts[key].keys() & stack[key] for key in facts.keys() & stack)
+        )
         place_of[run] = next(alike, len(stacks))
         stacks += [{}] * (place_of[run] == len(stacks))
-        stacks[place_of[run]] = of | {key: of.get(key, {}) | told for key, told in stacks[place_of[run]].items()}
+        stacks[place_of[run]] = facts | {key: facts.get(key, {}) | told for key, told in stacks[place_of[run]].items()}
     keys = dict.fromkeys(key for stack in stacks for key in stack)
     telling = [key for key in keys if len({tuple(stack[key]) for stack in stacks if key in stack}) > 1]
     words = [tuple(dict.fromkeys(_telling(stack, stacks, telling))) for stack in stacks]
@@ -148,7 +150,9 @@ def _telling(stack: Values, stacks: Sequence[Values], telling: Iterable[tuple[st
         if facet != _PACKAGES:
             yield f"{what}: {_shown(stack[facet, what])}"
             continue
-        here, *others = ({*" ".join(of[facet, what]).split()} for of in (stack, *stacks) if (facet, what) in of)
+        here, *others = (
+            {*" ".join(other[facet, what]).split()} for other in (stack, *stacks) if (facet, what) in other
+        )
         for name in sorted(here.union(*others) - here.intersection(*others)):
             yield f"{name}: {_shown(stack['libraries', name] if name in here else ())}"
 
@@ -165,11 +169,11 @@ def alike(cell: Cell) -> frozenset[tuple[tuple[str, str], str]]:
 
 
 def values(records: Iterable[Record]) -> Values:
-    """Each fact's different values in some records, in order. What many records share (`Decoder`) is read once."""
+    """Each fact's different values in some records, in order. What records share is read once."""
     collected: dict[tuple[str, str], dict[str, None]] = {}
     seen: set[int] = set()
     for record in records:
-        parts: tuple[tuple[Any, Callable[[Any], Facts]], ...] = (
+        parts: tuple[tuple[Any, Callable[[Any], FactValues]], ...] = (
             (record.cell, _of_cell),
             (record.environment, _of_environment),
             (record.gpu and record.gpu.state, _of_state),
@@ -184,7 +188,7 @@ def values(records: Iterable[Record]) -> Values:
 
 
 @functools.lru_cache(4096)
-def _of_cell(cell: Cell) -> Facts:
+def _of_cell(cell: Cell) -> FactValues:
     facts: dict[tuple[str, str], str] = {}
     for name, value in settings(cell).items():
         if name == "device":
@@ -194,7 +198,7 @@ def _of_cell(cell: Cell) -> Facts:
     return facts
 
 
-def _of_environment(environment: Environment) -> Facts:
+def _of_environment(environment: Environment) -> FactValues:
     simulated = environment.simulated
     facts: dict[tuple[str, str], str] = {
         ("simulated", "device"): "measured" if simulated is None else "simulated",
@@ -227,13 +231,13 @@ def _of_environment(environment: Environment) -> Facts:
     return facts
 
 
-def _of_state(state: GpuState) -> Facts:
+def _of_state(state: GpuState) -> FactValues:
     names = ("power_limit_w", "sm_clock_set_mhz", "memory_clock_set_mhz", "ecc", "mig")
     values: dict[str, Any] = {name: getattr(state, name) for name in names}
     return {("clocks", name): str(value) for name, value in values.items() if value is not None}
 
 
-def _of_measurement(measurement: Measurement) -> Facts:
+def _of_measurement(measurement: Measurement) -> FactValues:
     # Trials on a GPU from before this was recorded interpolated chroma, as every decoder on the host does.
     return {_DECODING: measurement.decoding or "as on the host"}
 

@@ -16,7 +16,7 @@ from typing import Literal
 from tcbench.analysis import comparability, noise, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.stats import Interval, images_per_s
-from tcbench.analysis.summary import by_cell
+from tcbench.analysis.summary import by_cell, by_phase, telling
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
@@ -28,7 +28,7 @@ VERDICTS: tuple[Verdict, ...] = (
 )
 """From what needs attention first to what needs none."""
 
-Clock = Literal["host", "device"]
+ClockName = Literal["host", "device"]
 
 SPIKE = 2.0
 """A step that takes more than so many times its trial's median step is a spike."""
@@ -50,7 +50,7 @@ _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _H
 
 @dataclass(frozen=True)
 class Method:
-    """The way from two sides' trials to a ratio, and the times of a phase a difference."""
+    """How to estimate a ratio of figures, and a difference of a phase's times, from the trials of two sides."""
 
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate]
     difference: Callable[[Sequence[float], Sequence[float]], Interval]
@@ -135,7 +135,7 @@ class Trials:
     records: Sequence[Record]
     machine: str | None
     _figures: dict[str, tuple[float, ...]] = field(default_factory=dict, init=False)
-    _phase_times: dict[Clock, dict[str, list[float]]] = field(default_factory=dict, init=False)
+    _phase_times: dict[ClockName, dict[str, list[float]]] = field(default_factory=dict, init=False)
 
     @property
     def cell(self) -> Cell:
@@ -182,31 +182,32 @@ class Trials:
         """Whether the phases' times on the device are known in every trial and add up to the step."""
         return all(map(_fills_device, self._measurements, self._medians_s))
 
-    def phase_times(self, clock: Clock) -> Mapping[str, Sequence[float]]:
+    def phase_times(self, clock: ClockName) -> Mapping[str, Sequence[float]]:
         """Median time of each phase, one entry per trial."""
+
         if clock not in self._phase_times:
-            self._phase_times[clock] = self._phase_medians(clock)
+            self._phase_times[clock] = by_phase(
+                (m.phases for m in self._measurements),
+                lambda phase: map(
+                    statistics.median, filter(None, [phase.device_s if clock == "device" else phase.host_s])
+                ),
+            )
         return self._phase_times[clock]
 
-    def _phase_medians(self, clock: Clock) -> dict[str, list[float]]:
-        medians_s: dict[str, list[float]] = {}
-        for measurement in self._measurements:
-            for phase in measurement.phases:
-                times_s = phase.device_s if clock == "device" else phase.host_s
-                if times_s:
-                    medians_s.setdefault(phase.name, []).append(statistics.median(times_s))
-        return medians_s
+    def by(self, metric: Metric) -> Side:
+        """The side with its figures by a metric."""
+        return replace(self.side, figures=self.figures(metric))
 
     @functools.cached_property
     def side(self) -> Side:
         """Everything but the figures, which are a metric's."""
         ok = [record for record in self.records if record.status == "ok"]
-        status: Status = "ok" if ok else max((record.status for record in self.records), key=STATUSES.index)
+        record = telling(self.records)
         side = Side(
             cell=self.cell,
             machine=self.machine,
-            status=status,
-            reason=next(record.reason for record in self.records if record.status == status),
+            status=record.status,
+            reason=record.reason,
             trials=len(self.records),
             trials_ok=len(ok),
         )
@@ -261,7 +262,7 @@ class CellComparison:
     why: str | None = None
     more_trials: int | None = None
     held_back: HeldBack | None = None
-    clock: Clock = "host"
+    clock: ClockName = "host"
     phases: tuple[PhaseChange, ...] = ()
     culprit: PhaseChange | None = None
     differences: tuple[Difference, ...] = ()
@@ -445,8 +446,7 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
 
 def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: Method) -> CellComparison:
     """A cell by one metric before its ratio is judged. At least one side is there."""
-    base = replace(before.side, figures=before.figures(metric)) if before else None
-    current = replace(after.side, figures=after.figures(metric)) if after else None
+    base, current = (trials.by(metric) if trials else None for trials in (before, after))
     pair = CellComparison(metric, base, current, "not measured")
     if base is None or current is None or before is None or after is None:
         verdict: Verdict = "missing" if current is None else "new"
@@ -537,7 +537,7 @@ def _judged(
 
 def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Method) -> CellComparison:
     """The phases of both sides, and the one that grew most, if any surely grew."""
-    clock: Clock = "device" if before.fills_device and after.fills_device else "host"
+    clock: ClockName = "device" if before.fills_device and after.fills_device else "host"
     times, others = before.phase_times(clock), after.phase_times(clock)
     changes = []
     for name in times:
@@ -585,7 +585,7 @@ def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
 
 def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
     """A note where the versions of tcbench that measured the sides differ."""
-    known = ({r.environment.tcbench for of in side for r in of.records if r.environment} for side in sides)
+    known = ({r.environment.tcbench for trials in side for r in trials.records if r.environment} for side in sides)
     base, current = (", ".join(sorted(versions)) for versions in known)
     return (f"base was measured by tcbench {base}, current by {current}",) * (
         base != current and "" not in (base, current)

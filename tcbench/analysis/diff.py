@@ -17,7 +17,7 @@ from typing import Literal
 
 from tcbench.analysis import bottleneck, comparability
 from tcbench.analysis.comparability import Difference
-from tcbench.analysis.compare import APART, THROUGHPUT, Clock, Comparison, Method, Trials
+from tcbench.analysis.compare import APART, THROUGHPUT, ClockName, Comparison, Method, Trials
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
@@ -26,14 +26,14 @@ from tcbench.core.record import Cell, Environment, Record
 from tcbench.core.timeline import Span, Timeline
 
 LevelName = Literal["phases", "layers", "kernels"]
-Kind = Literal["appeared", "went", "grew", "shrank", "same"]
+Fate = Literal["appeared", "went", "grew", "shrank", "same"]
 
 SAME_TRAINING = ("model", "variant", "image_size", "n_classes", "batch_size", "ranks")
 """Fields of a cell without which two steps do not do the same work, so that no change can be shared out."""
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """A part of the step on both sides, in seconds per step; None where that side does not have it. `change` is
     current - base with its 95% interval over trials, where both sides have two or more. `base_n`, `current_n`: launches
     per step, of a kernel."""
@@ -58,7 +58,7 @@ class Part:
         return self.current_s / self.base_s if both and self.base_s and self.current_s else None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> Fate:
         """Its fate, whether or not that is sure."""
         if self.base_s is None or self.current_s is None:
             return "appeared" if self.base_s is None else "went"
@@ -76,13 +76,13 @@ class Level:
     parts are."""
 
     name: LevelName
-    clock: Clock
-    parts: tuple[Part, ...]
-    rest: Part
+    clock: ClockName
+    parts: tuple[StepPart, ...]
+    rest: StepPart
 
 
 @dataclass(frozen=True)
-class Side:
+class DiffSide:
     """One of the two: the cell's name, the device's, and the number of trials, or of a timeline's steps. `doubt`: as a
     bottleneck's, of records."""
 
@@ -100,13 +100,13 @@ class Diff:
     """Two sides, the step of both, and its levels, coarse to fine. `differences`: everything else that the sides do not
     share, the config aside."""
 
-    base: Side
-    current: Side
-    step: Part
+    base: DiffSide
+    current: DiffSide
+    step: StepPart
     levels: tuple[Level, ...]
     differences: tuple[Difference, ...] = ()
 
-    def share(self, part: Part) -> float | None:
+    def share(self, part: StepPart) -> float | None:
         """The part's change over the step's: 1 where it explains all of it, below 0 where it makes up for some. None
         where the step took the same time to the last digit."""
         return part.change_s / self.step.change_s if self.step.change_s else None
@@ -125,7 +125,7 @@ def of_records(base: Sequence[Record], current: Sequence[Record], method: Method
     both = [Trials(records, _machine(records)) for records in (base, current)]
     _same_training(base, current)
     base_s, current_s = _steps_s(base), _steps_s(current)
-    clock: Clock = "device" if all(side.fills_device for side in both) else "host"
+    clock: ClockName = "device" if all(side.fills_device for side in both) else "host"
     before, after = (side.phase_times(clock) for side in both)
     step = _of_trials("step", None, base_s, current_s, method)
     parts = [_of_trials(name, name, before.get(name), after.get(name), method) for name in {**before, **after}]
@@ -150,23 +150,23 @@ def _steps_s(records: Sequence[Record]) -> list[float]:
 
 def _of_trials(
     name: str, phase: str | None, base_s: Sequence[float] | None, current_s: Sequence[float] | None, method: Method
-) -> Part:
+) -> StepPart:
     """A part from one time per trial on each side."""
     change = None
     if base_s and current_s and min(len(base_s), len(current_s)) >= LEAST_TRIALS:
         change = method.difference(current_s, base_s)
     before, after = (statistics.fmean(times) if times else None for times in (base_s, current_s))
-    return Part(name, phase, before, after, change)
+    return StepPart(name, phase, before, after, change)
 
 
-def _side(records: Sequence[Record]) -> Side:
+def _side(records: Sequence[Record]) -> DiffSide:
     cell, environment = records[0].cell, next((r.environment for r in records if r.environment), None)
     measured = [record.measurement for record in records if record.measurement is not None]
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
     doubt = bottleneck.explain_records(profiled).doubt if profiled else ""
     steps = sum(len(measurement.counted_times_s) for measurement in measured)
     device = environment.device_name if environment else cell.device
-    return Side(cell.label, device, len(measured), steps, cell, environment, doubt)
+    return DiffSide(cell.label, device, len(measured), steps, cell, environment, doubt)
 
 
 _MOST_CHANGED = 6
@@ -208,17 +208,17 @@ def of_timelines(
         [("batch size", base.batch_size, current.batch_size), ("device", _noun(base.device), _noun(current.device))]
     )
     before, after = bottleneck.summarise(base), bottleneck.summarise(current)
-    step = Part("step", None, before.step_s, after.step_s)
+    step = StepPart("step", None, before.step_s, after.step_s)
     if before.device is None or after.device is None:
-        clock: Clock = "host"
-        phases = [_Table.of_phases(one.phases, lambda phase: phase.host_s) for one in (before, after)]
+        clock: ClockName = "host"
+        phases = [_Spent.of_phases(side.phases, lambda phase: phase.host_s) for side in (before, after)]
         rest = "between phases"
     else:
         clock = "device"
-        phases = [_Table.of_phases(one.phases, lambda phase: phase.device_s or 0.0) for one in (before, after)]
+        phases = [_Spent.of_phases(side.phases, lambda phase: phase.device_s or 0.0) for side in (before, after)]
         devices = ((before.device, before.steps), (after.device, after.steps))
-        for table, (one, n) in zip(phases, devices, strict=True):
-            for gap in one.gaps:
+        for table, (side, n) in zip(phases, devices, strict=True):
+            for gap in side.gaps:
                 where = f"idle in {gap.phase}" if gap.phase else "idle"
                 table.add((f"{where}: {_CAUSES[gap.cause]}", None), gap.duration_s / n)
         rest = "phases that overlap, and work of none"
@@ -235,9 +235,9 @@ def of_timelines(
     return Diff(_taken(base, base_record), _taken(current, current_record), step, tuple(levels), differences)
 
 
-def _taken(timeline: Timeline, record: Record | None) -> Side:
+def _taken(timeline: Timeline, record: Record | None) -> DiffSide:
     cell, environment = (record.cell, record.environment) if record else (None, None)
-    return Side(timeline.label, timeline.device_name, 1, len(timeline.steps), cell, environment)
+    return DiffSide(timeline.label, timeline.device_name, 1, len(timeline.steps), cell, environment)
 
 
 _CAUSES = {
@@ -252,41 +252,41 @@ def _noun(device: str) -> str:
     return device.partition(":")[0]
 
 
-Key = tuple[str, str | None]
+PartKey = tuple[str, str | None]
 """Name and phase of a part."""
 
 
-class _Table:
+class _Spent:
     """Seconds and launches per step, by name and phase."""
 
     def __init__(self, counted: bool = False) -> None:
-        self.spent: dict[Key, float] = {}
-        self.launches: dict[Key, float] | None = {} if counted else None
+        self.spent: dict[PartKey, float] = {}
+        self.launches: dict[PartKey, float] | None = {} if counted else None
 
-    def add(self, key: Key, seconds: float, launches: float = 0.0) -> None:
+    def add(self, key: PartKey, seconds: float, launches: float = 0.0) -> None:
         self.spent[key] = self.spent.get(key, 0.0) + seconds
         if self.launches is not None:
             self.launches[key] = self.launches.get(key, 0.0) + launches
 
     @staticmethod
-    def of_phases(phases: Iterable[bottleneck.PhaseCost], spent_s: Callable[[bottleneck.PhaseCost], float]) -> _Table:
-        table = _Table()
+    def of_phases(phases: Iterable[bottleneck.PhaseCost], spent_s: Callable[[bottleneck.PhaseCost], float]) -> _Spent:
+        table = _Spent()
         for phase in phases:
             table.add((phase.name, phase.name), spent_s(phase))
         return table
 
 
-def _layers(timeline: Timeline, clock: Clock) -> _Table:
+def _layers(timeline: Timeline, clock: ClockName) -> _Spent:
     """Of a device the time of what each layer launched; of a host its own."""
     spans = [s for s in timeline.of("gpu") if s.layer] if clock == "device" else timeline.of("host", "layer")
-    table, n = _Table(), len(timeline.steps)
+    table, n = _Spent(), len(timeline.steps)
     for span in _in_steps(timeline, spans):
         table.add((span.layer or span.name, span.phase), span.duration_s / n)
     return table
 
 
-def _kernels(timeline: Timeline) -> _Table:
-    table, n = _Table(counted=True), len(timeline.steps)
+def _kernels(timeline: Timeline) -> _Spent:
+    table, n = _Spent(counted=True), len(timeline.steps)
     for span in _in_steps(timeline, timeline.of("gpu")):
         table.add((span.name, span.phase), span.duration_s / n, 1 / n)
     return table
@@ -297,11 +297,11 @@ def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
     return (span for span in spans if span.step in numbers)
 
 
-def _merged(base: _Table, current: _Table) -> list[Part]:
+def _merged(base: _Spent, current: _Spent) -> list[StepPart]:
     """Each key of either side once, but for what takes no time on both."""
-    counts: list[Mapping[Key, float]] = [base.launches or {}, current.launches or {}]
+    counts: list[Mapping[PartKey, float]] = [base.launches or {}, current.launches or {}]
     return [
-        Part(*key, base.spent.get(key), current.spent.get(key), None, counts[0].get(key), counts[1].get(key))
+        StepPart(*key, base.spent.get(key), current.spent.get(key), None, counts[0].get(key), counts[1].get(key))
         for key in {**base.spent, **current.spent}
         if base.spent.get(key) or current.spent.get(key)
     ]
@@ -310,13 +310,13 @@ def _merged(base: _Table, current: _Table) -> list[Part]:
 # -- both ----------------------------------------------------------------------------------------------------------
 
 
-def _level(name: LevelName, clock: Clock, step: Part, parts: Iterable[Part], rest: str) -> Level:
+def _level(name: LevelName, clock: ClockName, step: StepPart, parts: Iterable[StepPart], rest: str) -> Level:
     ordered = tuple(sorted(parts, key=lambda part: -abs(part.change_s)))
     both = (
         math.fsum([step.base_s or 0.0, *(-(part.base_s or 0.0) for part in ordered)]),
         math.fsum([step.current_s or 0.0, *(-(part.current_s or 0.0) for part in ordered)]),
     )
-    return Level(name, clock, ordered, Part(rest, None, *both))
+    return Level(name, clock, ordered, StepPart(rest, None, *both))
 
 
 def _same_training(base: Sequence[Record], current: Sequence[Record]) -> None:

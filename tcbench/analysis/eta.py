@@ -64,7 +64,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeLeft:
     """The trials still to run, by their cells, and the cells seen. Immutable: `finished`, `tuned` and `stepped` return
     the next estimate. `running`: the first of the remaining cells, and its step time so far; `tuning`: the time that it
     takes to tune its plans. `ratios`: how many times as long as expected the last trials took, not counting `pace`.
@@ -77,7 +77,7 @@ class Estimate:
     ratios: tuple[float, ...] = ()
     slowdown: float = 1.0
 
-    def finished(self, record: Record) -> Estimate:
+    def finished(self, record: Record) -> TimeLeft:
         """The first of the remaining trials has ended."""
         of_cell = next((seen for seen in self.seen if seen.cell == record.cell), Seen(record.cell))
         others = (seen for seen in self.seen if seen.cell != record.cell)
@@ -87,11 +87,11 @@ class Estimate:
             now = replace(self, ratios=(*self.ratios, took_s / self._untuned_s(record.cell))[-_LAST_TRIALS:])
         return replace(now, remaining=self.remaining[1:], seen=(*others, of_cell.after(record, now.pace)))
 
-    def tuned(self, cell: Cell, tuning_s: float) -> Estimate:
+    def tuned(self, cell: Cell, tuning_s: float) -> TimeLeft:
         """The running trial takes so long to tune its plans."""
         return replace(self, tuning=(cell, tuning_s))
 
-    def stepped(self, cell: Cell, step_time_s: float) -> Estimate:
+    def stepped(self, cell: Cell, step_time_s: float) -> TimeLeft:
         """The running trial shows its step time."""
         return replace(self, running=(cell, step_time_s / self.pace))
 
@@ -152,10 +152,10 @@ class Estimate:
         return max(1.0, first - spent_on_first_s) + sum(others)
 
 
-def estimate(cells: Sequence[Cell], before: Iterable[Record] = (), slowdown: float = 1.0) -> Estimate:
+def estimate(cells: Sequence[Cell], before: Iterable[Record] = (), slowdown: float = 1.0) -> TimeLeft:
     """Before the first trial of these cells; `before` are trials of an earlier part of the run."""
     ran = (record for record in before if record.status != "skipped")
-    return replace(functools.reduce(Estimate.finished, ran, Estimate(slowdown=slowdown)), remaining=tuple(cells))
+    return replace(functools.reduce(TimeLeft.finished, ran, TimeLeft(slowdown=slowdown)), remaining=tuple(cells))
 
 
 @functools.lru_cache(1024)

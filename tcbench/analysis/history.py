@@ -6,19 +6,18 @@ Knows nothing of files, tables or charts. A step from one commit to the next is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tcbench.analysis import comparability, compare
 from tcbench.analysis.comparability import Difference
-from tcbench.analysis.compare import THROUGHPUT, CellComparison, Trials
+from tcbench.analysis.compare import THROUGHPUT, CellComparison, Side, Trials
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import by_cell
+from tcbench.analysis.summary import by_cell, environments
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Group
-from tcbench.core.record import Cell, Environment, Record, Status
+from tcbench.core.record import Cell, Environment, Record
 
 
 class CodeAt(NamedTuple):
@@ -56,18 +55,13 @@ class Revision:
 
 
 @dataclass(frozen=True)
-class Point:
-    """One cell at one revision. `images_per_s` is the geometric mean over `figures`, the trials' images over total
-    time; `interval` is its 95% interval over trials, None with one. `change` is the step from the point `since`; both
-    are None where nothing comes before it in its line. `broken_by`: what differs from the point before, so that a new
-    line begins here and no step is judged."""
+class HistoryPoint:
+    """One cell at one revision: its trials there, with their images/s (`side`), and the 95% interval over trials, None
+    with one. `change` is the step from the point `since`; both are None where nothing comes before it in its line.
+    `broken_by`: what differs from the point before, so that a new line begins here and no step is judged."""
 
     revision: Revision
-    status: Status
-    reason: str | None
-    trials: int
-    trials_ok: int
-    figures: tuple[float, ...] = ()
+    side: Side
     change: CellComparison | None = None
     since: Revision | None = None
     broken_by: tuple[Difference, ...] = ()
@@ -75,12 +69,13 @@ class Point:
     @property
     def images_per_s(self) -> float | None:
         """None where no trial is ok."""
-        return math.exp(math.fsum(map(math.log, self.figures)) / len(self.figures)) if self.figures else None
+        return self.side.figure
 
     @property
     def interval(self) -> Interval | None:
         """Student's t on the logarithms of the trials' figures, as in `welch`."""
-        return Group.of(self.figures).geometric_mean.interval() if len(self.figures) >= LEAST_TRIALS else None
+        figures = self.side.figures
+        return Group.of(figures).geometric_mean.interval() if len(figures) >= LEAST_TRIALS else None
 
     @property
     def regressed(self) -> bool:
@@ -96,11 +91,11 @@ class CellHistory:
     cell: Cell
     machine: str | None
     environment: Environment | None
-    points: tuple[Point, ...]
+    points: tuple[HistoryPoint, ...]
     beneath: tuple[str, ...] = ()
 
     @property
-    def regressions(self) -> tuple[Point, ...]:
+    def regressions(self) -> tuple[HistoryPoint, ...]:
         return tuple(point for point in self.points if point.regressed)
 
 
@@ -145,7 +140,7 @@ def history(
                 at.setdefault(codes[id(record)], []).append(record)
             known = [r for r in group if r.environment is not None]
             newest = max(reversed(known), key=lambda r: r.started_at, default=None)
-            groups = [(one, Trials(at[one.code], machine)) for one in revisions if one.code in at]
+            groups = [(revision, Trials(at[revision.code], machine)) for revision in revisions if revision.code in at]
             environment = newest.environment if newest is not None else None
             cells.append(CellHistory(cell, machine, environment, _points(groups, rule, allow), stack))
     return History(revisions, tuple(cells), rule)
@@ -168,11 +163,7 @@ def _by_stack(
 def _codes(records: Sequence[Record]) -> dict[int, CodeAt]:
     """Each record's code, by its id; a trial that could not tell belongs to what its run told last before it."""
     codes: dict[int, CodeAt] = {}
-    first: dict[str, Environment] = {}
-    for record in records:
-        if record.environment is not None:
-            first.setdefault(record.run_id, record.environment)
-    last = dict(first)
+    last = environments(records)
     for record in sorted(records, key=lambda record: record.started_at):
         environment = record.environment or last.get(record.run_id)
         if environment is None:
@@ -228,43 +219,23 @@ def _by_ancestry(codes: Sequence[CodeAt], places: Mapping[str, int]) -> list[Cod
     return ordered
 
 
-def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collection[str]) -> tuple[Point, ...]:
+def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collection[str]) -> tuple[HistoryPoint, ...]:
     points = []
     last: tuple[Revision, Trials] | None = None
     last_ok: tuple[Revision, Trials] | None = None
     for revision, trials in groups:
         ok = trials.side.status == "ok"
         before = last_ok if ok and last_ok else last
-        change, broken_by = None, tuple[Difference, ...]()
+        point = HistoryPoint(revision, trials.by(THROUGHPUT))
         if before is not None:
             differences = comparability.differences(before[1].facts, trials.facts)
             broken_by = tuple(difference for difference in differences if difference.facet not in allow)
             if broken_by:
-                last_ok = None
+                point, last_ok = replace(point, broken_by=broken_by), None
             else:
                 change = compare.compare_cell(before[1], trials, THROUGHPUT, rule)
-        points.append(_point(revision, trials, change, before[0] if before and change else None, broken_by))
+                point = replace(point, change=change, since=before[0])
+        points.append(point)
         last = revision, trials
         last_ok = last if ok else last_ok
     return tuple(points)
-
-
-def _point(
-    revision: Revision,
-    trials: Trials,
-    change: CellComparison | None,
-    since: Revision | None,
-    broken_by: tuple[Difference, ...],
-) -> Point:
-    side = trials.side
-    return Point(
-        revision=revision,
-        status=side.status,
-        reason=side.reason,
-        trials=side.trials,
-        trials_ok=side.trials_ok,
-        figures=trials.figures(THROUGHPUT),
-        change=change,
-        since=since,
-        broken_by=broken_by,
-    )

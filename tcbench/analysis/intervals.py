@@ -5,6 +5,7 @@ An interval is (begin, end) with begin <= end; one without length counts as noth
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Sequence
 
@@ -42,20 +43,16 @@ def intersection(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
 
 def difference(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
     """The time in `one` and not in `other`."""
-    rest, j = [], 0
-    for interval in one:
-        begin, end = interval
-        while j < len(other) and other[j][1] <= begin:
-            j += 1
-        k = j
-        while k < len(other) and other[k][0] < end:
-            if begin < other[k][0]:
-                rest.append((begin, other[k][0]))
-            begin = max(begin, other[k][1])
-            k += 1
-        if begin < end:
-            rest.append((begin, end))
-    return rest
+    begins, ends = [begin for begin, _ in other], [end for _, end in other]
+    return intersection(one, list(zip([-math.inf, *ends], [*begins, math.inf], strict=True)))
+
+
+def covered(intervals: Intervals, other: Intervals) -> list[float]:
+    """For each interval, how much of it `other` covers."""
+    begins, lengths = [begin for begin, _ in intervals], [0.0] * len(intervals)
+    for begin, end in intersection(intervals, other):
+        lengths[bisect.bisect_right(begins, begin) - 1] += end - begin
+    return lengths
 
 
 def clip(intervals: Intervals, begin: float, end: float) -> list[tuple[float, float]]:

@@ -151,11 +151,11 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | Non
     summaries = [s for s in summaries if not s.cell.scenario_cudnn]
     climbed = []
     for setting in dict.fromkeys(s.setting for s in summaries):
-        here = {(s.cell.config, s.cell.batch_size): s for s in summaries if s.setting == setting}
+        at = {(s.cell.config, s.cell.batch_size): s for s in summaries if s.setting == setting}
         for ladder in ladders:
             wanted = {config.name for config in ladder.configs}
-            for batch_size in sorted({size for name, size in here if name in wanted}):
-                steps = _steps([(config, here.get((config.name, batch_size))) for config in ladder.configs])
+            for batch_size in sorted({size for name, size in at if name in wanted}):
+                steps = _steps([(config, at.get((config.name, batch_size))) for config in ladder.configs])
                 climbed.append(Climb(ladder.name, setting, batch_size, steps))
     return tuple(climbed)
 

@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(Estimate):
     """A cell's ratio by its own trials and the common noise: `common` is the common variance over the cell's own,
     `degrees` the weight of the common one in degrees of freedom."""
 
@@ -56,10 +56,6 @@ class Pooled:
     @property
     def by_round(self) -> bool:
         return self.own.by_round
-
-    @property
-    def ratio(self) -> LogRatio:
-        return self.grown(0)
 
     @property
     def inverse(self) -> Pooled:
@@ -94,9 +90,9 @@ def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
     return list(estimates)
 
 
-def _degrees(of: Estimate, more: int = 0) -> float:
+def _degrees(estimate: Estimate, more: int = 0) -> float:
     """Degrees of freedom of the variance of one trial. Cells that vary alike do so on both sides: all trials count."""
-    return (1 if of.by_round else 2) * (of.pairs + more - 1)
+    return (1 if estimate.by_round else 2) * (estimate.pairs + more - 1)
 
 
 def _fitted(variances: Array, degrees: Array) -> tuple[float, float]:

@@ -20,44 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import explain_records
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, by_phase
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
+from tcbench.engine import work
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Dropout, Layer, Lrn
-from tcbench.engine.work import (
-    Add,
-    AddBias,
-    AddBiasRelu,
-    BatchNormBackward,
-    BatchNormForward,
-    BiasGradient,
-    Conv2d,
-    ConvDgrad,
-    ConvFprop,
-    ConvWgrad,
-    DropoutBackward,
-    DropoutForward,
-    DType,
-    GlobalAverageBackward,
-    GlobalAverageForward,
-    Layout,
-    LrnBackward,
-    LrnForward,
-    MaxPoolBackward,
-    MaxPoolForward,
-    Norm,
-    Pool,
-    PutColumns,
-    Relu,
-    ReluBackward,
-    TakeColumns,
-    TiledAverageBackward,
-    TiledAverageForward,
-    Work,
-)
 
-_STORED: dict[str, DType] = {"fp16": "float16", "bf16": "bfloat16"}
+_STORED: dict[str, work.DType] = {"fp16": "float16", "bf16": "bfloat16"}
 
 UPDATE_FLOPS = 6
 """Per parameter: g + decay * w, momentum * v - rate * g, w + v."""
@@ -66,15 +36,15 @@ UPDATE_BYTES = 20
 two bytes each and the master weight has four: the same sum."""
 
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+ConfigPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 MEMORY = "memory"
 """The name of the bandwidth among what is withdrawn."""
 
 
-def precision_of(rungs: Iterable[str]) -> Precision:
+def precision_of(rungs: Iterable[str]) -> ConfigPrecision:
     """The arithmetic of convolutions with a config's rungs."""
     rungs = set(rungs)
-    halves: tuple[Precision, ...] = ("fp16", "bf16", "tf32")
+    halves: tuple[ConfigPrecision, ...] = ("fp16", "bf16", "tf32")
     return next((name for name in halves if name in rungs), "fp32")
 
 
@@ -91,13 +61,13 @@ class Ceilings:
     says: str
     withdrawn: frozenset[str] = frozenset()
 
-    def flops_s(self, precision: Precision) -> float:
+    def flops_s(self, precision: ConfigPrecision) -> float:
         """Infinite where it is withdrawn."""
         rates = dict(self.rates)
         known = rates.get(precision) or (rates.get("fp16") if precision == "bf16" else None) or rates["fp32"]
         return math.inf if precision in self.withdrawn else known
 
-    def beaten_by(self, timed: Iterable[tuple[Part, Precision]]) -> frozenset[str]:
+    def beaten_by(self, timed: Iterable[tuple[WorkPart, ConfigPrecision]]) -> frozenset[str]:
         """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in
         a cache; of what a whole phase moves, most has left it."""
         beaten: set[str] = set()
@@ -113,17 +83,17 @@ class Ceilings:
         bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
         return replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
 
-    def ridge(self, precision: Precision) -> float:
+    def ridge(self, precision: ConfigPrecision) -> float:
         """The intensity, in FLOP per byte, from which on arithmetic is the ceiling."""
         return self.flops_s(precision) / self.bandwidth_bytes_s
 
-    def attainable_flops_s(self, intensity: float, precision: Precision) -> float:
+    def attainable_flops_s(self, intensity: float, precision: ConfigPrecision) -> float:
         """The roof at an intensity."""
         return min(self.flops_s(precision), intensity * self.bandwidth_bytes_s)
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkPart:
     """A layer's work in one phase, or a whole phase: FLOPs and least bytes for a batch; `time_s` where it was
     measured."""
 
@@ -143,14 +113,14 @@ class Part:
         """The rate that was achieved."""
         return self.flops / self.time_s if self.time_s else None
 
-    def share_of_roof(self, ceilings: Ceilings, precision: Precision) -> float | None:
+    def share_of_roof(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The achieved rate over what is attainable at this intensity; None where no limit is known of it, as of a
         layer that found its operands in a cache."""
         roof = ceilings.attainable_flops_s(self.intensity, precision)
         share = self.flops_s / roof if self.flops_s is not None and roof and math.isfinite(roof) else None
         return share if share is None or share <= 1 else None
 
-    def least_s(self, ceilings: Ceilings, precision: Precision) -> float | None:
+    def least_s(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The least time under the roof; None where no limit is known, or it took less."""
         least_s = max(self.flops / ceilings.flops_s(precision), self.bytes / ceilings.bandwidth_bytes_s)
         return least_s if least_s and (self.time_s is None or least_s <= self.time_s) else None
@@ -162,39 +132,39 @@ class CellRoofline:
 
     summary: CellSummary
     ceilings: Ceilings
-    phases: tuple[Part, ...]
-    layers: tuple[Part, ...]
+    phases: tuple[WorkPart, ...]
+    layers: tuple[WorkPart, ...]
     doubt: str = ""
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> ConfigPrecision:
         return precision_of(self.summary.cell.rungs)
 
     @property
-    def timed(self) -> list[tuple[Part, Precision]]:
+    def timed(self) -> list[tuple[WorkPart, ConfigPrecision]]:
         """Every part that has a time, with the precision that it computes in: the update's is float32 always."""
         parts = (part for part in (*self.phases, *self.layers) if part.time_s is not None)
         return [(part, "fp32" if part.name == "update" else self.precision) for part in parts]
 
 
 @functools.lru_cache(256)
-def layer_parts(cell: Cell) -> tuple[Part, ...]:
+def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
     """Every layer of the cell's model, forward and then backward, named as in timelines: "block3.c/conv"."""
     layers = tuple(MODELS[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
-    every: list[Part] = []
+    every: list[WorkPart] = []
     for phase in ("forward", "backward"):
         for layer in layers if phase == "forward" else reversed(layers):
-            parts: dict[str, list[Work]] = {}
-            for name, work in _works(cell, layer, phase):
-                parts.setdefault(name, []).append(work)
+            parts: dict[str, list[work.Work]] = {}
+            for name, piece in _works(cell, layer, phase):
+                parts.setdefault(name, []).append(piece)
             every += [
-                Part(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
+                WorkPart(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
                 for name, works in parts.items()
             ]
     return tuple(every)
 
 
-def phase_parts(cell: Cell, layers: Sequence[Part] | None = None) -> tuple[Part, ...]:
+def phase_parts(cell: Cell, layers: Sequence[WorkPart] | None = None) -> tuple[WorkPart, ...]:
     """Forward, backward, update; `replay` is all three."""
     layers = layer_parts(cell) if layers is None else layers
     parameters = MODELS[cell.model].parameters(cell.n_classes)
@@ -204,7 +174,7 @@ def phase_parts(cell: Cell, layers: Sequence[Part] | None = None) -> tuple[Part,
     }
     by_phase["update"] = UPDATE_FLOPS * parameters, UPDATE_BYTES * parameters
     by_phase["replay"] = sum(f for f, _ in by_phase.values()), sum(b for _, b in by_phase.values())
-    return tuple(Part(phase, phase, flops, n_bytes) for phase, (flops, n_bytes) in by_phase.items())
+    return tuple(WorkPart(phase, phase, flops, n_bytes) for phase, (flops, n_bytes) in by_phase.items())
 
 
 def roofline(
@@ -230,18 +200,11 @@ def roofline(
 
 def phase_roofline(summary: CellSummary, records: Sequence[Record], ceilings: Ceilings) -> CellRoofline:
     """The same without layers."""
-    phase_s = _phase_s(records)
-    parts = (part for part in phase_parts(summary.cell) if part.name in phase_s)
-    phases = tuple(replace(part, time_s=phase_s[part.name]) for part in parts)
+    trials = (record.measurement.phases for record in records if record.measurement)
+    times_s = by_phase(trials, lambda phase: phase.host_s if phase.device_s is None else phase.device_s)
+    parts = (part for part in phase_parts(summary.cell) if part.name in times_s)
+    phases = tuple(replace(part, time_s=statistics.median(times_s[part.name])) for part in parts)
     return CellRoofline(summary, ceilings, phases, ())
-
-
-def _phase_s(records: Iterable[Record]) -> dict[str, float]:
-    times: dict[str, list[float]] = {}
-    for record in records:
-        for phase in record.measurement.phases if record.measurement else ():
-            times.setdefault(phase.name, []).extend(phase.host_s if phase.device_s is None else phase.device_s)
-    return {name: statistics.median(times_s) for name, times_s in times.items() if times_s}
 
 
 def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
@@ -256,7 +219,7 @@ def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
     return {key: seconds / steps for key, seconds in spent.items()}
 
 
-def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
+def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, work.Work]]:
     """A layer's work in one phase, with the name of the part it belongs to."""
     forward = phase == "forward"
     dtype = _STORED.get(precision_of(cell.rungs), "float32")
@@ -264,51 +227,50 @@ def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
         yield from _other_works(cell.batch_size, layer, forward, dtype)
         return
     size, geometry = layer.in_size, (layer.ksize, layer.ksize, layer.stride, layer.pad)
-    conv = Conv2d(cell.batch_size, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
+    conv = work.Conv2d(cell.batch_size, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
     name = f"{layer.name}/{layer.kind}"
     if forward:
-        yield name, ConvFprop(conv)
+        yield name, work.ConvFprop(conv)
     else:
-        yield name, ConvWgrad(conv)
+        yield name, work.ConvWgrad(conv)
         if not layer.first:
-            yield name, ConvDgrad(conv)
+            yield name, work.ConvDgrad(conv)
     if layer.bias:
         yield from _bias_works(cell, layer, forward, dtype)
     else:
         yield from _norm_works(cell, layer, forward, dtype)
 
 
-def _other_works(n: int, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+def _other_works(n: int, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
     """Of a layer without parameters. A name that is not its kind's stands before that, as in timelines."""
     c, size, pixels = layer.in_channels, layer.in_size, layer.in_size**2
-    layout: Layout = "NCHW"
 
     def named(kind: str) -> str:
         return kind if layer.name == kind else f"{layer.name}/{kind}"
 
     if layer.kind == "max_pool":
-        pool = Pool(n, c, size, size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype, layer.ceil)
-        yield named("max pool"), MaxPoolForward(pool) if forward else MaxPoolBackward(pool)
+        pool = work.Pool(n, c, size, size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype, layer.ceil)
+        yield named("max pool"), work.MaxPoolForward(pool) if forward else work.MaxPoolBackward(pool)
     elif layer.kind == "average_pool":
-        average = GlobalAverageForward if forward else GlobalAverageBackward
+        average = work.GlobalAverageForward if forward else work.GlobalAverageBackward
         yield named("average pool"), average(n, c, size, size, "NCHW", dtype)
     elif layer.kind == "tiled_average":
-        tiled = TiledAverageForward if forward else TiledAverageBackward
+        tiled = work.TiledAverageForward if forward else work.TiledAverageBackward
         yield named("average pool"), tiled(n, c, size, layer.out_size, "NCHW", dtype)
     elif isinstance(layer.stage, Lrn):
         lrn = layer.stage
-        of = n, c, pixels, layout, dtype, lrn.size, lrn.alpha, lrn.beta, lrn.k
-        yield named("lrn"), LrnForward(*of) if forward else LrnBackward(*of)
+        normalise = work.LrnForward if forward else work.LrnBackward
+        yield named("lrn"), normalise(n, c, pixels, "NCHW", dtype, lrn.size, lrn.alpha, lrn.beta, lrn.k)
     elif isinstance(layer.stage, Dropout):
-        kept = n, c, pixels, layout, dtype, layer.stage.ratio
-        yield named("dropout"), DropoutForward(*kept) if forward else DropoutBackward(*kept)
+        drop = work.DropoutForward if forward else work.DropoutBackward
+        yield named("dropout"), drop(n, c, pixels, "NCHW", dtype, layer.stage.ratio)
     else:
-        copy = PutColumns if forward else TakeColumns
+        copy = work.PutColumns if forward else work.TakeColumns
         for first, part in zip(itertools.accumulate(layer.parts, initial=0), layer.parts, strict=False):
             yield named("concat"), copy(n, part * pixels, c * pixels, first * pixels, dtype)
 
 
-def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
     """The bias and ReLU that follow a convolution, in one pass where the config fuses them, or a matrix product, whose
     bias belongs to it."""
     n, c, pixels = cell.batch_size, layer.out_channels, layer.out_size**2
@@ -316,15 +278,15 @@ def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterat
     fused = layer.relu and layer.kind == "conv" and "fused" in cell.rungs
     name = f"{layer.name}/fc" if layer.kind == "fc" else f"{layer.name}/bias" + "+relu" * fused
     if forward:
-        yield name, (AddBiasRelu if fused else AddBias)(n, c, dtype, pixels)
+        yield name, (work.AddBiasRelu if fused else work.AddBias)(n, c, dtype, pixels)
     else:
-        yield name, BiasGradient(n, c, dtype, pixels)
+        yield name, work.BiasGradient(n, c, dtype, pixels)
     if layer.relu and not (fused and forward):
         at = name if fused else f"{layer.name}/relu"
-        yield at, Relu(values, dtype) if forward else ReluBackward(values, dtype)
+        yield at, work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
 
 
-def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
     """The work that follows a convolution: in one pass over the data where the config fuses it, else one by one. An
     addition's gradient is its input: nothing to do."""
     n, c, size = cell.batch_size, layer.out_channels, layer.out_size
@@ -332,18 +294,18 @@ def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterat
     after: Literal["none", "relu", "add_relu"] = "none"
     if fused and layer.relu:
         after = "add_relu" if layer.add else "relu"
-    norm = Norm(n, c, size, size, "NCHW", dtype, after)
+    norm = work.Norm(n, c, size, size, "NCHW", dtype, after)
     name = f"{layer.name}/bn" + {"none": "", "relu": "+relu", "add_relu": "+add+relu"}[after]
-    yield name, BatchNormForward(norm, 2e-5, 0.1) if forward else BatchNormBackward(norm)
+    yield name, work.BatchNormForward(norm, 2e-5, 0.1) if forward else work.BatchNormBackward(norm)
     if after != "none":
         return
     values = n * c * size * size
     if layer.add and forward:
-        yield f"{layer.name}/add", Add(values, dtype)
+        yield f"{layer.name}/add", work.Add(values, dtype)
     if layer.relu:
-        yield f"{layer.name}/relu", Relu(values, dtype) if forward else ReluBackward(values, dtype)
+        yield f"{layer.name}/relu", work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
 
 
-def worth_showing(parts: Iterable[Part]) -> list[Part]:
+def worth_showing(parts: Iterable[WorkPart]) -> list[WorkPart]:
     """Parts that have a place in the picture: with FLOPs, bytes and a rate."""
     return [p for p in parts if p.flops and p.bytes and p.flops_s is not None and math.isfinite(p.flops_s)]

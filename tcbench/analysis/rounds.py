@@ -35,13 +35,11 @@ def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
     return Paired(_differences(*logs)) if _drifts(*logs) else Unpaired(*map(Group.plain, logs))
 
 
-def difference(one: Sequence[float], other: Sequence[float], level: float = 0.95) -> Interval:
+def difference(one: Sequence[float], other: Sequence[float]) -> Interval:
     """one - other of plain values, as `welch.difference`, paired where the rounds drift."""
     if min(*one, *other) <= 0 or not _drifts(*([math.log(value) for value in values] for values in (one, other))):
-        return welch.difference(Group.plain(one), Group.plain(other), level)
-    of = _differences(one, other)
-    half = welch.quantile((1 + level) / 2, of.n - 1) * math.sqrt(of.variance / of.n)
-    return Interval(of.mean, of.mean - half, of.mean + half)
+        return welch.difference(Group.plain(one), Group.plain(other))
+    return _differences(one, other).mean_interval
 
 
 def _drifts(one: Sequence[float], other: Sequence[float]) -> bool:

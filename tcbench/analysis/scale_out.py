@@ -18,7 +18,7 @@ from typing import Literal
 from tcbench.analysis.roofline import precision_of
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell, Record
-from tcbench.hardware.networks import Network
+from tcbench.hardware.networks import RankNetwork
 
 Algorithm = Literal["ring", "hierarchical"]
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "hierarchical")
@@ -47,7 +47,7 @@ IMAGES_TO_TRAIN = 90 * 1_280_000
 
 
 @dataclass(frozen=True)
-class Step:
+class RankStep:
     """One rank's step without others: its time, its images, the bytes of its gradients; the mean power of its device,
     where that is known."""
 
@@ -62,13 +62,13 @@ def gradient_bytes(cell: Cell, parameters: int) -> int:
     return parameters * (2 if precision_of(cell.rungs) in ("fp16", "bf16") else 4)
 
 
-def measured_step(summary: CellSummary, trials: Sequence[Record]) -> Step | None:
+def measured_step(summary: CellSummary, trials: Sequence[Record]) -> RankStep | None:
     """A measured cell's step. `trials`: its records. None without a measurement, or for a cell of many ranks: its step
     has an all-reduce in it."""
     measured = [record.measurement for record in trials if record.measurement is not None]
     if summary.step_time_s is None or not measured or summary.cell.ranks > 1:
         return None
-    return Step(
+    return RankStep(
         time_s=summary.step_time_s.value,
         images=summary.cell.batch_size,
         gradient_bytes=gradient_bytes(summary.cell, measured[0].parameters),
@@ -108,7 +108,7 @@ class Scaled:
         return IMAGES_TO_TRAIN / self.images_per_s
 
 
-def scaled(step: Step, ranks: int, network: Network, algorithm: Algorithm, overlap: float) -> Scaled:
+def scaled(step: RankStep, ranks: int, network: RankNetwork, algorithm: Algorithm, overlap: float) -> Scaled:
     """The step at the same batch size per rank. `overlap`: the share of the all-reduce that hides behind the backward
     pass, as far as that lasts."""
     reduce_s = all_reduce_s(step.gradient_bytes, ranks, network, algorithm)
@@ -133,7 +133,7 @@ def waits_s(reduce_s: float, step_s: float, overlap: float) -> float:
     return max((1 - overlap) * reduce_s, reduce_s - BACKWARD * step_s if overlap else reduce_s)
 
 
-def all_reduce_s(n_bytes: int, ranks: int, network: Network, algorithm: Algorithm) -> float:
+def all_reduce_s(n_bytes: int, ranks: int, network: RankNetwork, algorithm: Algorithm) -> float:
     """The time of one all-reduce of so many bytes on each rank; 0 for one rank."""
     local = min(ranks, network.ranks_per_node)
     nodes = math.ceil(ranks / local)

@@ -16,7 +16,7 @@ import msgspec
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Key, Setting, by_code, ratio, summarise
+from tcbench.analysis.summary import CellKey, CellSummary, Setting, by_code, ratio, summarise
 from tcbench.core.record import Cell, Measurement, PhaseTimes, RankPart, Record
 
 ALLREDUCE = "allreduce"
@@ -46,10 +46,7 @@ class AllReduce:
         return self._bandwidth(2 * (self.ranks - 1) / self.ranks)
 
     def _bandwidth(self, factor: float) -> Interval | None:
-        if not self.bytes or self.overlaps:
-            return None
-        moved, time_s = self.bytes * factor, self.time_s
-        return Interval(moved / time_s.value, moved / time_s.high, moved / time_s.low if time_s.low else float("inf"))
+        return self.bytes * factor / self.time_s if self.bytes and not self.overlaps else None
 
 
 @dataclass(frozen=True)
@@ -119,8 +116,7 @@ class Point:
 
     @property
     def images_per_s_per_rank(self) -> Interval | None:
-        rate, n = self.images_per_s, self.ranks
-        return None if rate is None else Interval(rate.value / n, rate.low / n, rate.high / n)
+        return self.images_per_s and self.images_per_s / self.ranks
 
 
 @dataclass(frozen=True)
@@ -169,7 +165,7 @@ _Measured = tuple[CellSummary, Sequence[Measurement]]
 
 def _lines(cells: Iterable[_Measured], alike: Callable[[Cell], Cell]) -> list[list[_Measured]]:
     """Cells of one machine and code that are `alike`, where one of them has several ranks; fewest ranks first."""
-    lines: dict[Key, list[_Measured]] = {}
+    lines: dict[CellKey, list[_Measured]] = {}
     for summary, measured in cells:
         lines.setdefault((summary.machine, alike(summary.cell), summary.codes), []).append((summary, measured))
     ordered = [sorted(line, key=lambda pair: pair[0].cell.ranks) for line in lines.values()]
@@ -193,9 +189,7 @@ def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Me
     if base is not None:
         # The base over itself is exactly 1.
         speedup = Interval(1.0, 1.0, 1.0) if summary is base else ratio(summary, base)
-    if base is not None and speedup is not None:
-        more = summary.cell.ranks / base.cell.ranks
-        efficiency = Interval(speedup.value / more, speedup.low / more, speedup.high / more)
+        efficiency = speedup and speedup / (summary.cell.ranks / base.cell.ranks)
     cores = sorted({len(part.cores) for m in measured for part in m.ranks if part.cores})
     many = [m for m in measured if len(m.ranks) > 1]
     return Point(summary, speedup, efficiency, _allreduce(summary, many), _imbalance(many), tuple(cores))

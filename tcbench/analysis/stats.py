@@ -5,6 +5,7 @@ Why this figure, and what follows from it: docs/method.md.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,14 @@ class Interval:
     def relative_half_width(self) -> float:
         """Half the interval's width over the value; infinite when the interval is."""
         return (self.high - self.low) / 2 / self.value
+
+    def __truediv__(self, divisor: float) -> Interval:
+        """Over a number above 0."""
+        return Interval(self.value / divisor, self.low / divisor, self.high / divisor)
+
+    def __rtruediv__(self, numerator: float) -> Interval:
+        """A number over it: the limits change places, and one of 0 becomes infinite."""
+        return Interval(*(numerator / x if x else math.inf for x in (self.value, self.high, self.low)))
 
     def holds(self, value: float) -> bool:
         """Whether a value lies inside the interval."""

@@ -5,21 +5,25 @@ Knows nothing of files, consoles or plots.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from tcbench.analysis import comparability, welch
-from tcbench.analysis.stats import Interval
+from tcbench.analysis import comparability, scatter, welch
+from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.welch import Group
-from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, Record, Status
+from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, PhaseTimes, Record, Status
 
-Key = tuple[str | None, Cell, tuple[Code, ...]]
+CellKey = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
+
+
+Unit = Literal["steps", "trials", "run"]
 
 
 class Setting(NamedTuple):
@@ -37,10 +41,11 @@ class CellSummary:
     `machine` is None when nothing of the cell's run told it; of a cell on many ranks it is rank 0's. `reason` is that
     of the first trial with the summary's status. `throughput` is images/s over total time, those of all ranks, on the
     logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
-    images of a step over that, both with 95% intervals over `unit`. `lost`: the largest share of the processor time of
-    a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that measured it.
-    `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs measured, several where a run
-    was gone on with by other code.
+    images of a step over that, both with 95% intervals over `unit`: trials, judged by the other cells of its runs too
+    ("run": of one trial, by these alone), or steps, where the runs have one trial a cell. `lost`: the largest share of
+    the processor time of a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that
+    measured it. `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs measured, several
+    where a run was gone on with by other code.
     """
 
     cell: Cell
@@ -56,7 +61,7 @@ class CellSummary:
     step_time_median_s: float | None = None
     peak_memory_bytes: int | None = None
     phase_host_s: tuple[tuple[str, float], ...] = ()
-    unit: Literal["steps", "trials"] = "steps"
+    unit: Unit = "steps"
     settled: bool = False
     lost: float = 0.0
     runs: tuple[str, ...] = ()
@@ -64,7 +69,7 @@ class CellSummary:
     codes: tuple[Code, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CellKey:
         """The summary's identity among others."""
         return self.machine, self.cell, self.codes
 
@@ -90,11 +95,19 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     died before it could tell) belongs to the machine of its run.
     """
     records = tuple(records)
-    environments = _environments(records)
-    return tuple(_summary(key, group, environments) for key, group in by_code(records).items())
+    of_runs = environments(records)
+    groups = by_code(records)
+    rates = {key: _rates(key[1], group) for key, group in groups.items()}
+    pools: dict[tuple[str, ...], list[CellKey]] = {}
+    for key, group in groups.items():  # cells of the same runs were measured in the same rounds
+        pools.setdefault((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), []).append(key)
+    scatters: dict[CellKey, scatter.Scatter | None] = {}
+    for pool, keys in pools.items():
+        scatters |= dict.fromkeys(keys, scatter.scatter([rates[key] for key in keys], pool))
+    return tuple(_summary(key, group, of_runs, rates[key], scatters[key]) for key, group in groups.items())
 
 
-def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
+def by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
     """As `by_cell`, apart by the code of their runs and by the stack beneath it, as `compare` would refuse them."""
     records = tuple(records)
     merged: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
@@ -108,7 +121,7 @@ def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
         run: tuple(code._replace(sources=of_run[code], beneath=beneath[run]) for code in sorted(of_run, key=_commits))
         for run, of_run in merged.items()
     }
-    groups: dict[Key, list[Record]] = {}
+    groups: dict[CellKey, list[Record]] = {}
     for (machine, cell), group in by_cell(records).items():
         for record in group:
             groups.setdefault((machine, cell, codes[record.run_id]), []).append(record)
@@ -120,10 +133,10 @@ def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Rec
     a run's cells in that of its plan, or of first appearance where it has none: they are not measured in that order."""
     runs: dict[str, int] = {}
     records = sorted(records, key=lambda record: (runs.setdefault(record.run_id, len(runs)), record.place or 0))
-    environments = _environments(records)
+    of_runs = environments(records)
     groups: dict[tuple[str | None, Cell], list[Record]] = {}
     for record in records:
-        environment = record.environment or environments.get(record.run_id)
+        environment = record.environment or of_runs.get(record.run_id)
         groups.setdefault((environment.machine if environment else None, record.cell), []).append(record)
     return groups
 
@@ -140,12 +153,12 @@ def base_config(summaries: Iterable[CellSummary]) -> str:
     """The config over which these are set: the one that their scenario names; else fp32, or of steps of the user's own
     alone, of which no config is called so, the first."""
     cells = [summary.cell for summary in summaries]
-    there = {cell.config for cell in cells}
-    named = next((cell.base for cell in cells if cell.base in there), None)
+    configs = {cell.config for cell in cells}
+    named = next((cell.base for cell in cells if cell.base in configs), None)
     if named is not None:
         return named
-    theirs = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
-    return cells[0].config if theirs else BASE
+    own = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
+    return cells[0].config if own else BASE
 
 
 def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
@@ -159,8 +172,8 @@ def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
 
     def over_base(summary: CellSummary) -> Interval | None:
         base = bases.get((summary.setting, summary.cell.batch_size))
-        of = ratio(summary, base) if base is not None else None
-        return Interval(1.0, 1.0, 1.0) if of is not None and summary.cell.config == base_name else of
+        over = ratio(summary, base) if base is not None else None
+        return Interval(1.0, 1.0, 1.0) if over is not None and summary.cell.config == base_name else over
 
     return tuple(map(over_base, summaries))
 
@@ -173,8 +186,8 @@ def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
 
 
 def unsure(numerator: CellSummary, denominator: CellSummary) -> bool:
-    """Whether one cell may as well be as fast as another: the interval of their ratio holds 1, or a side has one trial,
-    whose steps tell how steady that process was and not how the next one will be."""
+    """Whether one cell may as well be as fast as another: the interval of their ratio holds 1, or nothing tells how the
+    trials of its runs differ: the steps of one tell how steady that process was and not how the next one will be."""
     of = ratio(numerator, denominator)
     return of is not None and (of.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
 
@@ -185,26 +198,40 @@ def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
     return max(ok, key=lambda pair: pair[0])[1] if ok else None
 
 
-def _environments(records: Sequence[Record]) -> dict[str, Environment]:
+def environments(records: Sequence[Record]) -> dict[str, Environment]:
     """The environment of each run, from its first record that has one."""
-    environments: dict[str, Environment] = {}
+    first: dict[str, Environment] = {}
     for record in records:
         if record.environment is not None:
-            environments.setdefault(record.run_id, record.environment)
-    return environments
+            first.setdefault(record.run_id, record.environment)
+    return first
 
 
-def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environment]) -> CellSummary:
+def _rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
+    """The round and the logarithm of the rate of each trial that is ok."""
+    return [
+        ((record.run_id, record.trial), math.log(images_per_s(cell.images_per_step, of.counted_times_s)))
+        for record in group
+        if record.status == "ok" and (of := record.measurement) is not None and of.counted_times_s
+    ]
+
+
+def _summary(
+    key: CellKey,
+    group: Sequence[Record],
+    environments: dict[str, Environment],
+    rates: scatter.Trials,
+    of_runs: scatter.Scatter | None,
+) -> CellSummary:
     machine, cell, codes = key
     ok = [record for record in group if record.status == "ok"]
-    status: Status = "ok" if ok else max((record.status for record in group), key=STATUSES.index)
-    record = next(record for record in group if record.status == status)
+    record = telling(group)
     measured = [record.measurement for record in ok if record.measurement is not None]
     summary = CellSummary(
         cell=cell,
         machine=machine,
         environment=record.environment or environments.get(record.run_id),
-        status=status,
+        status=record.status,
         reason=record.reason,
         trials=len(group),
         trials_ok=len(ok),
@@ -215,30 +242,34 @@ def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environm
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:
         return summary
-    throughput = welch.throughput(cell.images_per_step, trials_s)
+    throughput = of_runs.group(rates) if of_runs else welch.throughput(cell.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
+    host_s = by_phase((m.phases for m in measured), lambda phase: phase.host_s)
     return replace(
         summary,
         throughput=throughput,
         images_per_s=rate,
-        step_time_s=Interval(*(_over(cell.images_per_step, value) for value in (rate.value, rate.high, rate.low))),
+        step_time_s=cell.images_per_step / rate,
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
-        phase_host_s=_phase_medians(measured),
-        unit="steps" if len(trials_s) == 1 else "trials",
+        phase_host_s=tuple((name, statistics.median(times_s)) for name, times_s in host_s.items()),
+        unit="trials" if len(trials_s) > 1 else "run" if of_runs else "steps",
         settled=all(m.warmup_settled for m in measured),
         lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
     )
 
 
-def _over(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else math.inf
+def telling(trials: Sequence[Record]) -> Record:
+    """The first trial that has the status of them all: ok where one is, else the worst."""
+    ok = next((record for record in trials if record.status == "ok"), None)
+    return ok or max(trials, key=lambda record: STATUSES.index(record.status))
 
 
-def _phase_medians(measured: Sequence[Measurement]) -> tuple[tuple[str, float], ...]:
-    """Median host time of each phase over the profiled steps of all trials, in the phases' order."""
-    host_s: dict[str, list[float]] = {}
-    for measurement in measured:
-        for phase in measurement.phases:
-            host_s.setdefault(phase.name, []).extend(phase.host_s)
-    return tuple((name, statistics.median(times)) for name, times in host_s.items() if times)
+def by_phase(
+    trials: Iterable[Iterable[PhaseTimes]], times_s: Callable[[PhaseTimes], Iterable[float] | None]
+) -> dict[str, list[float]]:
+    """The times of each phase in all trials together, in the order of the phases; without phases that have none."""
+    collected: dict[str, list[float]] = {}
+    for phase in itertools.chain.from_iterable(trials):
+        collected.setdefault(phase.name, []).extend(times_s(phase) or ())
+    return {name: times for name, times in collected.items() if times}

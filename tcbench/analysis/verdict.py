@@ -46,8 +46,7 @@ class HeldBack:
     @property
     def inverse(self) -> HeldBack:
         """Of the inverse ratio."""
-        of = self.interval
-        return replace(self, interval=Interval(1 / of.value, 1 / of.high, 1 / of.low))
+        return replace(self, interval=1 / self.interval)
 
 
 @dataclass(frozen=True)
@@ -104,13 +103,13 @@ class Rule:
         surely_changed = -quantile(1 - self.change_level, ratio.degrees) * estimated
         return float(ndtr((np.minimum(surely_more, surely_changed) - loss) / ratio.error).mean())
 
-    def more_trials(self, of: Estimate) -> int | None:
+    def more_trials(self, estimate: Estimate) -> int | None:
         """The number of trials that each side lacks to decide between pass and regression, if means and variances
         stayed what they are; None where MOST_TRIALS would not, for the trials' noise or a loss about the threshold."""
-        have = of.n
+        have = estimate.n
 
         def decided(more: int) -> bool:
-            return self.judge(of.grown(more)) != "inconclusive"
+            return self.judge(estimate.grown(more)) != "inconclusive"
 
         if not decided(MOST_TRIALS - have):
             return None
@@ -172,14 +171,14 @@ def judge_interim(
     cells: Sequence[Figures],
     decided: Sequence[Decided | None],
     number: int,
-    of: Sequence[Interim],
+    looks: Sequence[Interim],
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
 ) -> list[Decided | None]:
     """The decisions after a look at all cells of one metric together: what is decided already stays, and tells of the
     noise by the trials that decided it."""
-    trials = [of[number if one is None else one[1]].trials for one in decided]
+    trials = [looks[number if one is None else one[1]].trials for one in decided]
     estimates = [estimate(current[:n], base[:n]) for (current, base), n in zip(cells, trials, strict=True)]
-    rule = of[number].rule.among(len(cells))
+    rule = looks[number].rule.among(len(cells))
     judged = [rule.judge(one.ratio) for one in noise.pooled(estimates)]
     return [
         before or (None if decision == "inconclusive" else (decision, number))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tcbench.analysis.stats import Interval, images_per_s
@@ -28,11 +28,18 @@ LEAST_TRIALS = 2
 @dataclass(frozen=True)
 class Group:
     """Numbers of one side: the mean and the variance of the logarithms of their figures, or of the plain figures. `n`
-    is how many there are, or how many independent ones carry as much."""
+    is how many there are, or how many independent ones carry as much. `degrees`: of the variance, n - 1 where it is
+    None. Sides of one `pool` have `shared` of these in common, and rounds, whose variance is `drift`
+    (`tcbench.analysis.scatter`)."""
 
     n: float
     mean: float
     variance: float
+    degrees: float | None = None
+    shared: float = 0.0
+    drift: float = 0.0
+    drift_degrees: float = 1.0
+    pool: tuple[str, ...] = ()
 
     @staticmethod
     def of(figures: Sequence[float]) -> Group:
@@ -63,12 +70,26 @@ class Group:
     @property
     def inverse(self) -> Group:
         """Of the inverse figures."""
-        return Group(self.n, -self.mean, self.variance)
+        return replace(self, mean=-self.mean)
+
+    def grown(self, more: int) -> Group:
+        """With so many more numbers, if mean and variance stayed what they are."""
+        return replace(self, n=self.n + more, degrees=None if self.degrees is None else self.degrees + more)
+
+    @property
+    def part(self) -> tuple[float, float]:
+        """The squared error of the mean, drift aside, and its degrees of freedom."""
+        return self.variance / self.n, self.n - 1 if self.degrees is None else self.degrees
+
+    @property
+    def mean_interval(self) -> Interval:
+        """The mean with Student's 95% interval, in the unit of plain figures."""
+        return _around(self.mean, math.sqrt(self.variance / self.n), self.n - 1)
 
     @property
     def geometric_mean(self) -> LogRatio:
         """Of the figures, with its error: Student's t on the logarithms."""
-        return LogRatio(self.mean, *_combined([(self.variance / self.n, self.n - 1)]))
+        return LogRatio(self.mean, *_combined([self.part, (self.drift / self.n, self.drift_degrees)]))
 
 
 def throughput(images_per_step: int, trials_s: Sequence[Sequence[float]]) -> Group:
@@ -107,33 +128,29 @@ class Estimate(Protocol):
     @property
     def n(self) -> int:
         """Trials a side; the fewer."""
-        ...
 
     @property
     def pairs(self) -> float:
         """The trials a side that would tell as much if both had as many: the harmonic mean."""
-        ...
 
     @property
     def by_round(self) -> bool:
         """Whether rounds were compared, not averages: what moves the machine moves both trials of a round."""
-        ...
-
-    @property
-    def ratio(self) -> LogRatio: ...
 
     @property
     def inverse(self) -> Estimate:
         """Of the inverse figures."""
-        ...
 
     def grown(self, more: int) -> LogRatio:
         """With so many more trials a side, if means and variances stayed what they are."""
-        ...
+
+    @property
+    def ratio(self) -> LogRatio:
+        return self.grown(0)
 
 
 @dataclass(frozen=True)
-class Unpaired:
+class Unpaired(Estimate):
     """numerator / denominator of trials that have nothing to do with each other: Welch's."""
 
     numerator: Group
@@ -149,20 +166,15 @@ class Unpaired:
         return 2 / (1 / self.numerator.n + 1 / self.denominator.n)
 
     @property
-    def ratio(self) -> LogRatio:
-        return self.grown(0)
-
-    @property
     def inverse(self) -> Unpaired:
         return Unpaired(self.numerator.inverse, self.denominator.inverse)
 
     def grown(self, more: int) -> LogRatio:
-        groups = (self.numerator, self.denominator)
-        return log_ratio(*(Group(side.n + more, side.mean, side.variance) for side in groups))
+        return log_ratio(self.numerator.grown(more), self.denominator.grown(more))
 
 
 @dataclass(frozen=True)
-class Paired:
+class Paired(Estimate):
     """numerator / denominator of trials that belong together two by two: Student's t on their differences of
     logarithms."""
 
@@ -176,10 +188,6 @@ class Paired:
     @property
     def pairs(self) -> float:
         return self.differences.n
-
-    @property
-    def ratio(self) -> LogRatio:
-        return self.grown(0)
 
     @property
     def inverse(self) -> Paired:
@@ -204,11 +212,13 @@ def log_ratio(numerator: Group, denominator: Group) -> LogRatio:
     return LogRatio(numerator.mean - denominator.mean, *_of_difference(numerator, denominator))
 
 
-def difference(one: Group, other: Group, level: float = 0.95) -> Interval:
-    """one - other, of plain groups, with its two-sided confidence interval."""
-    value = one.mean - other.mean
-    error, degrees = _of_difference(one, other)
-    half = quantile((1 + level) / 2, degrees) * error
+def difference(one: Group, other: Group) -> Interval:
+    """one - other, of plain groups, with its 95% interval."""
+    return _around(one.mean - other.mean, *_of_difference(one, other))
+
+
+def _around(value: float, error: float, degrees: float) -> Interval:
+    half = quantile(0.975, degrees) * error
     return Interval(value, value - half, value + half)
 
 
@@ -227,7 +237,12 @@ def quantile(probability: float, degrees: float) -> float:
 
 
 def _of_difference(one: Group, other: Group) -> tuple[float, float]:
-    return _combined([(group.variance / group.n, group.n - 1) for group in (one, other)])
+    parts = [one.part, other.part]
+    if not one.pool or one.pool != other.pool:
+        return _combined([*parts, *((side.drift / side.n, side.drift_degrees) for side in (one, other))])
+    # Rounds that both sides have cancel: what is left is those of the one with more.
+    error, degrees = _combined([*parts, (one.drift * abs(1 / one.n - 1 / other.n), one.drift_degrees)])
+    return error, min(degrees, one.part[1] + other.part[1] - one.shared)
 
 
 def _combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

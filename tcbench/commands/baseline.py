@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app
-from tcbench.present.options import FormatOption, ResultsArgument, ResultsFolderOption
+from tcbench.present.options import FormatOption, ResultsArgument, ResultsFolderOption, option
 
 baseline_app = typer.Typer(
     cls=CommandGroup,
@@ -34,7 +34,7 @@ NameArgument = Annotated[
 def set_(
     name: NameArgument,
     results: ResultsArgument = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the baseline that has this name.")] = False,
+    force: Annotated[bool, option("--force", None, "Replace the baseline that has this name.")] = False,
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
-from tcbench.present.options import ResultsFolderOption, complete_scenario, format_option, results_argument, takes
-
-if TYPE_CHECKING:
-    pass
+from tcbench.present.options import (
+    ResultsFolderOption,
+    complete_scenario,
+    format_option,
+    option,
+    results_argument,
+    words,
+)
 
 
 @command(
@@ -32,11 +36,12 @@ def claims(
     ] = None,
     scenario: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            callback=takes("a scenario that `tcbench list` shows, or a TOML file"),
-            help="The scenario whose claims to judge, by its name or file. Default: that of the results.",
-            autocompletion=complete_scenario,
+        option(
+            "--scenario NAME",
+            None,
+            "The scenario whose claims to judge, by its name or file. Default: that of the results.",
+            takes="a scenario that `tcbench list` shows, or a TOML file",
+            complete=complete_scenario,
         ),
     ] = None,
     format_: Annotated[
@@ -59,7 +64,7 @@ def claims(
     given = read_with_documents(results, out)
     seen = list(map(summarise, given.timelines))
     trained = training(given.documents, given.paths)
-    cards = scorecards(given.records, claims_of(scenario), any_of(by_timelines(seen), trained))
+    cards = scorecards(given.records, claims_of(scenario, words), any_of(by_timelines(seen), trained))
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
     if format_ != "table":

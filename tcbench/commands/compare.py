@@ -11,7 +11,7 @@ import typer
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
 from tcbench.present.app import OUT, command, given
-from tcbench.present.options import BASELINE, ResultsFolderOption
+from tcbench.present.options import BASELINE, ResultsFolderOption, option
 from tcbench.views.comparison.outcome import (
     COMPARED,
     AllowOption,
@@ -55,9 +55,7 @@ def compare(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="In place of BASE: what `tcbench baseline set NAME` kept.", callback=BASELINE
-        ),
+        option("--baseline NAME", None, "In place of BASE: what `tcbench baseline set NAME` kept.", takes=BASELINE),
     ] = None,
     out: ResultsFolderOption = OUT,
     metric: MetricOption = None,
@@ -84,7 +82,7 @@ def compare(
     befores, afters = read_files([base_path]).records, read_files([current_path]).records
     files = plain(str(base_path)), plain(str(current_path))
     labels = Labels(called(base_name, befores), called(current_name, afters), files)
-    asked = given(context, (one for one in context.command.params if one.name in ("metric", "threshold_")))
+    asked = given(context, ("metric", "threshold_"))
     content = None if asked else gate_file.of(base_path, current_path)
     if content is not None:
         typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)

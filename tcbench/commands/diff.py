@@ -13,19 +13,17 @@ from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.present.app import OUT, command
 from tcbench.present.options import (
     ANOTHER_FILE,
-    BatchSizesOption,
-    ConfigOption,
     FormatOption,
     ResultsFolderOption,
-    batch_sizes,
-    config_names,
+    option,
     output_option,
-    takes,
+    selects,
+    words,
 )
 
 if TYPE_CHECKING:
     from tcbench.analysis.diff import Diff
-    from tcbench.core.record import Record
+    from tcbench.core.record import Record, Selection
     from tcbench.core.timeline import Timeline
 
 _MOST_CELLS = 8
@@ -41,7 +39,9 @@ tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
 tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
 """,
 )
+@selects("configs batch_sizes")
 def diff(
+    *,
     base: Annotated[
         str,
         typer.Argument(metavar="BASE", help="A timeline of `tcbench profile`, a file of records, or the id of a run."),
@@ -49,17 +49,17 @@ def diff(
     current: Annotated[
         str | None, typer.Argument(metavar="CURRENT", help="The same. Default, with --to: BASE itself.")
     ] = None,
-    config: ConfigOption = None,
+    chosen: Selection,
     to: Annotated[
         str | None,
-        typer.Option(
-            metavar="CONFIG",
-            help="CURRENT's config, where it is another than BASE's. Default: BASE's.",
-            callback=takes("a config of CURRENT, where --config names one of BASE"),
+        option(
+            "--to CONFIG",
+            None,
+            "CURRENT's config, where it is another than BASE's. Default: BASE's.",
+            takes="a config of CURRENT, where --config names one of BASE",
         ),
     ] = None,
-    bs: BatchSizesOption = None,
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="Parts to show of each kind.")] = 10,
+    top: Annotated[int, option("--top N", None, "Parts to show of each kind.", least=1)] = 10,
     output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
@@ -70,7 +70,7 @@ def diff(
     side has one, by that. Exit code 5 for two that did not train the same."""
     from tcbench.core import store
 
-    sizes, configs = batch_sizes(bs), config_names(config)
+    sizes, configs = chosen.batch_sizes, chosen.configs
     if output is not None:
         from tcbench.present.charts.files import check_path
 
@@ -207,12 +207,13 @@ def _show(
 
 def _next_step(of: Diff) -> list[str]:
     """Layers and kernels are in profiles alone. Nothing where records do not say in which file the scenario is."""
-    from tcbench.run.scenario import load, options_of, shipped
+    from tcbench.run.scenario import load, setting_of, shipped
 
     cell = of.base.cell
     if cell is None or cell.scenario not in shipped():
         return []
     scenario = load(cell.scenario).on(cell.device.partition(":")[0])
     sizes = ("--bs", str(cell.batch_size), "--threads", str(cell.threads))
-    words = shlex.join(["tcbench", "profile", cell.config, cell.scenario, *sizes, *options_of(cell, scenario)])
-    return [f"Next: {words}   (on both sides: `tcbench diff` of the two shows layers, and a GPU's kernels)"]
+    setting = words(setting_of(cell, scenario))
+    profile = shlex.join(["tcbench", "profile", cell.config, cell.scenario, *sizes, *setting])
+    return [f"Next: {profile}   (on both sides: `tcbench diff` of the two shows layers, and a GPU's kernels)"]

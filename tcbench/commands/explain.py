@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.present.app import OUT, command
-from tcbench.present.options import FormatOption, ResultsFolderOption, results_argument
+from tcbench.present.options import FormatOption, ResultsFolderOption, option, results_argument
 
 if TYPE_CHECKING:
     from tcbench.core.timeline import Timeline
@@ -24,7 +24,7 @@ tcbench explain profile.json.gz                   what a timeline shows
 )
 def explain(
     results: Annotated[list[str] | None, results_argument(", or timelines of `tcbench profile`")] = None,
-    details: Annotated[bool, typer.Option("--details", help="Also a sentence per cell.")] = False,
+    details: Annotated[bool, option("--details", None, "Also a sentence per cell.")] = False,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:

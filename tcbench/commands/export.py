@@ -15,6 +15,7 @@ from tcbench.present.options import (
     ResultsArgument,
     ResultsFolderOption,
     format_option,
+    option,
     output_option,
 )
 
@@ -38,7 +39,7 @@ def export(
     output: Annotated[Path | None, output_option("Default: standard output.")] = None,
     per: Annotated[
         Literal["trial", "cell", "step"] | None,
-        typer.Option(metavar="ROW", help="trial, cell or step. Default: trial; services take cells only."),
+        option("--per ROW", None, "trial, cell or step. Default: trial; services take cells only."),
     ] = None,
     out: ResultsFolderOption = OUT,
 ) -> None:

@@ -12,30 +12,26 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.app import INTERRUPTED, OUT, command
 from tcbench.present.options import (
     ANOTHER_FILE,
-    RANKS,
+    COUNTS,
     RUN,
     WHAT,
     WHERE,
-    BatchSizesOption,
-    ConfigOption,
+    Field,
     FormatOption,
-    ImageSizeOption,
-    ModelOption,
+    QuietOption,
     ResultsFolderOption,
-    batch_sizes,
     complete_gpu,
     complete_network,
-    complete_scenario,
-    config_names,
-    model_names,
+    option,
     output_option,
     rank_counts,
-    takes,
+    scenario_argument,
+    selects,
 )
 
 if TYPE_CHECKING:
-    from tcbench.core.record import Record
-    from tcbench.hardware.networks import Network
+    from tcbench.core.record import Record, Selection
+    from tcbench.hardware.networks import RankNetwork
     from tcbench.run.forecast import Forecast
     from tcbench.run.scale_out import ScaleOut
 
@@ -54,70 +50,57 @@ tcbench forecast --gpu V100 --bs 32 --ranks 8,64,1024,4096 --link abci    many r
 tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...from steps that were measured
 """,
 )
+@selects(
+    "scenario batch_sizes configs models image_size",
+    scenario=Field(scenario_argument(), str, "naruse2018"),
+)
 def forecast(
+    *,
     gpu: Annotated[
         str | None,
-        typer.Option(
-            metavar="GPU",
-            callback=takes("a GPU that `tcbench list --gpus` shows, or a JSON file of one"),
-            help="V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
+        option(
+            "--gpu GPU",
+            WHAT,
+            "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
             "--over is needed.",
-            autocompletion=complete_gpu,
-            rich_help_panel=WHAT,
+            takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
+            complete=complete_gpu,
         ),
     ] = None,
-    scenario: Annotated[
-        str,
-        typer.Argument(
-            metavar="SCENARIO",
-            help="A scenario's name or the path of a TOML file.",
-            autocompletion=complete_scenario,
-        ),
-    ] = "naruse2018",
-    bs: BatchSizesOption = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    image_size: ImageSizeOption = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Compute again, ignoring kept results.", rich_help_panel=WHAT)
-    ] = False,
+    chosen: Selection,
+    fresh: Annotated[bool, option("--fresh", WHAT, "Compute again, ignoring kept results.")] = False,
     ranks: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N,...",
-            help="The same step on so many ranks. Default: one.",
-            callback=RANKS,
-            rich_help_panel=MANY,
+        option(
+            "--ranks N,N,...", MANY, "The same step on so many ranks. Default: one.", takes=COUNTS, read=rank_counts
         ),
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            callback=takes(f"{_NETWORKS}, or two numbers above 0: GB/s and microseconds"),
-            help=f"The network between them: {_NETWORKS}; or "
+        option(
+            "--link NAME",
+            MANY,
+            f"The network between them: {_NETWORKS}; or "
             "bandwidth,latency in GB/s and microseconds, such as 12.5,10. Default: none; --ranks needs it.",
-            autocompletion=complete_network,
-            rich_help_panel=MANY,
+            takes=f"{_NETWORKS}, or two numbers above 0: GB/s and microseconds",
+            complete=complete_network,
         ),
     ] = None,
     over: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="RESULTS",
-            callback=RUN,
-            help="In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
-            rich_help_panel=MANY,
+        option(
+            "--over RESULTS",
+            MANY,
+            "In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
+            takes=RUN,
         ),
     ] = None,
     out: ResultsFolderOption = OUT,
     output: Annotated[
         Path | None, output_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none.")
     ] = None,
-    details: Annotated[
-        bool, typer.Option("--details", help="Also list every operation of every cell.", rich_help_panel=WHERE)
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+    details: Annotated[bool, option("--details", WHERE, "Also list every operation of every cell.")] = False,
+    quiet: QuietOption = False,
     format_: FormatOption = "table",
 ) -> None:
     """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
@@ -144,22 +127,20 @@ def forecast(
 
         check_path(output)
     if over:
-        _refuse({"--model": model, "--details": details, "--fresh": fresh, "--image-size": image_size})
+        _refuse({"--model": chosen.models, "--details": details, "--fresh": fresh, "--image-size": chosen.image_size})
         from tcbench.present.results import read
 
         assert sizes is not None
         assert network is not None
-        scaled = _measured(read(over, out), batch_sizes(bs), config_names(config), sizes, network)
+        scaled = _measured(read(over, out), chosen, sizes, network)
         _print_ranks(scaled, format_ == "json", output)
         return
     assert gpu is not None
-    result = _forecast(
-        gpu, scenario, batch_sizes(bs), config_names(config), model_names(model), image_size, fresh, quiet
-    )
+    result = _forecast(gpu, chosen, fresh, quiet)
     if sizes is not None and network is not None:
         from tcbench.run import scale_out
 
-        bases, left_out = scale_out.forecast(result, all_configs=bool(config))
+        bases, left_out = scale_out.forecast(result, all_configs=bool(chosen.configs))
         _print_ranks(scale_out.scale_out(bases, sizes, network, left_out), format_ == "json", output)
         return
     _print(result, details, format_ == "json")
@@ -172,16 +153,7 @@ def _refuse(given: dict[str, object]) -> None:
             raise SelectionError(f"{name}: has no meaning with --over: nothing is forecast but the all-reduce")
 
 
-def _forecast(
-    gpu: str,
-    scenario: str,
-    sizes: tuple[int, ...] | None,
-    configs: tuple[str, ...],
-    models: tuple[str, ...] | None,
-    image_size: int | None,
-    fresh: bool,
-    quiet: bool,
-) -> Forecast:
+def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast:
     from tcbench.engine.accelerators import device
     from tcbench.hardware import gpus
     from tcbench.present.progress import Stages
@@ -192,8 +164,7 @@ def _forecast(
 
     there = gpus.load(gpu)
     _, its_device = device.absent(there)
-    selection = plan.Selection(batch_sizes=sizes, models=models, configs=configs, image_size=image_size)
-    planned = plan.make(scenarios.load(scenario), selection, its_device, remote=True)
+    planned = plan.make(scenarios.load(str(chosen.scenario)), chosen, its_device, remote=True)
     try:
         with Stages(make_console(stderr=True), quiet) as stages:
             return forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
@@ -202,18 +173,12 @@ def _forecast(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _measured(
-    records: Sequence[Record],
-    sizes: tuple[int, ...] | None,
-    configs: tuple[str, ...],
-    ranks: Sequence[int],
-    network: Network,
-) -> ScaleOut:
-    from tcbench.present.results import chosen
+def _measured(records: Sequence[Record], chosen: Selection, ranks: Sequence[int], network: RankNetwork) -> ScaleOut:
+    from tcbench.present import results
     from tcbench.run import scale_out
 
-    bases = scale_out.measured(chosen(records, configs, sizes), all_configs=bool(configs))
-    return scale_out.scale_out(bases, ranks, network)
+    records = results.chosen(records, chosen.configs, chosen.batch_sizes)
+    return scale_out.scale_out(scale_out.measured(records, all_configs=bool(chosen.configs)), ranks, network)
 
 
 def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,17 +11,17 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
 from tcbench.present.options import (
     ANOTHER_FILE,
-    BatchSizesOption,
-    ConfigOption,
     FormatOption,
     ResultsFolderOption,
-    batch_sizes,
-    config_names,
     output_option,
     results_argument,
+    selects,
 )
 from tcbench.views.comparison import outcome as comparisons
 from tcbench.views.comparison.outcome import AllowOption, ThresholdOption
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Selection
 
 
 @command(
@@ -32,10 +32,11 @@ tcbench history --config 'fp16*' --bs 256 -o history.png
 tcbench history results/h200 --threshold 5% --json
 """,
 )
+@selects("configs batch_sizes")
 def history(
+    *,
     results: Annotated[list[str] | None, results_argument(default="all of results/")] = None,
-    config: ConfigOption = None,
-    bs: BatchSizesOption = None,
+    chosen: Selection,
     threshold: ThresholdOption = "3%",
     allow: AllowOption = None,
     output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
@@ -48,8 +49,6 @@ def history(
     and says why."""
     from tcbench.analysis.verdict import Rule
 
-    sizes = batch_sizes(bs)
-    configs = config_names(config)
     rule = Rule(comparisons.threshold(threshold))
     facets = comparisons.allowed(allow).facets
     if output is not None:
@@ -62,7 +61,8 @@ def history(
     from tcbench.core import git
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
-    from tcbench.present.results import chosen, read, without_gates
+    from tcbench.present.results import chosen as chosen_of
+    from tcbench.present.results import read, without_gates
     from tcbench.present.tables import make_console
     from tcbench.views.history import table as view
 
@@ -73,7 +73,7 @@ def history(
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)
-    cells = histories(chosen(records, configs, sizes), rule, facets, places)
+    cells = histories(chosen_of(records, chosen.configs, chosen.batch_sizes), rule, facets, places)
     wrote = f"wrote {output}"
     if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"

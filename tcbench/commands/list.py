@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tcbench.present.app import command
-from tcbench.present.options import FormatOption
+from tcbench.present.options import FormatOption, option
 
 
 @command("Show scenarios, configs and rungs, or GPUs.", "tcbench list\ntcbench list --gpus", name="list")
 def list_(
     gpus: Annotated[
-        bool, typer.Option("--gpus", help="GPUs: Tensor Cores, formats, software that serves them, peak rates.")
+        bool, option("--gpus", None, "GPUs: Tensor Cores, formats, software that serves them, peak rates.")
     ] = False,
     format_: FormatOption = "table",
 ) -> None:

@@ -19,9 +19,8 @@ from tcbench.present.options import (
     ResultsArgument,
     ResultsFolderOption,
     config_names,
+    option,
     output_option,
-    takes,
-    within,
 )
 from tcbench.present.results import by_age, named, place, read_results
 
@@ -46,35 +45,40 @@ def plot(
     output: Annotated[Path | None, output_option()] = None,
     kind: Annotated[
         Literal["throughput", "ladder", "networks", "scaling"] | None,
-        typer.Option(
-            metavar="KIND",
-            help="throughput, ladder, networks or scaling. Default: throughput; networks where a run has several.",
+        option(
+            "--kind KIND",
+            None,
+            "throughput, ladder, networks or scaling. Default: throughput; networks where a run has several.",
         ),
     ] = None,
     slide: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
-            callback=within("--slide", "one of 12, 21, 27, 31, 33", lambda n: n in (12, 21, 27, 31, 33)),
+        option(
+            "--slide N",
+            None,
+            "One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
+            takes="one of 12, 21, 27, 31, 33",
+            holds=lambda n: n in (12, 21, 27, 31, 33),
         ),
     ] = None,
     by: Annotated[
         Literal["setting", "machine"],
-        typer.Option(
-            metavar="WHAT",
-            help="setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per "
+        option(
+            "--by WHAT",
+            None,
+            "setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per "
             "config.",
         ),
     ] = "setting",
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--config",
-            metavar="GLOB",
-            callback=takes("configs by name or glob; with --by machine `best`", lambda names: config_names(names)),
-            help="Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
+        option(
+            "--config GLOB",
+            None,
+            "Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
             "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
+            takes="configs by name or glob; with --by machine `best`",
+            read=config_names,
         ),
     ] = None,
     out: ResultsFolderOption = OUT,
@@ -97,8 +101,7 @@ def plot(
         other = _drawable(given.paths if results else [out], draw)
         if other is None:
             raise
-        options = [one for one in context.command.params if one.name != "results"]
-        again = shlex.join(["tcbench", "plot", str(other), *words_given(context, options)])
+        again = shlex.join(["tcbench", "plot", str(other), *words_given(context, without=("results",))])
         raise SelectionError(f"{error}; a run can be drawn: {again}") from None
     what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
     output = place(output, given.paths, f"{what}.png")

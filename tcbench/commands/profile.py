@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,29 +16,23 @@ from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
 from tcbench.present.options import (
     ANOTHER_FOLDER,
-    FOLDER,
     HOW,
     NETWORKS,
     WHAT,
-    WHERE,
-    DataOption,
-    DeviceOption,
-    FreshAutotuneOption,
-    HostSpeedOption,
-    ImageSizeOption,
-    ScenarioArgument,
-    ThreadsOption,
-    TuningBudgetOption,
+    QuietOption,
     complete_config,
     complete_model,
     config_names,
-    images,
+    field,
     model_names,
+    option,
+    out_option,
+    selects,
     tune,
 )
 
 if TYPE_CHECKING:
-    from tcbench.core.record import Cell
+    from tcbench.core.record import Cell, Selection
     from tcbench.core.timeline import Timeline
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
@@ -57,6 +52,37 @@ tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
 tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
 """,
 )
+@selects(
+    "scenario batch_sizes device input models image_size ranks ...",
+    without="configs trials budget_s target max_time_s timeout_s seed launcher",
+    batch_sizes=field(
+        "--bs N",
+        WHAT,
+        "Batch size. Default: the scenario's first.",
+        int | None,
+        read=lambda n: None if n is None else (n,),
+        least=1,
+        most=999_999,
+    ),
+    models=field(
+        "--model NAME",
+        WHAT,
+        "A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
+        takes=NETWORKS,
+        read=model_names,
+        complete=complete_model,
+    ),
+    ranks=field(
+        "--ranks N",
+        WHAT,
+        "So many processes that train together, by mpirun on this machine: a timeline of each.",
+        int,
+        1,
+        read=lambda n: (n,),
+        least=1,
+        most=999_999,
+    ),
+)
 def profile(
     config: Annotated[
         str,
@@ -66,70 +92,23 @@ def profile(
             autocompletion=complete_config,
         ),
     ],
-    scenario: ScenarioArgument = None,
-    bs: Annotated[
-        int | None,
-        typer.Option(
-            "--bs",
-            metavar="N",
-            min=1,
-            max=999_999,
-            help="Batch size. Default: the scenario's first.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    device: DeviceOption = "auto",
-    data: DataOption = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            callback=NETWORKS,
-            help="A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
-            autocompletion=complete_model,
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    image_size: ImageSizeOption = None,
-    ranks: Annotated[
-        int,
-        typer.Option(
-            "--ranks",
-            metavar="N",
-            min=1,
-            max=999_999,
-            help="So many processes that train together, by mpirun on this machine: a timeline of each.",
-            rich_help_panel=WHAT,
-        ),
-    ] = 1,
-    steps: Annotated[
-        int,
-        typer.Option("--steps", "-n", metavar="N", min=1, max=10_000, help="Steps to record.", rich_help_panel=HOW),
-    ] = 5,
+    steps: Annotated[int, option("--steps -n N", HOW, "Steps to record.", least=1, most=10_000)] = 5,
     tool: Annotated[
         Tool,
-        typer.Option(
-            metavar="TOOL",
-            help="nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
+        option(
+            "--tool TOOL",
+            HOW,
+            "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
             "with --host py-spy, cprofile or auto.",
-            rich_help_panel=HOW,
         ),
     ] = "auto",
     host: Annotated[
-        bool,
-        typer.Option(
-            "--host", help="The host's Python functions instead of a timeline, for some seconds.", rich_help_panel=HOW
-        ),
+        bool, option("--host", HOW, "The host's Python functions instead of a timeline, for some seconds.")
     ] = False,
-    fresh_autotune: FreshAutotuneOption = False,
-    tuning_budget: TuningBudgetOption = None,
-    threads: ThreadsOption = None,
-    host_speed: HostSpeedOption = 1.0,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="Files go to FOLDER/MACHINE/.", callback=FOLDER, rich_help_panel=WHERE),
-    ] = OUT,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+    *,
+    chosen: Selection,
+    out: Annotated[Path, out_option("Files")] = OUT,
+    quiet: QuietOption = False,
 ) -> None:
     """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
     (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: in which Python
@@ -143,8 +122,8 @@ def profile(
     from tcbench.run import profiler
     from tcbench.tracing import perfetto
 
-    tune(fresh_autotune, tuning_budget)
-    plan, planned = _planned(config, scenario, bs, device, model, data, image_size, steps, threads, host_speed, ranks)
+    tune(chosen)
+    plan, planned = _planned(replace(chosen, configs=config_names([config])), steps)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:
         _host(plan, planned, tool, out, stderr, stdout, quiet)
@@ -225,42 +204,13 @@ class _Failed(TcbenchError):
     exit_code = SOME_CELL_FAILED
 
 
-def _planned(
-    config: str,
-    scenario: str | None,
-    bs: int | None,
-    device: str,
-    model: str | None,
-    data: str | None,
-    image_size: int | None,
-    steps: int,
-    threads: int | None,
-    host_speed: float,
-    ranks: int,
-) -> tuple[Plan, PlannedCell]:
+def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
     """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
     import msgspec
 
-    from tcbench.engine.accelerators import device as devices
-    from tcbench.engine.backends import device_kinds
-    from tcbench.run import plan
-    from tcbench.run import scenario as scenarios
+    from tcbench.run.plan import PlannedCell, plan_of
 
-    target = devices.find(device, device_kinds())
-    loaded = scenarios.load(scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
-    sizes = loaded.batch_sizes[:1] if bs is None else (bs,)
-    selection = plan.Selection(
-        batch_sizes=sizes,
-        models=model_names(model),
-        ranks=(ranks,),
-        configs=config_names([config]),
-        input=images(data),
-        image_size=image_size,
-        max_time_s=_TIMED_S,
-        threads=threads,
-        host_speed=host_speed,
-    )
-    made = plan.make(loaded, selection, target)
+    made = plan_of(replace(chosen, max_time_s=_TIMED_S), first=True)
     if len(made.cells) != 1:
         models = {planned.cell.model for planned in made.cells}
         named = "; ".join(
@@ -273,7 +223,7 @@ def _planned(
     if planned.skip_reason is not None:
         raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")
     measure = msgspec.structs.replace(planned.cell.measure, profiled_steps=steps)
-    return made, plan.PlannedCell(msgspec.structs.replace(planned.cell, measure=measure))
+    return made, PlannedCell(msgspec.structs.replace(planned.cell, measure=measure))
 
 
 def _launcher(plan: Plan) -> Launcher:

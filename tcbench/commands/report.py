@@ -10,10 +10,18 @@ import typer
 
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.present.app import OUT, command, refuse_input
-from tcbench.present.options import BASELINE, RUN, ResultsFolderOption, output_option, results_argument, takes
+from tcbench.present.options import (
+    BASELINE,
+    RUN,
+    ResultsFolderOption,
+    option,
+    output_option,
+    results_argument,
+    words,
+)
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked, OtherSource, Scorecard
+    from tcbench.analysis.claims import AskedClaims, OtherSource, Scorecard
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
     from tcbench.present.results import Results as Given
@@ -41,26 +49,29 @@ def report(
     output: Annotated[Path | None, output_option("An .html file. Default: beside the results.")] = None,
     compare: Annotated[
         str | None,
-        typer.Option(
-            metavar="BASE",
-            help="Compare with these results: a file, a folder or a run's id. Default: none.",
-            callback=RUN,
+        option(
+            "--compare BASE",
+            None,
+            "Compare with these results: a file, a folder or a run's id. Default: none.",
+            takes=RUN,
         ),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
-            callback=BASELINE,
+        option(
+            "--baseline NAME",
+            None,
+            "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
+            takes=BASELINE,
         ),
     ] = None,
     title: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="The page's title. Default: made of what was trained and where.",
-            callback=takes("any text"),
+        option(
+            "--title TEXT",
+            None,
+            "The page's title. Default: made of what was trained and where.",
+            takes="any text",
         ),
     ] = None,
     out: ResultsFolderOption = OUT,
@@ -153,16 +164,16 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
 
 def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
-    from tcbench.analysis.claims import Asked, scorecards
+    from tcbench.analysis.claims import AskedClaims, scorecards
     from tcbench.run.scenario import claims_of
 
-    known: Callable[[Cell], Asked] = claims_of(None)
+    known: Callable[[Cell], AskedClaims] = claims_of(None, words)
 
-    def asked(cell: Cell) -> Asked:
+    def asked(cell: Cell) -> AskedClaims:
         try:
             return known(cell)
         except ScenarioError:
-            return Asked(cell.scenario, ())
+            return AskedClaims(cell.scenario, ())
 
     return scorecards(records, asked, other_source)
 

@@ -14,19 +14,18 @@ from tcbench.present.options import (
     ANOTHER_FILE,
     WHAT,
     WHERE,
-    BatchSizesOption,
-    ConfigOption,
     FormatOption,
     ResultsFolderOption,
-    batch_sizes,
-    config_names,
+    option,
     output_option,
     results_argument,
+    selects,
 )
 
 if TYPE_CHECKING:
     from tcbench.analysis.roofline import Ceilings
     from tcbench.analysis.summary import CellSummary
+    from tcbench.core.record import Selection
 
 
 @command(
@@ -37,18 +36,17 @@ tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
 tcbench roofline profile.json.gz --layers         with the time of each layer
 """,
 )
+@selects("batch_sizes configs")
 def roofline(
+    *,
     results: Annotated[
         list[str] | None,
         results_argument(", or profiles; beside records, these give layers their times"),
     ] = None,
     output: Annotated[Path | None, output_option()] = None,
-    bs: BatchSizesOption = None,
-    config: ConfigOption = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure the ceilings again, ignoring kept ones.", rich_help_panel=WHAT)
-    ] = False,
-    layers: Annotated[bool, typer.Option("--layers", help="Also every layer.", rich_help_panel=WHERE)] = False,
+    chosen: Selection,
+    fresh: Annotated[bool, option("--fresh", WHAT, "Measure the ceilings again, ignoring kept ones.")] = False,
+    layers: Annotated[bool, option("--layers", WHERE, "Also every layer.")] = False,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
@@ -72,10 +70,10 @@ def roofline(
     if output is not None:
         check_path(output)
     given = read_with_timelines(results, out, alone=False)
-    chosen = _chosen(summarise(given.records), batch_sizes(bs), config_names(config))
+    summaries = _chosen(summarise(given.records), chosen.batch_sizes, chosen.configs)
     rooflines, groups = [], by_code(given.records)
     known: dict[tuple[str | None, str, int], Ceilings] = {}
-    for summary in chosen:
+    for summary in summaries:
         device = device_of(summary)
         if device not in known:
             known[device] = ceilings.of(summary, fresh)

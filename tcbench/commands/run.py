@@ -15,37 +15,18 @@ from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, com
 from tcbench.present.options import (
     WHERE,
     AllowCodeOption,
-    BatchSizesOption,
-    BudgetOption,
-    ConfigOption,
-    DataOption,
-    DeviceOption,
     FormatOption,
-    FreshAutotuneOption,
-    HostSpeedOption,
-    ImageSizeOption,
-    LauncherOption,
-    MaxTimeOption,
-    ModelOption,
     OutOption,
     QuietOption,
-    RanksOption,
-    ScenarioArgument,
-    SeedOption,
-    TargetOption,
-    ThreadsOption,
-    TimeoutOption,
-    TrialsOption,
-    TuningBudgetOption,
-    selection,
-    takes,
+    option,
+    selects,
     tune,
 )
 
 if TYPE_CHECKING:
     from tcbench.analysis.scaling import Curve
     from tcbench.analysis.summary import CellSummary
-    from tcbench.core.record import Cell, Record
+    from tcbench.core.record import Cell, Record, Selection
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
 
@@ -61,45 +42,25 @@ tcbench run scaling --ranks 1,2,4                  many ranks: over MPI, or NCCL
 tcbench run --resume                               the same command again, after an interrupt: only what is missing
 """,
 )
+@selects("scenario batch_sizes ranks configs device models ...")
 def run(
     context: typer.Context,
-    scenario: ScenarioArgument = None,
-    bs: BatchSizesOption = None,
-    ranks: RanksOption = None,
-    config: ConfigOption = None,
-    device: DeviceOption = "auto",
-    model: ModelOption = None,
-    data: DataOption = None,
-    image_size: ImageSizeOption = None,
-    trials: TrialsOption = None,
-    budget: BudgetOption = None,
-    target: TargetOption = None,
-    max_time: MaxTimeOption = None,
-    timeout: TimeoutOption = None,
-    fresh_autotune: FreshAutotuneOption = False,
-    tuning_budget: TuningBudgetOption = None,
-    seed: SeedOption = 0,
-    threads: ThreadsOption = None,
-    host_speed: HostSpeedOption = 1.0,
-    launcher: LauncherOption = None,
+    chosen: Selection,
     out: OutOption = OUT,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Add what is missing to the newest run of this scenario.", rich_help_panel=WHERE),
+        bool, option("--resume", WHERE, "Add what is missing to the newest run of this scenario.")
     ] = False,
     allow: AllowCodeOption = None,
     label: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Ends the run's name, after its date. Default: none.",
-            callback=takes("1 to 80 letters, digits, `_`, `.` and `-`"),
-            rich_help_panel=WHERE,
+        option(
+            "--label NAME",
+            WHERE,
+            "Ends the run's name, after its date. Default: none.",
+            takes="1 to 80 letters, digits, `_`, `.` and `-`",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run, and stop.")] = False,
     quiet: QuietOption = False,
     format_: FormatOption = "table",
 ) -> None:
@@ -108,22 +69,6 @@ def run(
     Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
     when some cell failed; 130 when interrupted.
     """
-    chosen = selection(
-        bs=bs,
-        config=config,
-        data=data,
-        image_size=image_size,
-        trials=trials,
-        budget=budget,
-        target=target,
-        max_time=max_time,
-        timeout=timeout,
-        seed=seed,
-        threads=threads,
-        host_speed=host_speed,
-        ranks=ranks,
-        model=model,
-    )
     from tcbench.core.store import run_id_suffix
     from tcbench.present.progress import Stages
     from tcbench.present.tables import make_console
@@ -132,23 +77,22 @@ def run(
     from tcbench.run.plan import plan_of
 
     of_label = run_id_suffix(label)
-    tune(fresh_autotune, tuning_budget)
-    plan = plan_of(scenario, chosen, device)
+    tune(chosen)
+    plan = plan_of(chosen)
     with Stages(make_console(stderr=True), quiet) as stages:
         images.check_folder(plan, stages.advance)
-    plan, starter = find_for(plan, launcher, asked=ranks is not None)
+    plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
     if dry_run:
         _show_plan(plan, format_ == "json")
         return
-    kept = [one for one in context.command.params if one.name not in _OF_ONE_RUN]
-    whole = shlex.join(["tcbench", "run", *given(context, kept)]) if config else ""
+    whole = shlex.join(["tcbench", "run", *given(context, without=_OF_ONE_RUN)]) if chosen.configs else ""
     earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
     failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)
 
 
-_OF_ONE_RUN = {"config", "fresh_autotune", "resume", "label", "quiet", "format_"}
+_OF_ONE_RUN = {"configs", "fresh_autotune", "resume", "label", "quiet", "format_"}
 """Options that the proposal to run a scenario's other configs too does not repeat."""
 
 

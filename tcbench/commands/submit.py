@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,192 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcbench.core.errors import ClusterError, SelectionError
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, GroupedCommand, command, command_again, given
-from tcbench.present.options import WHERE, AllowCodeOption, OutOption, QuietOption, complete_scenario, selection, takes
+from tcbench.present import options
+from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again
+from tcbench.present.options import (
+    WHERE,
+    AllowCodeOption,
+    Field,
+    OutOption,
+    QuietOption,
+    option,
+    scenario_argument,
+    selects,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from tcbench.core.record import Selection
     from tcbench.run.cluster import Job, Target
-    from tcbench.run.plan import Plan
 
 CLUSTER = "Where it runs"
-
-_NOT_TAKEN = {"label", "format_"}
-"""Options of `run` that are each job's own: its label is its target's name, and it prints to a log."""
-
-
-@dataclass(frozen=True)
-class _OfRun:
-    """The options of `run` among those that were given, and the same as words of a command line."""
-
-    options: dict[str, Any]
-    words: list[str]
-
-
-class _SubmitCommand(GroupedCommand):
-    """A command that takes the options of `run` too: the context's `obj` is an _OfRun."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return [*self._of_run(ctx), *super().get_params(ctx)]
-
-    def invoke(self, ctx: Any) -> Any:
-        of_run = self._of_run(ctx)
-        words = given(ctx, of_run)
-        ctx.obj = _OfRun({parameter.name: ctx.params.pop(parameter.name) for parameter in of_run}, words)
-        return super().invoke(ctx)
-
-    def _of_run(self, ctx: Any) -> list[Any]:
-        own = {parameter.name for parameter in self.params}
-        run = ctx.parent.command.get_command(ctx.parent, "run")
-        return [parameter for parameter in run.params if parameter.name not in own | _NOT_TAKEN]
-
-
-@command(
-    "Run a scenario on a cluster: one Slurm job for each partition or GPU.",
-    """
-tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
-tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
-tcbench submit naruse2018 --partition a100,h100 --dry-run
-tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
-""",
-    cls=_SubmitCommand,
-)
-def submit(
-    context: typer.Context,
-    scenario: Annotated[
-        str,
-        typer.Argument(
-            metavar="SCENARIO",
-            help="A scenario's name or the path of a TOML file.",
-            autocompletion=complete_scenario,
-        ),
-    ],
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,NAME,...",
-            help="Partitions: a job in each. Default, with --gpu: the cluster's own.",
-            callback=takes("partitions of the cluster", lambda text: _names("--partition", text)),
-            rich_help_panel=CLUSTER,
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TYPE,TYPE,...",
-            help="Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
-            "Default, with --partition: any.",
-            callback=takes("types of GPU of the cluster", lambda text: _names("--gpu", text)),
-            rich_help_panel=CLUSTER,
-        ),
-    ] = None,
-    time: Annotated[
-        int,
-        typer.Option(
-            metavar="MINUTES",
-            min=1,
-            max=10_000_000,
-            help="A job is ended then; --resume goes on.",
-            rich_help_panel=CLUSTER,
-        ),
-    ] = 60,
-    sbatch: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OPTION",
-            callback=takes("an option of sbatch that `submit` does not set", lambda options: _sbatch_options(options)),
-            help="More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. "
-            "Default: none.",
-            rich_help_panel=CLUSTER,
-        ),
-    ] = None,
-    out: OutOption = OUT,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Submit only what has not come to its end.", rich_help_panel=WHERE),
-    ] = False,
-    allow: AllowCodeOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the sbatch scripts, and stop.", rich_help_panel=WHERE)
-    ] = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;
-    follow the jobs. An interrupt ends the following, not the jobs.
-
-    Exit code: 0 when every job has come to its end with every cell ok, skipped or out of memory; 2 for a mistake in the
-    command or the scenario, and where the cluster does not take a job; 3 when some cell or job failed; 130 when
-    interrupted.
-    """
-    from tcbench.engine.rung import Package
-
-    asked: _OfRun = context.obj
-    plan = _checked(scenario, asked.options)
-    submitit = Package("submitit", "uv sync --extra slurm")
-    if not submitit.is_installed():
-        raise ClusterError(f"submit needs the package {submitit.module}: {submitit.install}")
-    from tcbench.run import cluster
-
-    if gpu and not _runs_on_gpus(asked.options["device"]):
-        raise SelectionError(
-            f"--gpu {gpu} with --device {asked.options['device']}: expected --partition, or no --device"
-        )
-    partitions, types = _names("--partition", partition), _names("--gpu", gpu)
-    if dry_run and (partitions or types) and which("sbatch") is None:
-        there = cluster.unchecked(partitions, types)
-        _say("note: no sbatch here: partitions and GPUs are not checked", quiet)
-    else:
-        there = cluster.gpus()
-    request = cluster.Request(
-        time_min=time,
-        ranks=max(planned.cell.ranks for planned in plan.cells),
-        on_gpus=_runs_on_gpus(asked.options["device"]),
-        options=_sbatch_options(sbatch),
-    )
-    work = []
-    for target in cluster.targets(partitions, types, there):
-        words = ["run", scenario, *asked.words, "--out", str(out.absolute()), "--label", target.name]
-        words += ["--resume"] * resume + (["--allow", allow] if allow else [])
-        from tcbench.core.store import run_id_suffix
-
-        folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
-        work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, there)))
-    if dry_run:
-        for _, _, executor in work:
-            typer.echo(executor.script)
-        return
-    jobs: list[Job] = []
-    try:
-        _begin(work, jobs, resume, quiet)
-        failed = _follow(jobs, out, plan.scenario.name, quiet)
-    except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted; {_how_to_go_on(jobs)}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    if failed:
-        typer.echo(f"Next: {command_again(resume=True)}   (runs again what failed)")
-        raise typer.Exit(SOME_CELL_FAILED)
-
-
-def _checked(scenario: str, options: Mapping[str, Any]) -> Plan:
-    """The plan of these options of `run`, as far as it can be made without the device. Raises SelectionError or
-    ScenarioError."""
-    from tcbench.engine.accelerators.device import host
-    from tcbench.run.plan import plan_of
-
-    chosen = selection(**{name: options[name] for name in inspect.signature(selection).parameters})
-    device = options["device"]
-    return plan_of(scenario, chosen, host().name if _runs_on_gpus(device) else device, remote=True)
-
-
-def _runs_on_gpus(device: str) -> bool:
-    """Whether a job of this --device is to be given GPUs. Raises SelectionError for no device."""
-    from tcbench.engine.accelerators.device import kind_of
-
-    if device == "auto":
-        return True
-    kind = kind_of(device)
-    return not kind.is_host and kind.simulates is None
 
 
 def _names(option: str, text: str | None) -> list[str]:
@@ -228,6 +62,134 @@ def _sbatch_options(given: Sequence[str] | None) -> dict[str, str | bool]:
             raise SelectionError(f"--sbatch {text!a}: expected an option of sbatch, such as account=me or exclusive")
         options[name.replace("-", "_")] = value if has_value else True
     return options
+
+
+@command(
+    "Run a scenario on a cluster: one Slurm job for each partition or GPU.",
+    """
+tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
+tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
+tcbench submit naruse2018 --partition a100,h100 --dry-run
+tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
+""",
+)
+@selects("scenario batch_sizes ranks configs device models ...", scenario=Field(scenario_argument(), str, ...))
+def submit(
+    *,
+    chosen: Selection,
+    partition: Annotated[
+        str | None,
+        option(
+            "--partition NAME,NAME,...",
+            CLUSTER,
+            "Partitions: a job in each. Default, with --gpu: the cluster's own.",
+            takes="partitions of the cluster",
+            read=functools.partial(_names, "--partition"),
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        option(
+            "--gpu TYPE,TYPE,...",
+            CLUSTER,
+            "Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
+            "Default, with --partition: any.",
+            takes="types of GPU of the cluster",
+            read=functools.partial(_names, "--gpu"),
+        ),
+    ] = None,
+    time: Annotated[
+        int, option("--time MINUTES", CLUSTER, "A job is ended then; --resume goes on.", least=1, most=10_000_000)
+    ] = 60,
+    sbatch: Annotated[
+        list[str] | None,
+        option(
+            "--sbatch OPTION",
+            CLUSTER,
+            "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. "
+            "Default: none.",
+            takes="an option of sbatch that `submit` does not set",
+            read=_sbatch_options,
+        ),
+    ] = None,
+    out: OutOption = OUT,
+    resume: Annotated[bool, option("--resume", WHERE, "Submit only what has not come to its end.")] = False,
+    allow: AllowCodeOption = None,
+    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show the sbatch scripts, and stop.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;
+    follow the jobs. An interrupt ends the following, not the jobs.
+
+    Exit code: 0 when every job has come to its end with every cell ok, skipped or out of memory; 2 for a mistake in the
+    command or the scenario, and where the cluster does not take a job; 3 when some cell or job failed; 130 when
+    interrupted.
+    """
+    from tcbench.core.store import run_id_suffix
+    from tcbench.engine.accelerators.device import host
+    from tcbench.engine.rung import Package
+    from tcbench.run.plan import plan_of
+
+    on_gpus = _runs_on_gpus(chosen.device)
+    # As far as it can be made without the device.
+    plan = plan_of(replace(chosen, device=host().name) if on_gpus else chosen, remote=True)
+    submitit = Package("submitit", "uv sync --extra slurm")
+    if not submitit.is_installed():
+        raise ClusterError(f"submit needs the package {submitit.module}: {submitit.install}")
+    from tcbench.run import cluster
+
+    if gpu and not on_gpus:
+        raise SelectionError(f"--gpu {gpu} with --device {chosen.device}: expected --partition, or no --device")
+    partitions, types = _names("--partition", partition), _names("--gpu", gpu)
+    if dry_run and (partitions or types) and which("sbatch") is None:
+        there = cluster.unchecked(partitions, types)
+        _say("note: no sbatch here: partitions and GPUs are not checked", quiet)
+    else:
+        there = cluster.gpus()
+    request = cluster.Request(
+        time_min=time,
+        ranks=max(planned.cell.ranks for planned in plan.cells),
+        on_gpus=on_gpus,
+        options=_sbatch_options(sbatch),
+    )
+    work = []
+    for target in cluster.targets(partitions, types, there):
+        words = [
+            "run",
+            str(chosen.scenario),
+            *options.words(chosen),
+            "--out",
+            str(out.absolute()),
+            "--label",
+            target.name,
+        ]
+        words += ["--resume"] * resume + (["--allow", allow] if allow else [])
+        folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
+        work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, there)))
+    if dry_run:
+        for _, _, executor in work:
+            typer.echo(executor.script)
+        return
+    jobs: list[Job] = []
+    try:
+        _begin(work, jobs, resume, quiet)
+        failed = _follow(jobs, out, plan.scenario.name, quiet)
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted; {_how_to_go_on(jobs)}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if failed:
+        typer.echo(f"Next: {command_again(resume=True)}   (runs again what failed)")
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+def _runs_on_gpus(device: str) -> bool:
+    """Whether a job of this --device is to be given GPUs. Raises SelectionError for no device."""
+    from tcbench.engine.accelerators.device import kind_of
+
+    if device == "auto":
+        return True
+    kind = kind_of(device)
+    return not kind.is_host and kind.simulates is None
 
 
 def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], resume: bool, quiet: bool) -> None:

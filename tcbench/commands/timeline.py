@@ -9,7 +9,18 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
-from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, output_option, takes
+from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, option, output_option
+
+
+def window(text: str) -> tuple[float, float]:
+    """Begin and end of --zoom, ms. Raises SelectionError."""
+    begin, colon, end = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return float(begin), float(end)
+    except ValueError:
+        raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None
 
 
 @command(
@@ -32,18 +43,20 @@ def timeline(
     output: Annotated[Path | None, output_option()] = None,
     zoom: Annotated[
         str | None,
-        typer.Option(
-            metavar="BEGIN:END",
-            help="Only this part, in ms on the picture's time axis. Default: whole steps.",
-            callback=takes("two numbers of ms, ascending", lambda text: window(text)),
+        option(
+            "--zoom BEGIN:END",
+            None,
+            "Only this part, in ms on the picture's time axis. Default: whole steps.",
+            takes="two numbers of ms, ascending",
+            read=window,
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Steps of the slowest cell to draw. Default: 3.")
+        int | None, option("--steps N", None, "Steps of the slowest cell to draw. Default: 3.", least=1)
     ] = None,
     step: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Begin with the step of this number. Default: the first."),
+        option("--step N", None, "Begin with the step of this number. Default: the first.", least=0),
     ] = None,
     out: ResultsFolderOption = OUT,
 ) -> None:
@@ -64,14 +77,3 @@ def timeline(
     output = place(output, files, "timeline.png")
     save(timeline_chart(timelines, part, steps, step=step), output, ANOTHER_FILE)
     typer.echo(f"wrote {output}")
-
-
-def window(text: str) -> tuple[float, float]:
-    """Begin and end of --zoom, ms. Raises SelectionError."""
-    begin, colon, end = text.partition(":")
-    try:
-        if not colon:
-            raise ValueError
-        return float(begin), float(end)
-    except ValueError:
-        raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None

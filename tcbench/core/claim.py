@@ -16,25 +16,25 @@ from msgspec import Meta
 
 from tcbench.core.errors import ScenarioError, hint
 
-Comparison = Literal["faster", "slower", "about"]
+ComparisonRelation = Literal["faster", "slower", "about"]
 """Of images per second: left over right lies above, below or about the factor."""
 
-Run = Literal["runs", "does not run"]
+RunRelation = Literal["runs", "does not run"]
 """Whether the left config runs at all: out of memory is an answer."""
 
-Bound = Literal["gpu-bound", "not gpu-bound"]
+BoundRelation = Literal["gpu-bound", "not gpu-bound"]
 """Whether the GPU holds the left config back, in the words of `tcbench explain`."""
 
-External = Literal["trains like", "keeps gradients", "scales", "fewer kernels"]
+ExternalRelation = Literal["trains like", "keeps gradients", "scales", "fewer kernels"]
 """Relations that records of `tcbench run` do not show: the loss curves are alike; few of the gradients' values become
 zero; many ranks train like one at the same global batch; fewer kernels are launched per step than with the right
 config."""
 
-Relation = Comparison | Run | Bound | External
-COMPARISONS: tuple[Comparison, ...] = get_args(Comparison)
-RUNS: tuple[Run, ...] = get_args(Run)
-BOUNDS: tuple[Bound, ...] = get_args(Bound)
-EXTERNAL: tuple[External, ...] = get_args(External)
+Relation = ComparisonRelation | RunRelation | BoundRelation | ExternalRelation
+COMPARISONS: tuple[ComparisonRelation, ...] = get_args(ComparisonRelation)
+RUNS: tuple[RunRelation, ...] = get_args(RunRelation)
+BOUNDS: tuple[BoundRelation, ...] = get_args(BoundRelation)
+EXTERNAL: tuple[ExternalRelation, ...] = get_args(ExternalRelation)
 RELATIONS: tuple[Relation, ...] = (*COMPARISONS, *RUNS, *BOUNDS, *EXTERNAL)
 
 At = Literal["all", "any"]
@@ -53,7 +53,7 @@ ABOUT = 0.1
 
 
 @dataclass(frozen=True)
-class Side:
+class ClaimSide:
     """One side of a claim: a config by its name or, where `best`, the fastest of those that a glob matches."""
 
     config: str
@@ -78,10 +78,10 @@ class Claim:
 
     says: str
     relation: Relation
-    left: Side
+    left: ClaimSide
     batch_sizes: tuple[int, ...]
     slide: int | None = None
-    right: Side | None = None
+    right: ClaimSide | None = None
     images_per_s: float | None = None
     factor: float = 1.0
     margin: float = 0.0
@@ -170,8 +170,8 @@ def _claim(table: ClaimTable, batch_sizes: Sequence[int]) -> Claim:
     )
 
 
-def _side(text: str) -> Side:
-    return Side(text.removeprefix(BEST_OF), text.startswith(BEST_OF))
+def _side(text: str) -> ClaimSide:
+    return ClaimSide(text.removeprefix(BEST_OF), text.startswith(BEST_OF))
 
 
 def _mistake(table: ClaimTable) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["ok", "note", "missing", "unusable", "broken"]
+FindingState = Literal["ok", "note", "missing", "unusable", "broken"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Finding:
     """`note` would spoil a measurement or is good to know; `missing` is something optional; `unusable` is a GPU set-up
     that cannot run, while the CPU can; `broken` keeps tcbench from running at all."""
 
-    state: State
+    state: FindingState
     subject: str
     detail: str
     remedy: str | None = None

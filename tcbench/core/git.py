@@ -207,12 +207,17 @@ def _links(staged: str) -> dict[str, str]:
 
 def _run(folder: Path, *arguments: str, limit_s: float | None, **variables: str) -> str:
     """git's output. Raises GitError."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT_VARIABLES}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT_VARIABLES
+    }
     off = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "lfs.url=file:///dev/null")
     safe = ("--no-optional-locks", *(word for setting in off for word in ("-c", setting)))
     try:
         answer = process.ask(
-            ["git", *safe, *arguments], folder=folder, environment={**kept, **_OURS, **variables}, limit_s=limit_s
+            ["git", *safe, *arguments],
+            folder=folder,
+            environment={**environment, **_OURS, **variables},
+            limit_s=limit_s,
         )
     except TimeoutError:
         raise GitError(f"git did not answer within {limit_s:g} s in {folder}") from None

@@ -26,14 +26,14 @@ SCHEMA = "tcbench-numerics"
 SCHEMA_VERSION = 1
 
 Scaling = Literal["none", "static", "dynamic"]
-Batch = Literal["whole", "ranks", "turns"]
+Sharding = Literal["whole", "ranks", "turns"]
 """All images of a step at once; in shards whose gradients are averaged, as ranks do; in shards that are steps of their
 own, as one rank does at its own batch size."""
 Rate = Literal["constant", "own", "scaled", "warm-up"]
 """The learning rate: the setting's throughout; or by P. Goyal et al. ("Accurate, Large Minibatch SGD", 2017) that of
 one rank, ranks times that, or ranks times that after a gradual warm-up, each divided by 10 as the run goes on."""
-Kind = Literal["weights", "activations"]
-KINDS: tuple[Kind, ...] = ("weights", "activations")
+GradientKind = Literal["weights", "activations"]
+KINDS: tuple[GradientKind, ...] = ("weights", "activations")
 """Gradients of the parameters, and those that flow back into each convolution's and the classifier's output."""
 
 
@@ -46,7 +46,7 @@ class Technique(msgspec.Struct, frozen=True, kw_only=True):
     rung: str
     scaling: Scaling
     masters: bool
-    batch: Batch = "whole"
+    batch: Sharding = "whole"
     rate: Rate = "constant"
 
 
@@ -69,7 +69,7 @@ TECHNIQUES: dict[str, Technique] = {
 Training", 2018, sections 3.1 and 3.2; D. Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019."""
 
 
-def _of_ranks(name: str, label: str, batch: Batch, rate: Rate) -> Technique:
+def _of_ranks(name: str, label: str, batch: Sharding, rate: Rate) -> Technique:
     return Technique(name=name, label=label, rung=BASE, scaling="none", masters=False, batch=batch, rate=rate)
 
 
@@ -92,7 +92,7 @@ WARM_UP, DECAYS = 5 / 90, (30 / 90, 60 / 90, 80 / 90)
 """Shares of a run: the warm-up, and where the rate is divided by 10 (Goyal 2017, sections 2.2 and 5.1)."""
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingSetting(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that all runs of a document share. With many `ranks`, `batch_size` is that of all ranks together and
     `learning_rate` that of one.
 
@@ -140,12 +140,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return top * 0.1 ** sum(step >= at * self.steps for at in DECAYS)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
+class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
     """One training run for a process of its own. `cell` is its config, seed, batch size, device and input; `loss_scale`
     is where the scale stands or begins. Gradients are counted at the steps `observe_at`."""
 
     cell: Cell
-    setting: Setting
+    setting: TrainingSetting
     technique: Technique
     loss_scale: float = 1.0
     observe_at: tuple[int, ...] = ()
@@ -253,7 +253,7 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
 class LayerGradients(msgspec.Struct, frozen=True, kw_only=True):
     """One layer's gradients, over all observed steps."""
 
-    kind: Kind
+    kind: GradientKind
     layer: str
     magnitudes: Magnitudes
 
@@ -261,7 +261,7 @@ class LayerGradients(msgspec.Struct, frozen=True, kw_only=True):
 class StepGradients(msgspec.Struct, frozen=True, kw_only=True):
     """The whole model's gradients at one step, and the loss of its batch."""
 
-    kind: Kind
+    kind: GradientKind
     step: int
     loss: float
     magnitudes: Magnitudes
@@ -300,7 +300,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     schema_version: int = SCHEMA_VERSION
     created_at: str
-    setting: Setting
+    setting: TrainingSetting
     gradients: Gradients
     runs: tuple[Run, ...]
     static_scale: float
@@ -309,13 +309,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment | None = None
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class StepsDone(msgspec.Struct, frozen=True, tag="progress"):
     """So many steps of the job are done."""
 
     steps: int
 
 
-class Finished(msgspec.Struct, frozen=True, tag="finished"):
+class TrainingFinished(msgspec.Struct, frozen=True, tag="finished"):
     """A worker's last message."""
 
     run: Run
@@ -323,8 +323,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     environment: Environment | None
 
 
-Message = Progress | Finished | ParityFinished
-AnyJob = Job | ParityJob
+NumericsMessage = StepsDone | TrainingFinished | ParityFinished
+AnyJob = TrainingJob | ParityJob
 
 
 class _Head(msgspec.Struct):

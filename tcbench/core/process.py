@@ -37,7 +37,7 @@ _NOT_STARTED = 127
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandAnswer:
     """A command's exit code (negative: its signal) and what it printed."""
 
     code: int
@@ -57,7 +57,7 @@ def ask(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     limit_s: float | None = None,
-) -> Answer:
+) -> CommandAnswer:
     """Run a command that answers a question, without input. Raises TimeoutError after `limit_s`, OSError where it
     cannot be started."""
     try:
@@ -66,7 +66,7 @@ def ask(
         )
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"no answer within {limit_s:g} s") from None
-    return Answer(done.returncode, os.fsdecode(done.stdout), done.stderr.decode(errors="replace"))
+    return CommandAnswer(done.returncode, os.fsdecode(done.stdout), done.stderr.decode(errors="replace"))
 
 
 def run(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> int:
@@ -206,28 +206,22 @@ class Followed(Protocol[Sent]):
     @property
     def pid(self) -> int:
         """As `Worker.pid`."""
-        ...
 
     def fileno(self) -> int:
         """A descriptor that is readable when there is something to receive."""
-        ...
 
     @property
     def remaining_s(self) -> float:
         """Seconds until it has taken too long."""
-        ...
 
     def receive(self) -> Iterator[Sent | Fault]:
         """As `Worker.receive`."""
-        ...
 
     def time_out(self) -> Fault:
         """End it because it has taken too long."""
-        ...
 
     def end(self, *, patiently: bool = False) -> Ended:
         """As `Worker.end`."""
-        ...
 
 
 def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Message], Message | Fault]]:

@@ -15,6 +15,7 @@ import functools
 import hashlib
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -37,7 +38,7 @@ Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 InputKind = Literal["generated", "folder", "synthetic", "modelled", "own"]
 
 
-Unit = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
+UnitName = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
 """The name of what a step works on, in the plural: "images"."""
 
 
@@ -126,7 +127,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     scenario_cudnn: CudnnSettings | None = None
     host_speed: Annotated[float, Meta(gt=0, le=1e3)] = 1.0
     ranks: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    unit: Unit = "images"
+    unit: UnitName = "images"
     base: str | None = None
 
     @property
@@ -153,6 +154,40 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     def label(self) -> str:
         ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
         return f"{self.config}, batch size {self.batch_size}{ranks}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The command line's request on top of the scenario; None leaves the scenario's word. `device` may be "auto";
+    `threads` are those of one rank; None: all usable cores, shared by the ranks of the largest cell, so that one rank
+    has what it has among many. Each field is an option (`tcbench.present.options.SELECTION`)."""
+
+    scenario: str | None = None
+    batch_sizes: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] | None = None
+    configs: tuple[str, ...] = ()
+    device: str = "auto"
+    input: Input | None = None
+    models: tuple[str, ...] | None = None
+    image_size: int | None = None
+    trials: int | None = None
+    budget_s: float | None = None
+    target: float | None = None
+    max_time_s: float | None = None
+    timeout_s: float | None = None
+    fresh_autotune: bool = False
+    tuning_budget_s: float | None = None
+    seed: int = 0
+    threads: int | None = 1
+    host_speed: float = 1.0
+    launcher: str | None = None
+
+
+AS_GIVEN = tuple(
+    {*Cell.__struct_fields__}
+    & {name for name, value in vars(Selection(threads=None)).items() if value is not None} - {"device"}
+)
+"""The fields that a cell has as they are given, without a look at the scenario and the machine."""
 
 
 def settings(of: msgspec.Struct, within: str = "") -> dict[str, Any]:
@@ -578,7 +613,7 @@ _Line: Any = msgspec.defstruct(
 )
 
 
-class Decoder:
+class RecordDecoder:
     """Decodes the lines of a file. Trials of one cell share one Cell and one Environment, which are decoded once; a
     file of a hundred thousand trials then needs a third of the time and of the memory."""
 

@@ -38,7 +38,7 @@ class HostSpan(msgspec.Struct, frozen=True, array_like=True):
     end_ns: int
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class ApiCall(msgspec.Struct, frozen=True, array_like=True):
     """A call of CUDA's API. `correlation` ties it to the activities that it caused."""
 
     name: str
@@ -71,7 +71,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     thread: int
     phases: tuple[str, ...]
     spans: tuple[HostSpan, ...]
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ApiCall, ...] = ()
     activities: tuple[Activity, ...] = ()
     graph_phases: dict[int, str] = {}
     dropped: int = 0

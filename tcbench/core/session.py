@@ -53,15 +53,12 @@ class Clock(Protocol):
     @property
     def of(self) -> Literal["host", "device"]:
         """Whose time it tells: the host's where a phase is done when it returns, else the device's."""
-        ...
 
     def mark(self) -> None:
         """Set a mark; must not wait for the device."""
-        ...
 
     def read(self) -> tuple[float, ...]:
         """Wait for the device; the seconds between one mark and the next; then forget the marks."""
-        ...
 
 
 class Session(Protocol):
@@ -93,4 +90,3 @@ class Detailed(Protocol):
     def detail(self, layers: Layers) -> AbstractContextManager[None]:
         """While it is held, `layers` is told of every layer, forward and backward. Names are short and stable:
         "stem/conv", "block3.c/bn". Costs time: for profiled passes only."""
-        ...

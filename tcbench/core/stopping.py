@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["continue", "target", "budget"]
+StopDecision = Literal["continue", "target", "budget"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class StoppingRule:
     max_time_s: float
     min_steps: int
 
-    def ask(self, counted_times_s: Sequence[float], spent_s: float) -> Verdict:
+    def ask(self, counted_times_s: Sequence[float], spent_s: float) -> StopDecision:
         if len(counted_times_s) < self.min_steps:
             return "continue"
         if relative_half_width(counted_times_s) <= self.target:

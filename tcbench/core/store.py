@@ -110,14 +110,14 @@ class Store:
     def _write_again(self, why: str, line: bytes) -> NoReturn:
         """Write it all, with the line, to a new file. Raises StorageGoneError, which says where."""
         self._gone = True
-        kept = self._written_again(bytes(self._whole) + line)
-        if kept is None:
+        path = self._written_again(bytes(self._whole) + line)
+        if path is None:
             raise StorageGoneError(f"{why}, and what was in it could not be written again")
         folder = shlex.quote(str(self.path.parent))
-        back = f"mkdir -p {folder} && mv {shlex.quote(str(kept))} {folder}/, and then "
+        back = f"mkdir -p {folder} && mv {shlex.quote(str(path))} {folder}/, and then "
         raise StorageGoneError(
-            f"{why}; all that was measured is kept in {kept}; "
-            f"{'' if kept.parent == self.path.parent else back}go on with --resume"
+            f"{why}; all that was measured is kept in {path}; "
+            f"{'' if path.parent == self.path.parent else back}go on with --resume"
         )
 
     def _written_again(self, data: bytes) -> Path | None:
@@ -212,7 +212,7 @@ def resolve(named: str, out: Path) -> Path:
 
 def _read_file(path: Path) -> Read:
     read_records: list[Record] = []
-    decoder = records.Decoder()
+    decoder = records.RecordDecoder()
     try:
         with files.opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(files.LARGEST + 1), b""), start=1):
@@ -286,8 +286,8 @@ def _remove_left(path: Path) -> None:
     begun."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        there = os.fstat(file.fileno())
-        if not there.st_size and time.time() - there.st_mtime > _BEGINS_WITHIN_S:
+        status = os.fstat(file.fileno())
+        if not status.st_size and time.time() - status.st_mtime > _BEGINS_WITHIN_S:
             path.unlink()
 
 

@@ -15,11 +15,11 @@ from tcbench.core.text import plain
 Lane = Literal["host", "io", "gpu"]
 """The place of a span: the thread that runs the steps; the input's own threads; the device."""
 
-Kind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memset", "graph"]
+SpanKind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memset", "graph"]
 """host: steps, their phases, layers in them, CUDA calls (`api`). io: `work`. gpu: kernels, copies, memsets, and whole
 graphs where what is inside one cannot be told."""
 
-Source = Literal["nsys", "cupti", "simulated", "ranges"]
+TimelineSource = Literal["nsys", "cupti", "simulated", "ranges"]
 
 
 @dataclass(frozen=True, order=True)
@@ -35,7 +35,7 @@ class Span:
     begin_s: float
     end_s: float
     lane: Lane
-    kind: Kind
+    kind: SpanKind
     name: str
     step: int | None = None
     phase: str | None = None
@@ -58,13 +58,13 @@ class Timeline:
     device: str
     device_name: str
     batch_size: int
-    source: Source
+    source: TimelineSource
     phases: tuple[str, ...]
     spans: tuple[Span, ...]
     unit: str = "images"
     taken_at: str | None = None
 
-    def of(self, lane: Lane, *kinds: Kind) -> tuple[Span, ...]:
+    def of(self, lane: Lane, *kinds: SpanKind) -> tuple[Span, ...]:
         """The spans of a lane, of these kinds or of all."""
         return tuple(s for s in self.spans if s.lane == lane and (not kinds or s.kind in kinds))
 
@@ -88,7 +88,7 @@ def timeline_of(
     device: str,
     device_name: str,
     batch_size: int,
-    source: Source,
+    source: TimelineSource,
     phases: Iterable[str],
     spans: Iterable[Span],
     unit: str = "images",

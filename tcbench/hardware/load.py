@@ -46,7 +46,7 @@ def own() -> Counts | None:
     return _counts([os.getpid()])
 
 
-def _counts(of: Iterable[int]) -> Counts | None:
+def _counts(pids: Iterable[int]) -> Counts | None:
     try:
         processors = os.sched_getaffinity(0)
         busy_s = stolen_s = 0.0
@@ -56,7 +56,7 @@ def _counts(of: Iterable[int]) -> Counts | None:
                 user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
                 busy_s += (user + nice + system + irq + softirq) * _TICK_S
                 stolen_s += steal * _TICK_S
-        each = [_of_process(pid) for pid in of]
+        each = [_of_process(pid) for pid in pids]
         own_s, waited_s = sum(cpu_s for cpu_s, _ in each), sum(delay_s for _, delay_s in each)
     except (OSError, ValueError, AttributeError):
         return None

@@ -142,10 +142,12 @@ def sources(of_step: Iterable[str] = ()) -> dict[str, str]:
 
 def other_code(before: Iterable[Record]) -> str:
     """The differences of the code that is here from that of the records that need not run again; "" without any."""
-    then = [one.environment for one in before if one.environment is not None and one.status in FINAL_STATUSES]
-    here, now = commit() or tcbench.__version__, sources(name for one in then for name in one.sources)
-    commits = [name for name in dict.fromkeys(one.commit or one.tcbench for one in then) if name != here]
-    names = {name for one in then for name in (_OURS, *one.sources) if one.sources.get(name) != now.get(name)}
+    then = [
+        record.environment for record in before if record.environment is not None and record.status in FINAL_STATUSES
+    ]
+    here, now = commit() or tcbench.__version__, sources(name for record in then for name in record.sources)
+    commits = [name for name in dict.fromkeys(record.commit or record.tcbench for record in then) if name != here]
+    names = {name for record in then for name in (_OURS, *record.sources) if record.sources.get(name) != now.get(name)}
     changed = sorted(names - ({_OURS} if commits else set()))  # where the commit is another, so are the files
     said = [f"tcbench at {', '.join(commits)}, here {here}"] * bool(commits)
     said += [f"{' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed"] * bool(changed)

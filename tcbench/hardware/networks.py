@@ -28,7 +28,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Network:
+class RankNetwork:
     """`inside`: from one rank to another of its node, `between`: from one node to another, all adapters of a node
     together, at their nominal rate. `sources` are names in `sources()`."""
 
@@ -51,7 +51,7 @@ def sources() -> Mapping[str, Mapping[str, str]]:
     return content
 
 
-def load(text: str) -> Network:
+def load(text: str) -> RankNetwork:
     """The network of that name (in any case), or of "GB/s,us": so many GB/s and microseconds from any rank to any
     other, each on a node of its own. Raises SelectionError."""
     known = _shipped().get(text.strip().lower())
@@ -68,7 +68,7 @@ def load(text: str) -> Network:
     if bandwidth <= 0:
         raise SelectionError(f"--link {text}: expected a bandwidth above 0 GB/s, such as 12.5,10")
     link = Link(bandwidth * 1e9, latency * 1e-6)
-    return Network(text, f"{bandwidth:g} GB/s and {latency:g} us between any two ranks", 1, link, link)
+    return RankNetwork(text, f"{bandwidth:g} GB/s and {latency:g} us between any two ranks", 1, link, link)
 
 
 @functools.cache
@@ -77,10 +77,10 @@ def _content() -> Mapping[str, Any]:
 
 
 @functools.cache
-def _shipped() -> Mapping[str, Network]:
+def _shipped() -> Mapping[str, RankNetwork]:
     return {row["name"]: _network(row) for row in _content()["network"]}
 
 
-def _network(row: Mapping[str, Any]) -> Network:
+def _network(row: Mapping[str, Any]) -> RankNetwork:
     inside, between = (Link(row[f"{at}_gb_s"] * 1e9, row[f"{at}_us"] * 1e-6) for at in ("inside", "between"))
-    return Network(row["name"], row["says"], row["ranks_per_node"], inside, between, tuple(row["sources"]))
+    return RankNetwork(row["name"], row["says"], row["ranks_per_node"], inside, between, tuple(row["sources"]))

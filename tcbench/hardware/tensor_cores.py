@@ -37,9 +37,9 @@ _GENERATIONS = (
 
 def of(capability: Capability) -> Generation | None:
     """The Tensor Cores of GPUs of this compute capability; None where they have none, or none that is known."""
-    return next((one for one in _GENERATIONS if capability in one.capabilities), None)
+    return next((generation for generation in _GENERATIONS if capability in generation.capabilities), None)
 
 
 def oldest_with(fmt: str) -> Capability:
     """The lowest compute capability whose Tensor Cores multiply this format."""
-    return next(one.capabilities[0] for one in _GENERATIONS if fmt in one.formats)
+    return next(generation.capabilities[0] for generation in _GENERATIONS if fmt in generation.formats)

@@ -7,7 +7,7 @@ import itertools
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,8 +104,8 @@ class GroupedCommand(TyperCommand):
                 panel = "" if parameter.name == "help" else getattr(parameter, "rich_help_panel", None) or "Options"
                 groups.setdefault(panel, []).append((row[0], says))
         groups["Output"] = groups.pop("Output", []) + groups.pop("", [])
-        for name, rows in groups.items():
-            if rows:
+        for name in sorted(groups, key=lambda name: _OPTIONS.index(name) if name in _OPTIONS else -1):
+            if rows := groups[name]:
                 with formatter.section(name):
                     formatter.write_dl(rows)
 
@@ -119,6 +119,9 @@ class GroupedCommand(TyperCommand):
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {line.rstrip()}\n" for pair in lines for line in pair if line.strip()))
 
+
+_OPTIONS = ("Cells", "Measuring", "Many ranks", "Where it runs", "Judging", "Output")
+"""Groups of options in this order; others stand before them."""
 
 _EXTRAS = re.compile(r"\s*\[([^\[\]]*)\]$")
 """Typer's brackets after the help of a parameter: the default, the limits of a number, whether it is required."""
@@ -187,10 +190,12 @@ def command(
     return app.command(name, cls=cls, short_help=short, epilog=epilog or None)
 
 
-def given(context: Any, parameters: Iterable[Any]) -> list[str]:
-    """The words of the command line that gave these of its parameters, options by their long names."""
+def given(context: Any, names: Container[str] | None = None, *, without: Container[str] = ()) -> list[str]:
+    """The words of the command line that gave its parameters of these names (all), options by their long names."""
     words: list[str] = []
-    for parameter in parameters:
+    for parameter in context.command.params:
+        if parameter.name in without or (names is not None and parameter.name not in names):
+            continue
         value, source = context.params.get(parameter.name), context.get_parameter_source(parameter.name)
         if value is None or source is None or source.name != "COMMANDLINE":
             continue
@@ -209,7 +214,7 @@ def refuse_input(context: Any, output: Path | None) -> None:
     if output is None or not output.is_file():
         return
     # Images are no runs, and there may be millions of them.
-    values = (value for name, value in context.params.items() if name not in ("output", "data"))
+    values = (value for name, value in context.params.items() if name not in ("output", "input", "data"))
     words = [word for value in values for word in (value if isinstance(value, list) else [value])]
     for word in filter(None, words):
         with contextlib.suppress(OSError):  # too long for the name of anything

@@ -1,10 +1,15 @@
-"""Arguments and options that several commands take: their help, their completion, and what their text means."""
+"""Options of several commands, each declared once: its flag, help, completion and parser. `selects` gives a command
+those of a Selection; `words` writes a Selection as a command line."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
+import typing
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -13,8 +18,7 @@ import typer
 from tcbench.core.errors import SelectionError
 
 if TYPE_CHECKING:
-    from tcbench.core.record import Input
-    from tcbench.run.plan import Selection
+    from tcbench.core.record import Input, Selection
 
 
 def complete_scenario(incomplete: str) -> list[str]:
@@ -68,280 +72,42 @@ WHAT, HOW, WHERE = "Cells", "Measuring", "Output"
 """Groups of options in help."""
 
 
-def takes(expected: str, read: Callable[[Any], object] = lambda _: None) -> Callable[[Any], Any]:
-    """The callback of an option, which docs/options.md says takes what is `expected`. `read` raises SelectionError for
-    all other values; without it, that depends on what is there."""
+def option(
+    flags: str,
+    group: str | None,
+    says: str,
+    *,
+    takes: str = "",
+    read: Callable[[Any], object] | None = None,
+    holds: Callable[[float], bool] | None = None,
+    complete: Callable[[str], list[str]] | None = None,
+    least: int | None = None,
+    most: int | None = None,
+) -> Any:
+    """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value, if it
+    takes one. docs/options.md says what it `takes`; `read` raises SelectionError for all else, and so does a number
+    that `holds` refuses. Without either, what it takes depends on what is there."""
+    words = flags.split()
+    names = [word for word in words if word.startswith("-")]
 
     def check(value: Any) -> Any:
-        if value is not None:
+        if value is not None and read is not None:
             read(value)
+        if value is not None and holds is not None and not holds(value):
+            raise SelectionError(f"{names[-1]} {value:g}: expected {takes}")
         return value
 
-    check.__doc__ = expected
-    return check
-
-
-def within(option: str, expected: str, holds: Callable[[float], bool]) -> Callable[[Any], Any]:
-    """The callback of an option that takes numbers that `expected` describes."""
-
-    def read(value: float) -> None:
-        if not holds(value):
-            raise SelectionError(f"{option} {value:g}: expected {expected}")
-
-    return takes(expected, read)
-
-
-CONFIGS = takes(
-    "configs by name or glob; where cells are planned, rungs that go together", lambda names: config_names(names)
-)
-NETWORKS = takes("networks that `tcbench list` shows", lambda text: model_names(text))
-RANKS = takes("whole numbers from 1 to 999999", lambda text: rank_counts(text))
-RUN = takes("results: a file, a folder, or a run's id")
-BASELINE = takes("a baseline that `tcbench baseline list` shows")
-FOLDER = takes("a folder that can be written; it is made")
-TIMEOUT = within("--timeout", "seconds above 0 and up to 1000000", lambda x: 0 < x <= 1e6)
-"""Callbacks of several options."""
-
-_TIMES = "a time above 0: seconds, or with `s`, `m`, `min` or `h`"
-BUDGET = takes(_TIMES, lambda text: seconds("--budget", text))
-
-ScenarioArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SCENARIO",
-        help="A scenario's name or the path of a TOML file. Default: naruse2018 on a GPU, cpu on a CPU.",
-        autocompletion=complete_scenario,
-    ),
-]
-
-
-BatchSizesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--bs",
-        metavar="N,N,...",
-        help="Batch sizes. Default: all.",
-        callback=takes("whole numbers from 1 to 999999", lambda text: batch_sizes(text)),
-        rich_help_panel=WHAT,
-    ),
-]
-RanksOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ranks",
-        metavar="N,N,...",
-        help="Processes that train together, each on a batch of its own (--bs). Default: the scenario's, else 1.",
-        callback=RANKS,
-        rich_help_panel=WHAT,
-    ),
-]
-LauncherOption = Annotated[
-    str | None,
-    typer.Option(
-        "--launcher",
-        metavar="COMMAND",
-        help="Starts the ranks: mpirun, srun, or a command line such as 'mpirun -np {n} --hostfile HOSTS'. Default: "
-        "srun within an allocation of Slurm's, else mpirun.",
-        callback=takes("`mpirun`, `srun`, or a command line with `{n}`", lambda text: launcher_words(text)),
-        rich_help_panel=HOW,
-    ),
-]
-ConfigOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config",
-        metavar="NAME",
-        help="Configs by name or glob, or rungs joined by '+'; several with commas or by more than one --config. "
-        "Default: all.",
-        autocompletion=complete_config,
-        callback=CONFIGS,
-        rich_help_panel=WHAT,
-    ),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="NAME,NAME,...",
-        help="Networks, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
-        autocompletion=complete_model,
-        callback=NETWORKS,
-        rich_help_panel=WHAT,
-    ),
-]
-ImageSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="PIXELS",
-        min=1,
-        max=8192,
-        help="Side of the square images. Default: the scenario's.",
-        rich_help_panel=WHAT,
-    ),
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        metavar="DEVICE",
-        help="auto, cpu, cuda:N, or virtual:CARD (a simulated V100, H100, ... or a file).",
-        autocompletion=complete_device,
-        callback=takes("`auto`, `cpu`, a GPU that is here, or a card that `virtual` knows"),
-        rich_help_panel=WHAT,
-    ),
-]
-DataOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="A folder of class folders of JPEGs; 'synthetic': one batch kept in memory; on a virtual device also "
-        "'modelled:RATE': decoding at a rate in images/s. Default: JPEGs generated once.",
-        callback=takes(
-            "a folder, `synthetic`, or on a virtual device `modelled:1` to `modelled:999999999`",
-            lambda text: images(text),
-        ),
-        rich_help_panel=WHAT,
-    ),
-]
-TargetOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE",
-        help="A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02... Default: "
-        "the scenario's.",
-        callback=within("--target", "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
-        rich_help_panel=HOW,
-    ),
-]
-MaxTimeOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        help="...or when its timed steps have taken so long. Default: the scenario's.",
-        callback=within("--max-time", "seconds above 0 and up to 1000000000", lambda x: 0 < x <= 1e9),
-        rich_help_panel=HOW,
-    ),
-]
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        help="A trial that takes longer is ended. Default: the scenario's.",
-        callback=TIMEOUT,
-        rich_help_panel=HOW,
-    ),
-]
-FreshAutotuneOption = Annotated[
-    bool,
-    typer.Option(
-        "--fresh-autotune", help="Time cuDNN's or oneDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
-    ),
-]
-TuningBudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. "
-        "Default: 60s.",
-        callback=takes(_TIMES, lambda text: seconds("--tuning-budget", text)),
-        rich_help_panel=HOW,
-    ),
-]
-SeedOption = Annotated[
-    int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Seed of the weights and the input.", rich_help_panel=HOW)
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        max=4096,
-        help="Threads for BLAS, ops and input of a rank. Default: all usable cores, shared by the ranks.",
-        rich_help_panel=HOW,
-    ),
-]
-HostSpeedOption = Annotated[
-    float,
-    typer.Option(
-        metavar="TIMES",
-        help="On a virtual GPU: as if this host were so many times as fast, e.g. 0.5.",
-        callback=within("--host-speed", "how many times as fast, from 0.01 to 100", lambda x: 0.01 <= x <= 100),
-        rich_help_panel=HOW,
-    ),
-]
-TrialsOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        max=1_000_000,
-        help="Trials per cell, each a process of its own. Default: the scenario's, else 5 where the budget allows.",
-        rich_help_panel=HOW,
-    ),
-]
-BudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Measure all cells round after round for so long, e.g. 4m or 90s; the first round is always completed. "
-        "Default: without --trials the scenario's, else 4m on a CPU, 10m on a GPU.",
-        callback=BUDGET,
-        rich_help_panel=HOW,
-    ),
-]
-AllowCodeOption = Annotated[
-    Literal["code"] | None,
-    typer.Option(
-        "--allow",
-        metavar="code",
-        help="With --resume: add to a run that was measured with other code; pictures then name every commit. "
-        "Default: nothing.",
-        rich_help_panel=WHERE,
-    ),
-]
-OutOption = Annotated[
-    Path,
-    typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", callback=FOLDER, rich_help_panel=WHERE),
-]
-ResultsFolderOption = Annotated[
-    Path,
-    typer.Option(
-        "--out",
-        metavar="FOLDER",
-        help="The folder of results: ids of runs and baselines are looked up in it.",
-        callback=takes("a folder"),
-        rich_help_panel=WHERE,
-    ),
-]
-
-
-def results_argument(more: str = "", default: str = "the newest run") -> Any:
-    """The argument RESULTS of a command that reads results; `more` says what else it takes."""
-    text = f"Files or folders of records, or ids of runs{more}. Default: {default}."
-    return typer.Argument(metavar="RESULTS", help=text)
-
-
-ResultsArgument = Annotated[list[str] | None, results_argument()]
-
-
-def output_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
-    """-o of a command that writes one file."""
-    expected = "a file that the command does not read, of a kind that it writes"
-    return typer.Option("-o", "--output", metavar="FILE", help=text, callback=takes(expected), rich_help_panel=WHERE)
-
-
-def format_option(names: Iterable[str], default: str = "") -> Any:
-    """--format, of which --json is the short form (`GroupedCommand`)."""
+    check.__doc__ = takes
     return typer.Option(
-        "--format",
-        metavar="FORMAT",
-        help=f"{', '.join(names)}. --json is short for --format json. {default}".rstrip(),
-        rich_help_panel=WHERE,
+        *names,
+        metavar=None if names == words else words[-1],
+        help=says,
+        min=least,
+        max=most,
+        callback=check if takes else None,
+        autocompletion=complete,
+        rich_help_panel=group,
     )
-
-
-TableOrJson = Literal["table", "json"]
-FormatOption = Annotated[TableOrJson, format_option(get_args(TableOrJson))]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)]
 
 
 def batch_sizes(text: str | None) -> tuple[int, ...] | None:
@@ -354,14 +120,14 @@ def rank_counts(text: str | None) -> tuple[int, ...] | None:
     return _counts(text, "--ranks", "a number of ranks", "1,2,4")
 
 
-def _counts(text: str | None, option: str, one: str, example: str) -> tuple[int, ...] | None:
+def _counts(text: str | None, flag: str, what: str, example: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     counts = []
     for word in text.split(","):
         if not re.fullmatch(r"\s*0*[1-9][0-9]{0,5}\s*", word, re.ASCII):
             shown = word.strip() if len(word) < 20 else f"{word.strip()[:17]}..."
-            raise SelectionError(f"{option}: '{shown}' is not {one}; expected 1 to 999999, e.g. {option} {example}")
+            raise SelectionError(f"{flag}: '{shown}' is not {what}; expected 1 to 999999, e.g. {flag} {example}")
         counts.append(int(word))
     return tuple(dict.fromkeys(counts))
 
@@ -369,34 +135,15 @@ def _counts(text: str | None, option: str, one: str, example: str) -> tuple[int,
 _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
-def launcher_words(text: str) -> None:
-    """Check --launcher. Raises SelectionError."""
-    from tcbench.run import launcher
-
-    if text not in launcher.NAMED:
-        launcher.command_line(text)
-
-
-def seconds(option: str, text: str | None) -> float | None:
+def seconds(flag: str, text: str | None) -> float | None:
     """The seconds of a time such as 4m, 1.5h or 90. Raises SelectionError."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)", text.strip(), re.ASCII)
     if match is None or not float(match[1]):
         shown = text if len(text) < 20 else f"{text[:17]}..."
-        raise SelectionError(f"{option} {shown!a}: expected a time above 0, such as 4m, 90s or 1h")
+        raise SelectionError(f"{flag} {shown!a}: expected a time above 0, such as 4m, 90s or 1h")
     return float(match[1]) * _UNITS_S[match[2]]
-
-
-def tune(fresh_autotune: bool, tuning_budget: str | None) -> None:
-    """Hand on to workers, which inherit the environment, how they tune plans. Raises SelectionError."""
-    from tcbench.core import messages
-
-    budget_s = seconds("--tuning-budget", tuning_budget)
-    if fresh_autotune:
-        os.environ[messages.FRESH_AUTOTUNE] = "1"
-    if budget_s is not None:
-        os.environ[messages.TUNING_BUDGET] = str(budget_s)
 
 
 def config_names(given: list[str] | None) -> tuple[str, ...]:
@@ -416,7 +163,7 @@ def model_names(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def images(data: str | None) -> Input | None:
+def _images(data: str | None) -> Input | None:
     """The input that --data names. Raises SelectionError."""
     from tcbench.core.record import Input
 
@@ -434,39 +181,304 @@ def images(data: str | None) -> Input | None:
     return Input(kind="folder", path=str(Path(data).absolute()))
 
 
-def selection(
-    *,
-    bs: str | None,
-    config: list[str] | None,
-    data: str | None,
-    image_size: int | None,
-    target: float | None,
-    max_time: float | None,
-    timeout: float | None,
-    seed: int,
-    threads: int | None,
-    trials: int | None = None,
-    budget: str | None = None,
-    host_speed: float = 1.0,
-    ranks: str | None = None,
-    model: str | None = None,
-) -> Selection:
-    """The selection that the options for cells and measuring make together. Raises SelectionError."""
-    from tcbench.run.plan import Selection
+def _launcher(text: str | None) -> str | None:
+    if text is not None:
+        from tcbench.run import launcher
 
-    return Selection(
-        batch_sizes=batch_sizes(bs),
-        models=model_names(model),
-        ranks=rank_counts(ranks),
-        configs=config_names(config),
-        input=images(data),
-        image_size=image_size,
-        trials=trials,
-        budget_s=seconds("--budget", budget),
-        target=target,
-        max_time_s=max_time,
-        timeout_s=timeout,
-        seed=seed,
-        threads=threads,
-        host_speed=host_speed,
+        if text not in launcher.NAMED:
+            launcher.command_line(text)
+    return text
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of Selection as an option: what Typer is told, the type of what it gives, and how the field's value is
+    read from that; without `read` it is that."""
+
+    info: Any
+    kind: Any = str | None
+    default: Any = None
+    read: Callable[[Any], Any] | None = None
+    flag: str = ""
+
+    def value(self, given: Any) -> Any:
+        """The field's value. Raises SelectionError."""
+        return given if self.read is None else self.read(given)
+
+
+def field(
+    flags: str,
+    group: str,
+    says: str,
+    kind: Any = str | None,
+    default: Any = None,
+    *,
+    read: Callable[[Any], Any] | None = None,
+    **more: Any,
+) -> Field:
+    """A field whose option takes what its reader reads; the rest as in `option`."""
+    return Field(option(flags, group, says, read=read, **more), kind, default, read, flags.split()[0])
+
+
+COUNTS = "whole numbers from 1 to 999999"
+NETWORKS = "networks that `tcbench list` shows"
+CONFIGS = "configs by name or glob; where cells are planned, rungs that go together"
+TIMES = "a time above 0: seconds, or with `s`, `m`, `min` or `h`"
+RUN = "results: a file, a folder, or a run's id"
+BASELINE = "a baseline that `tcbench baseline list` shows"
+"""What options of several commands take."""
+
+
+def scenario_argument(default: str = "") -> Any:
+    """The argument SCENARIO."""
+    says = f"A scenario's name or the path of a TOML file.{default}"
+    return typer.Argument(metavar="SCENARIO", help=says, autocompletion=complete_scenario)
+
+
+SELECTION = {
+    "scenario": Field(scenario_argument(" Default: naruse2018 on a GPU, cpu on a CPU.")),
+    "batch_sizes": field("--bs N,N,...", WHAT, "Batch sizes. Default: all.", takes=COUNTS, read=batch_sizes),
+    "ranks": field(
+        "--ranks N,N,...",
+        WHAT,
+        "Processes that train together, each on a batch of its own (--bs). Default: the scenario's, else 1.",
+        takes=COUNTS,
+        read=rank_counts,
+    ),
+    "configs": field(
+        "--config NAME",
+        WHAT,
+        "Configs by name or glob, or rungs joined by '+'; several with commas or by more than one --config. Default: "
+        "all.",
+        list[str] | None,
+        takes=CONFIGS,
+        read=config_names,
+        complete=complete_config,
+    ),
+    "device": field(
+        "--device DEVICE",
+        WHAT,
+        "auto, cpu, cuda:N, or virtual:CARD (a simulated V100, H100, ... or a file).",
+        str,
+        "auto",
+        takes="`auto`, `cpu`, a GPU that is here, or a card that `virtual` knows",
+        complete=complete_device,
+    ),
+    "input": field(
+        "--data PATH",
+        WHAT,
+        "A folder of class folders of JPEGs; 'synthetic': one batch kept in memory; on a virtual device also "
+        "'modelled:RATE': decoding at a rate in images/s. Default: JPEGs generated once.",
+        takes="a folder, `synthetic`, or on a virtual device `modelled:1` to `modelled:999999999`",
+        read=_images,
+    ),
+    "models": field(
+        "--model NAME,NAME,...",
+        WHAT,
+        "Networks, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
+        takes=NETWORKS,
+        read=model_names,
+        complete=complete_model,
+    ),
+    "image_size": field(
+        "--image-size PIXELS",
+        WHAT,
+        "Side of the square images. Default: the scenario's.",
+        int | None,
+        least=1,
+        most=8192,
+    ),
+    "trials": field(
+        "--trials N",
+        HOW,
+        "Trials per cell, each a process of its own. Default: the scenario's, else 5 where the budget allows.",
+        int | None,
+        least=1,
+        most=1_000_000,
+    ),
+    "budget_s": field(
+        "--budget TIME",
+        HOW,
+        "Measure all cells round after round for so long, e.g. 4m or 90s; the first round is always completed. "
+        "Default: without --trials the scenario's, else 4m on a CPU, 10m on a GPU.",
+        takes=TIMES,
+        read=functools.partial(seconds, "--budget"),
+    ),
+    "target": field(
+        "--target SHARE",
+        HOW,
+        "A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02... Default: the "
+        "scenario's.",
+        float | None,
+        takes="a share between 0 and 1, such as 0.02",
+        holds=lambda x: 0 < x < 1,
+    ),
+    "max_time_s": field(
+        "--max-time SECONDS",
+        HOW,
+        "...or when its timed steps have taken so long. Default: the scenario's.",
+        float | None,
+        takes="seconds above 0 and up to 1000000000",
+        holds=lambda x: 0 < x <= 1e9,
+    ),
+    "timeout_s": field(
+        "--timeout SECONDS",
+        HOW,
+        "A trial that takes longer is ended. Default: the scenario's.",
+        float | None,
+        takes="seconds above 0 and up to 1000000",
+        holds=lambda x: 0 < x <= 1e6,
+    ),
+    "fresh_autotune": field(
+        *("--fresh-autotune", HOW, "Time cuDNN's or oneDNN's plans again, ignoring kept choices.", bool, False)
+    ),
+    "tuning_budget_s": field(
+        "--tuning-budget TIME",
+        HOW,
+        "On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. Default: 60s.",
+        takes=TIMES,
+        read=functools.partial(seconds, "--tuning-budget"),
+    ),
+    "seed": field("--seed N", HOW, "Seed of the weights and the input.", int, 0, least=0, most=2**32 - 1),
+    "threads": field(
+        "--threads N",
+        HOW,
+        "Threads for BLAS, ops and input of a rank. Default: all usable cores, shared by the ranks.",
+        int | None,
+        least=1,
+        most=4096,
+    ),
+    "host_speed": field(
+        "--host-speed TIMES",
+        HOW,
+        "On a virtual GPU: as if this host were so many times as fast, e.g. 0.5.",
+        float,
+        1.0,
+        takes="how many times as fast, from 0.01 to 100",
+        holds=lambda x: 0.01 <= x <= 100,
+    ),
+    "launcher": field(
+        "--launcher COMMAND",
+        HOW,
+        "Starts the ranks: mpirun, srun, or a command line such as 'mpirun -np {n} --hostfile HOSTS'. Default: srun "
+        "within an allocation of Slurm's, else mpirun.",
+        takes="`mpirun`, `srun`, or a command line with `{n}`",
+        read=_launcher,
+    ),
+}
+"""The fields of Selection as options, in the order of help."""
+
+
+def selects(fields: str = "...", *, without: str = "", **own: Field) -> Callable[[Callable[..., None]], Any]:
+    """A decorator: in place of its parameter `chosen`, a Selection, a command has an option for each of these fields in
+    this order ("..." stands for all that are not named), but for those that it is `without`. `own`: fields that it
+    declares otherwise."""
+    others = [name for name in SELECTION if name not in fields.split() + without.split()]
+    names = [name for word in fields.split() for name in (others if word == "..." else [word])]
+    taken = {name: (SELECTION | own)[name] for name in names}
+
+    def decorate(function: Callable[..., None]) -> Any:
+        hints = typing.get_type_hints(function, localns={"Selection": None}, include_extras=True)
+        parameters = []
+        for parameter in inspect.signature(function).parameters.values():
+            declared = [(parameter.name, hints[parameter.name], parameter.default)]
+            if parameter.name == "chosen":
+                declared = [(name, Annotated[field.kind, field.info], field.default) for name, field in taken.items()]
+            parameters += [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
+                for name, hint, default in declared
+            ]
+
+        @functools.wraps(function)
+        def command(**given: Any) -> None:
+            from tcbench.core.record import Selection
+
+            chosen = Selection(**{name: field.value(given.pop(name)) for name, field in taken.items()})
+            function(**given, chosen=chosen)
+
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def words(chosen: Selection) -> list[str]:
+    """The options that make this selection: those that say something else than without them."""
+    words = []
+    for name, field in SELECTION.items():
+        value = getattr(chosen, name)
+        if value == field.value(field.default) or not field.flag:
+            continue
+        if name == "input":
+            value = f"modelled:{value.images_per_s:.0f}" if value.kind == "modelled" else value.path or value.kind
+        texts = [f"{part:.12g}" if isinstance(part, float) else str(part) for part in _parts(value)]
+        words += [field.flag] if value is True else [field.flag, ",".join(texts)]
+    return words
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def tune(chosen: Selection) -> None:
+    """Hand on to workers, which inherit the environment, how they tune plans."""
+    from tcbench.core import messages
+
+    if chosen.fresh_autotune:
+        os.environ[messages.FRESH_AUTOTUNE] = "1"
+    if chosen.tuning_budget_s is not None:
+        os.environ[messages.TUNING_BUDGET] = str(chosen.tuning_budget_s)
+
+
+AllowCodeOption = Annotated[
+    Literal["code"] | None,
+    option(
+        "--allow code",
+        WHERE,
+        "With --resume: add to a run that was measured with other code; pictures then name every commit. Default: "
+        "nothing.",
+    ),
+]
+ResultsFolderOption = Annotated[
+    Path,
+    option(
+        "--out FOLDER", WHERE, "The folder of results: ids of runs and baselines are looked up in it.", takes="a folder"
+    ),
+]
+QuietOption = Annotated[bool, option("--quiet -q", WHERE, "No progress.")]
+
+
+def out_option(what: str = "Records") -> Any:
+    """--out of a command that writes into a folder of this machine."""
+    return option(
+        "--out FOLDER", WHERE, f"{what} go to FOLDER/MACHINE/.", takes="a folder that can be written; it is made"
     )
+
+
+OutOption = Annotated[Path, out_option()]
+
+
+def results_argument(more: str = "", default: str = "the newest run") -> Any:
+    """The argument RESULTS of a command that reads results; `more` says what else it takes."""
+    text = f"Files or folders of records, or ids of runs{more}. Default: {default}."
+    return typer.Argument(metavar="RESULTS", help=text)
+
+
+ResultsArgument = Annotated[list[str] | None, results_argument()]
+
+
+def output_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
+    """-o of a command that writes one file."""
+    expected = "a file that the command does not read, of a kind that it writes"
+    return option("-o --output FILE", WHERE, text, takes=expected)
+
+
+def format_option(names: Iterable[str], default: str = "") -> Any:
+    """--format, of which --json is the short form (`GroupedCommand`)."""
+    text = f"{', '.join(names)}. --json is short for --format json. {default}"
+    return option("--format FORMAT", WHERE, text.rstrip())
+
+
+TableOrJson = Literal["table", "json"]
+FormatOption = Annotated[TableOrJson, format_option(get_args(TableOrJson))]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
-from tcbench.analysis.eta import Estimate
+from tcbench.analysis.eta import TimeLeft
 from tcbench.core.messages import Building, Message, Stepped, Tuning
 from tcbench.core.record import Cell, Record
 from tcbench.present.format import counted, duration, number
@@ -75,13 +75,13 @@ class RunProgress(_Live):
     """Shows a run's trials as they go. A context manager; call `listen` and `finished` as things happen. `total`: the
     number of trials; None where nobody knows it, as only time decides: those that are over are counted then."""
 
-    def __init__(self, console: Console, estimate: Estimate, total: int | None, quiet: bool) -> None:
+    def __init__(self, console: Console, estimate: TimeLeft, total: int | None, quiet: bool) -> None:
         super().__init__(console, quiet)
         self._estimate = estimate
         self._total = total
         self._done = 0
         self._started = time.monotonic()
-        self._seen_of_running: Estimate | None = None
+        self._seen_of_running: TimeLeft | None = None
         self._tuning_s = 0.0
         self._label = ""
         self._task = self._progress.add_task("starting", total=total)

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from tcbench.analysis import rounds as rounds_of
-from tcbench.analysis.bisection import Costs, Round, Search
+from tcbench.analysis.bisection import CommitSearch, Round, RoundCosts
 from tcbench.analysis.compare import ACCIDENTS, THROUGHPUT
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS
@@ -124,9 +124,9 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
         """The commit of a number."""
         return self.commits[place - 1] if place else self.good
 
-    def search(self, ready: Iterable[str] = ()) -> Search:
+    def search(self, ready: Iterable[str] = ()) -> CommitSearch:
         """All that is known, as numbers; `ready` are the commits that need not be made ready."""
-        return Search(
+        return CommitSearch(
             len(self.commits),
             tuple(Round(self.place(one.commit), one.log_ratio) for one in self.rounds),
             frozenset(self.place(one.commit) for one in self.skipped),
@@ -134,11 +134,11 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def costs(self) -> Costs:
+    def costs(self) -> RoundCosts:
         """As they were so far."""
         rounds = [one.seconds for one in self.rounds] or [1.0]
         builds = [one.seconds for one in self.built] or [0.0]
-        return Costs(max(1e-3, sum(rounds) / len(rounds)), sum(builds) / len(builds))
+        return RoundCosts(max(1e-3, sum(rounds) / len(rounds)), sum(builds) / len(builds))
 
 
 def write(of: Bisection, path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tcbench.analysis.roofline import Ceilings, Part, Precision, phase_roofline, precision_of
+from tcbench.analysis.roofline import Ceilings, ConfigPrecision, WorkPart, phase_roofline, precision_of
 from tcbench.analysis.summary import CellSummary, by_code, summarise
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
@@ -48,7 +48,9 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
     return published
 
 
-def standing(summary: CellSummary, known: Ceilings, timed: Sequence[tuple[Part, Precision]], fresh: bool) -> Ceilings:
+def standing(
+    summary: CellSummary, known: Ceilings, timed: Sequence[tuple[WorkPart, ConfigPrecision]], fresh: bool
+) -> Ceilings:
     """For `roofline`: the ceilings of a device that no part which was timed there ran faster than. One that was beaten
     is measured anew, unless that was done just now (`fresh`) or the device is not here, and withdrawn where it is still
     beaten."""
@@ -94,7 +96,7 @@ def _from_file(summary: CellSummary) -> Ceilings | None:
         gpu = gpus.load(known_name)
         if gpu.device_name == name:
             rates = peak_rates(gpu)
-            by_precision: tuple[tuple[Precision, float], ...] = (
+            by_precision: tuple[tuple[ConfigPrecision, float], ...] = (
                 ("fp32", rates.fp32_flops_s),
                 ("tf32", rates.tf32_flops_s),
                 ("fp16", rates.fp16_flops_s),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench.core.errors import SelectionError
-from tcbench.core.finding import Finding, State
+from tcbench.core.finding import Finding, FindingState
 from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.feeds import generated
 from tcbench.hardware import machine
@@ -109,7 +109,7 @@ _DEPENDENCIES = (
 
 def _packages() -> Iterator[Finding]:
     for package in _DEPENDENCIES:
-        bad: State = "broken" if package.needed else "missing"
+        bad: FindingState = "broken" if package.needed else "missing"
         name, version = _installed(package.distributions)
         if version is None:
             yield Finding(bad, name, f"not installed; needed for {package.why}", package.remedy)

@@ -158,15 +158,14 @@ def _program() -> str:
     """A digest of the traced program: our sources and the version of the framework under them."""
     digest = hashlib.sha256()
     package = Path(tcbench.__file__).parent
-    for part in _TRACED:
-        for path in sorted((package / part).rglob("*.py")):
-            digest.update(f"{path.relative_to(package)}\0".encode())
-            digest.update(path.read_bytes())
+    for path in sorted(path for part in TRACED for path in (package / part).rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\0".encode())
+        digest.update(path.read_bytes())
     digest.update(f"chainer {importlib.metadata.version('chainer')}".encode())
     return digest.hexdigest()[:32]
 
 
-_TRACED = ("accelerators", "backends", "core", "models", "work")
+TRACED = ("core", *(f"engine/{part}" for part in ("accelerators", "backends", "models", "work")))
 """The packages that a trace runs through."""
 
 

@@ -17,11 +17,11 @@ from tcbench.core.numerics import (
     BASE,
     RANKS_TECHNIQUES,
     TECHNIQUES,
-    Job,
     ParityCell,
     ParityJob,
-    Setting,
     Technique,
+    TrainingJob,
+    TrainingSetting,
 )
 from tcbench.core.record import Cell, CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
 from tcbench.engine.accelerators.device import Device, kind_of
@@ -91,7 +91,7 @@ def _check_computes(device: Device) -> None:
 
 def setting(
     scenario: Scenario, device: Device, asked: Asked, cpus: int, images: tuple[ImageFolder, ImageFolder] | None
-) -> Setting:
+) -> TrainingSetting:
     """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`.
 
     Raises SelectionError for a global batch below one batch, too few images for the test, or a simulated device.
@@ -124,7 +124,7 @@ def setting(
     rungs: tuple[str, ...] = _RUNGS
     if images is not None and backend(DEFAULT).RUNGS["dali"].requires.packages[0].is_installed():
         rungs = ("dali", *_RUNGS)
-    return Setting(
+    return TrainingSetting(
         scenario=scenario.name,
         model=model,
         variant=scenario.variant,
@@ -175,14 +175,14 @@ def _last_size(model: Network, variant: str, image_size: int) -> int:
     return [layer.in_size for layer in model.layers(variant, image_size, 2) if layer.kind != "fc"][-1]
 
 
-def observing(of: Setting) -> Job:
+def observing(of: TrainingSetting) -> TrainingJob:
     """The fp32 run whose gradients are counted."""
     last, n = of.steps - 1, min(_OBSERVED_STEPS, of.steps)
     steps = sorted({round(i * last / max(1, n - 1)) for i in range(n)})
     return _job(of, TECHNIQUES[BASE], 0, 1.0, tuple(steps))
 
 
-def jobs(of: Setting, seeds: int, static_scale: float | None) -> tuple[Job, ...]:
+def jobs(of: TrainingSetting, seeds: int, static_scale: float | None) -> tuple[TrainingJob, ...]:
     """Every technique from every seed, seed by seed, so that drift hits all alike; without a static scale those that
     need none, and of the first seed alone."""
     return tuple(
@@ -193,12 +193,12 @@ def jobs(of: Setting, seeds: int, static_scale: float | None) -> tuple[Job, ...]
     )
 
 
-def ranks_jobs(of: Setting, seeds: int) -> tuple[Job, ...]:
+def ranks_jobs(of: TrainingSetting, seeds: int) -> tuple[TrainingJob, ...]:
     """Every technique of many ranks from every seed, seed by seed."""
     return tuple(_job(of, technique, seed, 1.0) for seed in range(seeds) for technique in RANKS_TECHNIQUES.values())
 
 
-def method_job(of: Setting, kfac: KfacSettings, method: str, rate: float, seed: int) -> Job:
+def method_job(of: TrainingSetting, kfac: KfacSettings, method: str, rate: float, seed: int) -> TrainingJob:
     """One run of a method, in fp32."""
     job = _job(msgspec.structs.replace(of, learning_rate=rate), TECHNIQUES[BASE], seed, 1.0)
     if method == "kfac":
@@ -210,14 +210,16 @@ def method_job(of: Setting, kfac: KfacSettings, method: str, rate: float, seed: 
     return job
 
 
-def _first_scale(of: Setting, technique: Technique, static_scale: float | None) -> float:
+def _first_scale(of: TrainingSetting, technique: Technique, static_scale: float | None) -> float:
     if technique.scaling == "static":
         return static_scale or 1.0
     # A dynamic scale never falls below 1, which is the divisor to who counts from the divided loss.
     return max(_DYNAMIC_START, 2 * of.loss_divisor) if technique.scaling == "dynamic" else 1.0
 
 
-def _job(of: Setting, technique: Technique, seed: int, loss_scale: float, observe_at: tuple[int, ...] = ()) -> Job:
+def _job(
+    of: TrainingSetting, technique: Technique, seed: int, loss_scale: float, observe_at: tuple[int, ...] = ()
+) -> TrainingJob:
     rungs = (technique.rung, *of.rungs)
     cell = Cell(
         scenario=of.scenario,
@@ -237,7 +239,7 @@ def _job(of: Setting, technique: Technique, seed: int, loss_scale: float, observ
         cudnn=_CUDNN,
         measure=_MEASURE,
     )
-    return Job(cell=cell, setting=of, technique=technique, loss_scale=loss_scale, observe_at=observe_at)
+    return TrainingJob(cell=cell, setting=of, technique=technique, loss_scale=loss_scale, observe_at=observe_at)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import msgspec
 
 from tcbench.core import process
-from tcbench.core.numerics import AnyJob, Finished, Job, Message, ParityFinished, Progress, Run
+from tcbench.core.numerics import AnyJob, NumericsMessage, ParityFinished, Run, StepsDone, TrainingFinished, TrainingJob
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.run.runner import python_module, worker_environment
 
-_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_decoder: msgspec.json.Decoder[NumericsMessage] = msgspec.json.Decoder(NumericsMessage)
 
-Result = Finished | ParityFinished
+Result = TrainingFinished | ParityFinished
 """A worker's last message."""
 
 
@@ -43,7 +43,7 @@ class Runner:
     def run(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, Result]]:
         """Each job's result, as it ends. Any exception, KeyboardInterrupt too, ends all workers and passes through."""
         waiting = list(jobs)
-        running: dict[Followed[Message], AnyJob] = {}
+        running: dict[Followed[NumericsMessage], AnyJob] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.at_once:
@@ -55,7 +55,7 @@ class Runner:
                 for worker, message in process.receive(tuple(running)):
                     if worker not in running:
                         continue  # it has sent more after its result
-                    if isinstance(message, Progress):
+                    if isinstance(message, StepsDone):
                         self.listen(running[worker], message.steps)
                         continue
                     job = running[worker]
@@ -70,7 +70,7 @@ class Runner:
             for worker in running:
                 worker.end()
 
-    def _start(self, job: AnyJob) -> Worker[Message]:
+    def _start(self, job: AnyJob) -> Worker[NumericsMessage]:
         return Worker(
             self.command,
             msgspec.json.encode(job),
@@ -88,7 +88,7 @@ def _reason(fault: Fault) -> str:
 
 
 def _failed(job: AnyJob, reason: str) -> Result:
-    if not isinstance(job, Job):
+    if not isinstance(job, TrainingJob):
         return ParityFinished((), None, reason)
     run = Run(technique=job.technique.name, seed=job.cell.seed, status="failed", reason=reason)
-    return Finished(run, None, None)
+    return TrainingFinished(run, None, None)

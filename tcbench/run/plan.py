@@ -10,14 +10,15 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tcbench.core.claim import LOW_PRECISIONS
 from tcbench.core.errors import ScenarioError, SelectionError, hint
-from tcbench.core.record import ENOUGH_TRIALS, Cell, Input, TrainSettings
+from tcbench.core.record import AS_GIVEN, ENOUGH_TRIALS, Cell, Input, TrainSettings
+from tcbench.core.record import Selection as Selection
 from tcbench.engine.accelerators.device import Device, find, host, kind_of
 from tcbench.engine.backends import DEFAULT, backend, builds_models, device_kinds, known_rungs, problem
 from tcbench.engine.models import MODELS, variant_of
@@ -28,28 +29,6 @@ from tcbench.run.scenario import Config, Scenario
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The command line's request on top of the scenario; None leaves the scenario's word. `threads` are those of one
-    rank; None: all usable cores, shared by the ranks of the largest cell, so that one rank has what it has among many.
-    """
-
-    batch_sizes: tuple[int, ...] | None = None
-    models: tuple[str, ...] | None = None
-    ranks: tuple[int, ...] | None = None
-    configs: tuple[str, ...] = ()
-    input: Input | None = None
-    image_size: int | None = None
-    trials: int | None = None
-    budget_s: float | None = None
-    target: float | None = None
-    max_time_s: float | None = None
-    timeout_s: float | None = None
-    seed: int = 0
-    threads: int | None = 1
-    host_speed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -103,11 +82,9 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     if selection.host_speed != 1 and kind_of(device.name).simulates is None:
         raise SelectionError(f"--host-speed: {device.name} runs as fast as it does; expected a simulated device")
     _check_rungs(scenario)
-    measure = scenario.measure
-    if selection.target is not None:
-        measure = msgspec.structs.replace(measure, target=selection.target)
-    if selection.max_time_s is not None:
-        measure = msgspec.structs.replace(measure, max_time_s=selection.max_time_s)
+    changes = {"target": selection.target, "max_time_s": selection.max_time_s}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    measure = msgspec.structs.replace(scenario.measure, **changes)
     configs = select(scenario, selection.configs)
     configs, left_out = (configs, "") if selection.configs else _of_one_low_precision(configs, device)
     if not remote:
@@ -128,16 +105,15 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 n_classes=scenario.n_classes,
                 device=device.name,
                 input=_input(scenario, selection, config),
-                seed=selection.seed,
                 threads=threads,
                 train=_train(scenario, model),
                 cudnn=config.cudnn or scenario.cudnn,
                 measure=measure,
                 scenario_cudnn=scenario.cudnn if config.cudnn else None,
-                host_speed=selection.host_speed,
                 ranks=n_ranks,
                 unit=scenario.unit,
                 base=scenario.base,
+                **{name: getattr(selection, name) for name in AS_GIVEN},
             )
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
     trials, budget_s = _rounds(selection, scenario, device)
@@ -328,13 +304,16 @@ def missing(requires: Requires, device: Device, *, remote: bool = False) -> str 
     return None
 
 
-def plan_of(scenario: str | None, chosen: Selection, device: str, *, remote: bool = False) -> Plan:
-    """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `make`.
-    Raises SelectionError or ScenarioError."""
-    loaded = scenarios.load(scenario) if scenario else None
-    target = find(device, device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds())
-    default = "cpu" if target.kind == "cpu" else "naruse2018"
-    return make(loaded or scenarios.load(default), chosen, target, remote=remote)
+def plan_of(chosen: Selection, *, remote: bool = False, first: bool = False) -> Plan:
+    """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `make`. `first`:
+    of the scenario's batch sizes the first alone. Raises SelectionError or ScenarioError."""
+    loaded = scenarios.load(chosen.scenario) if chosen.scenario else None
+    kinds = device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds()
+    target = find(chosen.device, kinds)
+    loaded = loaded or scenarios.load("cpu" if target.kind == "cpu" else "naruse2018")
+    if first and chosen.batch_sizes is None:
+        chosen = replace(chosen, batch_sizes=loaded.on(target.kind).batch_sizes[:1])
+    return make(loaded, chosen, target, remote=remote)
 
 
 def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:

@@ -208,7 +208,7 @@ class Sampling:
 
     @property
     def work(self) -> Sequence[Any]:
-        """The times at which the input's threads worked (`tcbench.tracing.attribution.Work`)."""
+        """The times at which the input's threads worked (`tcbench.tracing.attribution.InputWork`)."""
         return self._sampler.work if self._sampler is not None else ()
 
 

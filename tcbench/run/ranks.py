@@ -356,8 +356,8 @@ def _signal_of(rank: int, log: str) -> int | None:
 
 def _gist(ended: Ended) -> str:
     """A launcher's reason on one line: the first sentence that it printed, without the frame that some draw around it;
-    where a rank raised something, that."""
-    raised = re.search(r"(?m)^Traceback[^\n]*\n(?: [^\n]*\n|\n)*(\S[^\n]*)", ended.log or "")
+    where a rank raised something, that; tracebacks of several mingle."""
+    raised = re.search(r"(?m)^Traceback[^\n]*\n(?:(?: |Traceback)[^\n]*\n|\n)*(\S[^\n]*)", ended.log or "")
     if raised:
         return raised[1]
     paragraphs = re.split(r"(?m)^[\s\W_]*$", ended.log or "")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tcbench.analysis.eta import Estimate, estimate
+from tcbench.analysis.eta import TimeLeft, estimate
 from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, settings
 from tcbench.run.plan import Plan, PlannedCell
 
@@ -29,7 +29,7 @@ class Rounds:
     budget_s: float | None
     over: tuple[dict[int, Status], ...]
     spent_s: float = 0.0
-    costs: Estimate = field(default_factory=Estimate)
+    costs: TimeLeft = field(default_factory=TimeLeft)
 
     def ahead(self) -> Iterator[tuple[PlannedCell, int]]:
         """The trials to come, by what they are expected to cost; the first of them is the next."""
@@ -82,7 +82,7 @@ class Rounds:
 
 def start(plan: Plan, before: Iterable[Record] = (), slowdown: float = 1.0) -> Rounds:
     """A run of the plan; `before` are the records of its earlier part, one per trial. What failed there runs again.
-    `slowdown` as in `Estimate`."""
+    `slowdown` as in `TimeLeft`."""
     before = [record for record in before if any(planned.cell == record.cell for planned in plan.cells)]
     costs = estimate((), before, slowdown)
     round_s = sum(costs.trial_s(planned.cell) for planned in plan.cells if planned.skip_reason is None)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from tcbench.core import messages, process
+import tcbench
+from tcbench.core import cache, messages, process
 from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped
 from tcbench.core.process import Fault, Followed, Worker
@@ -229,8 +230,19 @@ class _End:
 
 
 def worker_environment(cell: Cell) -> dict[str, str]:
-    """The worker's environment: libraries that read their thread count at import get the cell's."""
-    return {**os.environ, **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
+    """The worker's environment: libraries that read their thread count at import get the cell's. Where Python may not
+    keep bytecode beside its modules, compiling them would be half of a worker's start: it keeps it in our cache."""
+    variables = {**os.environ, **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
+    if _keeps_bytecode() or variables.get("PYTHONPYCACHEPREFIX"):
+        return variables
+    return {**variables, "PYTHONPYCACHEPREFIX": str(cache.folder("bytecode")), "PYTHONDONTWRITEBYTECODE": ""}
+
+
+def _keeps_bytecode() -> bool:
+    """Whether our modules have bytecode beside them, or get it when they are imported."""
+    package = Path(tcbench.__file__).parent
+    written = os.access(package, os.W_OK) or (package / "__pycache__").exists()
+    return written and not os.environ.get("PYTHONDONTWRITEBYTECODE")
 
 
 def _oom_kills() -> int:

@@ -13,8 +13,8 @@ from tcbench.analysis.scale_out import (
     ALGORITHMS,
     OVERLAP,
     Algorithm,
+    RankStep,
     Scaled,
-    Step,
     gradient_bytes,
     measured_step,
     scaled,
@@ -23,7 +23,7 @@ from tcbench.analysis.summary import by_code, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Record
 from tcbench.engine.models import MODELS
-from tcbench.hardware.networks import Network
+from tcbench.hardware.networks import RankNetwork
 from tcbench.run.forecast import Forecast
 
 Source = Literal["measured", "simulated", "forecast"]
@@ -35,7 +35,7 @@ class Basis:
 
     cell: Cell
     device_name: str
-    step: Step
+    step: RankStep
     source: Source
 
 
@@ -60,7 +60,7 @@ class Size:
 class ScaleOut:
     """Every basis on every number of ranks, basis by basis. `left_out`: cells that are no basis, and why."""
 
-    network: Network
+    network: RankNetwork
     sizes: tuple[Size, ...]
     left_out: tuple[str, ...] = ()
 
@@ -69,7 +69,9 @@ class ScaleOut:
         return tuple(dict.fromkeys(size.basis for size in self.sizes))
 
 
-def scale_out(bases: Sequence[Basis], ranks: Sequence[int], network: Network, left_out: Sequence[str] = ()) -> ScaleOut:
+def scale_out(
+    bases: Sequence[Basis], ranks: Sequence[int], network: RankNetwork, left_out: Sequence[str] = ()
+) -> ScaleOut:
     """Every basis on every number of ranks."""
 
     def size(basis: Basis, n: int) -> Size:
@@ -110,7 +112,7 @@ def forecast(of: Forecast, *, all_configs: bool) -> tuple[list[Basis], list[str]
             continue
         parameters = MODELS[cell.cell.model].parameters(cell.cell.n_classes)
         n_bytes = gradient_bytes(cell.cell, parameters)
-        step = Step(cell.expected_s, cell.cell.batch_size, n_bytes, of.gpu.power_limit_w)
+        step = RankStep(cell.expected_s, cell.cell.batch_size, n_bytes, of.gpu.power_limit_w)
         bases.append(Basis(cell.cell, of.gpu.device_name, step, "forecast"))
     if not bases:
         raise SelectionError(f"no cell to scale out on {of.gpu.name}: {left_out[0]}")

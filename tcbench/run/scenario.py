@@ -21,7 +21,16 @@ from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import Cell, CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
+from tcbench.core.record import (
+    AS_GIVEN,
+    Cell,
+    CudnnSettings,
+    Input,
+    KfacSettings,
+    MeasureSettings,
+    Selection,
+    TrainSettings,
+)
 from tcbench.core.text import cleaned
 from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.backends import DEFAULT, builds_models
@@ -30,7 +39,7 @@ from tcbench.run import scenario_file
 from tcbench.run.scenario_file import CudnnTable, File, LadderTable, TrainTable
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked
+    from tcbench.analysis.claims import AskedClaims
 
 SUFFIX = ".toml"
 
@@ -286,11 +295,10 @@ def _ladder(table: LadderTable) -> Ladder:
     return Ladder(table.name, tuple(climb()))
 
 
-def claims_of(scenario: str | None) -> Callable[[Cell], Asked]:
-    """The claims on a cell's setting: by the scenario given, or by that which the cell names. The function raises
-    ScenarioError."""
-
-    from tcbench.analysis.claims import Asked
+def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> Callable[[Cell], AskedClaims]:
+    """The claims on a cell's setting: by the scenario given, or by that which the cell names. `words` writes
+    the options of a command. The function raises ScenarioError."""
+    from tcbench.analysis.claims import AskedClaims
 
     @functools.cache
     def loaded(name: str) -> Scenario:
@@ -300,29 +308,27 @@ def claims_of(scenario: str | None) -> Callable[[Cell], Asked]:
             )
         return load(scenario or name)
 
-    def asked(cell: Cell) -> Asked:
+    def asked(cell: Cell) -> AskedClaims:
         named = loaded(cell.scenario)
         here = named.on(cell.device.partition(":")[0])
         name = named.name if named.path == shipped().get(named.name) else str(named.path)
-        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *options_of(cell, here)]))
+        run = shlex.join(["tcbench", "run", name, *words(setting_of(cell, here))])
+        return AskedClaims(named.name, here.claims, run)
 
     return asked
 
 
-def options_of(cell: Cell, scenario: Scenario) -> Iterator[str]:
-    """The options by which a run has the cell's setting, where they are not what the scenario has or `auto` takes."""
+def setting_of(cell: Cell, scenario: Scenario) -> Selection:
+    """The selection by which a run of the scenario has the cell's setting, where that is not what the scenario has or
+    `auto` takes."""
     kind, source = kinds().get(cell.device.partition(":")[0]), cell.input
-    if kind is not None and kind.simulates is not None:
-        yield from ("--device", cell.device)
-    if cell.host_speed != 1:
-        yield from ("--host-speed", f"{cell.host_speed:g}")
-    if cell.model in MODELS and (cell.model,) != scenario.models:
-        yield from ("--model", cell.model)
-    if cell.image_size != scenario.image_size:
-        yield from ("--image-size", str(cell.image_size))
-    if cell.ranks > 1:
-        yield from ("--ranks", str(cell.ranks))
-    if source.kind == "modelled":
-        yield from ("--data", f"modelled:{source.images_per_s:.0f}")
-    elif source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind:
-        yield from ("--data", source.path or source.kind)
+    taken = source.kind == "modelled" or (source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind)
+    return Selection(
+        device=cell.device if kind is not None and kind.simulates is not None else "auto",
+        models=(cell.model,) if cell.model in MODELS and (cell.model,) != scenario.models else None,
+        image_size=cell.image_size if cell.image_size != scenario.image_size else None,
+        ranks=(cell.ranks,) if cell.ranks > 1 else None,
+        input=source if taken else None,
+        threads=None,
+        **{name: getattr(cell, name) for name in AS_GIVEN},
+    )

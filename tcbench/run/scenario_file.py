@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from tcbench.core.claim import ClaimTable
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import Unit
+from tcbench.core.record import UnitName
 from tcbench.engine.backends import DEFAULT
 
 SCHEMA = 1
@@ -131,7 +131,7 @@ class File(_Table, frozen=True, kw_only=True):
     title: str
     measure: MeasureTable
     source: str = ""
-    unit: Unit = "images"
+    unit: UnitName = "images"
     base: str | None = None
     model: ModelTable = ModelTable()
     input: InputTable = InputTable()

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tcbench.core.recording import Activity, Call, HostSpan, Recording, Title
-from tcbench.core.timeline import Source, Span, Timeline, timeline_of
+from tcbench.core.recording import Activity, ApiCall, HostSpan, Recording, Title
+from tcbench.core.timeline import Span, Timeline, TimelineSource, timeline_of
 
 _T = TypeVar("_T")
 
@@ -23,7 +23,7 @@ REPLAY = "replay"
 
 
 @dataclass(frozen=True)
-class Work:
+class InputWork:
     """A stretch of time in which a thread of the input worked. Nanoseconds, of the recording's clock."""
 
     name: str
@@ -33,18 +33,17 @@ class Work:
 
 
 def assemble(
-    title: Title, recording: Recording, source: Source, io: Iterable[Work] = (), host_speed: float = 1.0
+    title: Title, recording: Recording, source: TimelineSource, io: Iterable[InputWork] = (), host_speed: float = 1.0
 ) -> Timeline:
     """One timeline of everything. Its zero is where the first span begins. What the input's threads did before the
     first step and after the last is left out. `host_speed`: times are divided by it, see
     `tcbench.engine.measure.loop.at_host_speed`."""
     steps = [span for span in recording.spans if span.kind == "step"]
     activities = [activity for activity in recording.activities if activity.kind != "input"]
-    io = [*io, *(Work(a.name, 0, a.begin_ns, a.end_ns) for a in recording.activities if a.kind == "input")]
+    io = [*io, *(InputWork(a.name, 0, a.begin_ns, a.end_ns) for a in recording.activities if a.kind == "input")]
     first, last = min((s.begin_ns for s in steps), default=0), max((s.end_ns for s in steps), default=0)
     io = [work for work in io if not steps or (work.end_ns > first and work.begin_ns < last)]
-    begins = [*(s.begin_ns for s in recording.spans), *(w.begin_ns for w in io)]
-    begins += [a.begin_ns for a in activities]
+    begins = [*(s.begin_ns for s in recording.spans), *(w.begin_ns for w in io), *(a.begin_ns for a in activities)]
     origin = min(begins, default=0)
 
     def at(time_ns: int) -> float:
@@ -62,29 +61,16 @@ def assemble(
         call = calls.get(activity.correlation)
         step = phase = layer = None
         if call is not None and (call.thread == recording.thread or activity.stream in ours):
-            step, phase = owners.at(call.begin_ns)
-            layer = owners.layer_at(call.begin_ns)
+            step, phase, layer = owners.at(call.begin_ns)
             launched.add(call.correlation)
         if activity.graph_node is not None:
             phase = recording.graph_phases.get(activity.graph_node, phase)
         if phase is None and (activity.kind == "graph" or activity.graph_node is not None):
             phase = REPLAY
-        spans.append(
-            Span(
-                at(activity.begin_ns),
-                at(activity.end_ns),
-                "gpu",
-                activity.kind,
-                activity.name,
-                step,
-                phase,
-                rows[activity.stream],
-                activity.bytes,
-                layer,
-            )
-        )
+        when, row = (at(activity.begin_ns), at(activity.end_ns)), rows[activity.stream]
+        spans.append(Span(*when, "gpu", activity.kind, activity.name, step, phase, row, activity.bytes, layer))
     for call in recording.calls:
-        step, phase = owners.at(call.begin_ns)
+        step, phase, _ = owners.at(call.begin_ns)
         if step is not None and (call.thread == recording.thread or call.correlation in launched):
             row = int(call.thread != recording.thread)
             spans.append(Span(at(call.begin_ns), at(call.end_ns), "host", "api", call.name, step, phase, row))
@@ -101,13 +87,9 @@ class _Owners:
         self._phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
         self._layers = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "layer")
 
-    def at(self, time_ns: int) -> tuple[int | None, str | None]:
-        """(step, phase); None where it was in none."""
-        return _inside(self._steps, time_ns), _inside(self._phases, time_ns)
-
-    def layer_at(self, time_ns: int) -> str | None:
-        """The layer, as `at`."""
-        return _inside(self._layers, time_ns)
+    def at(self, time_ns: int) -> tuple[int | None, str | None, str | None]:
+        """(step, phase, layer); None where it was in none."""
+        return _inside(self._steps, time_ns), _inside(self._phases, time_ns), _inside(self._layers, time_ns)
 
 
 def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
@@ -115,7 +97,7 @@ def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
     return spans[index][2] if index >= 0 and time_ns <= spans[index][1] else None
 
 
-def _streams_of_phases(recording: Recording, owners: _Owners, calls: dict[int, Call]) -> set[int]:
+def _streams_of_phases(recording: Recording, owners: _Owners, calls: dict[int, ApiCall]) -> set[int]:
     """The streams on which the thread of the steps launches within phases."""
     streams = set()
     for activity in recording.activities:

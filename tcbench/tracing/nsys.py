@@ -22,12 +22,12 @@ import msgspec
 
 from tcbench.core import process
 from tcbench.core.errors import TraceError
-from tcbench.core.process import Answer
-from tcbench.core.recording import Activity, ActivityKind, Call, HostSpan, Recording, Title
-from tcbench.core.timeline import Source, Timeline
-from tcbench.tracing.attribution import Work, assemble
+from tcbench.core.process import CommandAnswer
+from tcbench.core.recording import Activity, ActivityKind, ApiCall, HostSpan, Recording, Title
+from tcbench.core.timeline import Timeline, TimelineSource
+from tcbench.tracing.attribution import InputWork, assemble
 
-_Timed = TypeVar("_Timed", HostSpan, Call, Activity)
+_Timed = TypeVar("_Timed", HostSpan, ApiCall, Activity)
 
 REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
@@ -107,7 +107,7 @@ def _importer(nsys: Nsys) -> Path | None:
     return next((importer for place in places for importer in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
 
 
-def _call(words: Sequence[str]) -> Answer:
+def _call(words: Sequence[str]) -> CommandAnswer:
     # An importer of its own would show windows.
     return process.ask(words, environment={name: value for name, value in os.environ.items() if name != "DISPLAY"})
 
@@ -120,7 +120,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
     return tuple(assemble(title, recording, "nsys", io) for title, recording, io in recordings(path))
 
 
-def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[Work, ...]], ...]:
+def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
     """Each process with tcbench's ranges, in order of their beginning: the cell, its steps with what the GPU
     did, and what the input's own ranges say. Times are those of the report. Raises TraceError."""
     try:
@@ -147,8 +147,8 @@ class _Range:
 
 
 def with_own(
-    seen: Recording, own: Recording, input_seen: Sequence[Work], input_sampled: Sequence[Work]
-) -> tuple[Recording, Source, Sequence[Work]]:
+    seen: Recording, own: Recording, input_seen: Sequence[InputWork], input_sampled: Sequence[InputWork]
+) -> tuple[Recording, TimelineSource, Sequence[InputWork]]:
     """A report's activities in the steps of the worker's own recording, in the worker's time, and the input's work:
     what the report says of that, else what was sampled. The clocks are set by the beginnings of the steps that both
     have.
@@ -192,7 +192,7 @@ class _Report:
         if {"id", "value"} <= self._columns.get("StringIds", set()):
             self._strings = dict(connection.execute("SELECT id, value FROM StringIds").fetchall())
 
-    def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[Work, ...]], ...]:
+    def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
         events = list(self._rows("NVTX_EVENTS", "start"))
         domains = {
             (_process(e["globalTid"]), e["domainId"]): self._text(e) for e in events if e["eventType"] == _DOMAIN_CREATE
@@ -206,11 +206,11 @@ class _Report:
             if event["eventType"] == _MARK and domain == _DOMAIN and text.startswith(_CELL):
                 titles[process] = _title(text) or titles.get(process) or _nameless(name)
             elif event["eventType"] == _PUSH_POP and event["end"] is not None:
-                one = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
+                range_ = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
                 if domain == _DOMAIN:
-                    ranges.setdefault(process, []).append(one)
+                    ranges.setdefault(process, []).append(range_)
                 elif _DALI in domain:
-                    input_ranges.setdefault(process, []).append(one)
+                    input_ranges.setdefault(process, []).append(range_)
         processes = sorted(ranges, key=lambda process: ranges[process][0].begin_ns)
         return tuple(
             (
@@ -232,12 +232,12 @@ class _Report:
             activities=tuple(self._activities(process)),
         )
 
-    def _calls(self, process: int) -> Iterator[Call]:
+    def _calls(self, process: int) -> Iterator[ApiCall]:
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
             for row in self._rows(table, "start"):
                 if _process(row["globalTid"]) == process and row["correlationId"]:
                     name = re.sub(r"_v\d+$", "", self._string(row["nameId"]))
-                    yield Call(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
+                    yield ApiCall(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
 
     def _activities(self, process: int) -> Iterator[Activity]:
         tables: tuple[tuple[str, ActivityKind], ...] = (
@@ -263,19 +263,19 @@ class _Report:
                     graph=row["graphId"] or None,
                 )
 
-    def _name(self, kind: ActivityKind, row: _Row) -> str:
+    def _name(self, kind: ActivityKind, row: _SqlRow) -> str:
         if kind == "kernel":
             return self._string(row["shortName"]) or self._string(row["demangledName"]) or kind
         if kind == "copy":
             return f"memcpy {_COPY_KINDS.get(row['copyKind'], '')}".strip()
         return kind
 
-    def _rows(self, table: str, order: str) -> Iterator[_Row]:
+    def _rows(self, table: str, order: str) -> Iterator[_SqlRow]:
         if table in self._columns:
             for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "{order}"'):
-                yield _Row(row, self._columns[table])
+                yield _SqlRow(row, self._columns[table])
 
-    def _text(self, event: _Row) -> str:
+    def _text(self, event: _SqlRow) -> str:
         return event["text"] or self._string(event["textId"])
 
     def _string(self, number: Any) -> str:
@@ -283,7 +283,7 @@ class _Report:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _SqlRow:
     """A row that has None in columns which this version has not."""
 
     row: sqlite3.Row
@@ -298,7 +298,7 @@ def _process(global_id: int | None) -> int:
     return ((global_id or 0) >> 24) & 0xFFFFFF
 
 
-def _payload(event: _Row) -> int | None:
+def _payload(event: _SqlRow) -> int | None:
     for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"):
         if event[column] is not None:
             return int(event[column])
@@ -319,26 +319,28 @@ def _nameless(name: str) -> Title:
 def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
     """Steps, the phases in them, the layers in those, from ranges of one thread in order of their begin."""
     open_ranges: list[_Range] = []
-    for one in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
-        while open_ranges and open_ranges[-1].end_ns <= one.begin_ns:
+    for range_ in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
+        while open_ranges and open_ranges[-1].end_ns <= range_.begin_ns:
             open_ranges.pop()
-        if not open_ranges and one.text == _STEP:
-            yield HostSpan("step", one.text, one.payload, None, one.begin_ns, one.end_ns)
+        if not open_ranges and range_.text == _STEP:
+            yield HostSpan("step", range_.text, range_.payload, None, range_.begin_ns, range_.end_ns)
         elif len(open_ranges) == 1 and open_ranges[0].text == _STEP:
-            yield HostSpan("phase", one.text, open_ranges[0].payload, one.text, one.begin_ns, one.end_ns)
+            yield HostSpan("phase", range_.text, open_ranges[0].payload, range_.text, range_.begin_ns, range_.end_ns)
         elif open_ranges:
             step, phase = open_ranges[0].payload, open_ranges[1].text
-            yield HostSpan("layer", one.text, step, phase, one.begin_ns, one.end_ns)
-        open_ranges.append(one)
+            yield HostSpan("layer", range_.text, step, phase, range_.begin_ns, range_.end_ns)
+        open_ranges.append(range_)
 
 
-def _input_work(ranges: Iterable[_Range]) -> tuple[Work, ...]:
+def _input_work(ranges: Iterable[_Range]) -> tuple[InputWork, ...]:
     """The outermost ranges of each of the input's threads."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
     work = []
-    for one in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
-        if one.begin_ns >= ends.get(one.thread, one.begin_ns):
-            ends[one.thread] = one.end_ns
-            work.append(Work(one.text, rows.setdefault(one.thread, len(rows)), one.begin_ns, one.end_ns))
+    for range_ in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
+        if range_.begin_ns >= ends.get(range_.thread, range_.begin_ns):
+            ends[range_.thread] = range_.end_ns
+            work.append(
+                InputWork(range_.text, rows.setdefault(range_.thread, len(rows)), range_.begin_ns, range_.end_ns)
+            )
     return tuple(work)

@@ -19,7 +19,7 @@ from tcbench import __version__
 from tcbench.core import files
 from tcbench.core.errors import TraceError
 from tcbench.core.record import Record
-from tcbench.core.timeline import Kind, Lane, Source, Span, Timeline, timeline_of
+from tcbench.core.timeline import Lane, Span, SpanKind, Timeline, TimelineSource, timeline_of
 
 SCHEMA = 1
 """The version of this form."""
@@ -35,7 +35,7 @@ class _Args(msgspec.Struct, frozen=True, omit_defaults=True):
     """A span, whole: the times in an event are rounded."""
 
     lane: Lane
-    kind: Kind
+    kind: SpanKind
     begin_s: float
     end_s: float
     step: int | None = None
@@ -56,12 +56,12 @@ class _Event(msgspec.Struct, frozen=True):
     args: Any = None
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _TimelineHead(msgspec.Struct, frozen=True):
     label: str
     device: str
     device_name: str
     batch_size: int
-    source: Source
+    source: TimelineSource
     phases: tuple[str, ...]
     unit: str = "images"
 
@@ -69,7 +69,7 @@ class _Head(msgspec.Struct, frozen=True):
 class _Ours(msgspec.Struct, frozen=True):
     schema: int
     version: str
-    timelines: tuple[_Head, ...]
+    timelines: tuple[_TimelineHead, ...]
     record: Record | None = None
 
 
@@ -86,7 +86,7 @@ class _Trace(msgspec.Struct, frozen=True):
 def write(timelines: Sequence[Timeline], path: Path, record: Record | None = None) -> None:
     """Write `.json`, or `.json.gz`. `record` is that of the trial in which it was taken. Raises StoreError."""
     events = [event for pid, timeline in enumerate(timelines, start=1) for event in _events(pid, timeline)]
-    heads = tuple(_Head(t.label, t.device, t.device_name, t.batch_size, t.source, t.phases, t.unit) for t in timelines)
+    heads = tuple(_TimelineHead(*(getattr(t, name) for name in _TimelineHead.__struct_fields__)) for t in timelines)
     trace = _Trace(tuple(events), _OtherData(_Ours(SCHEMA, __version__, heads, record)))
     data = msgspec.json.encode(trace)
     data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
@@ -103,9 +103,7 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
         names.setdefault(tid, f"{thread} {span.row}" if span.row or span.lane != "host" else thread)
         if span.lane == "io":
             names[tid] = f"input {span.name}"
-        args = _Args(
-            span.lane, span.kind, span.begin_s, span.end_s, span.step, span.phase, span.row, span.bytes, span.layer
-        )
+        args = _Args(*(getattr(span, name) for name in _Args.__struct_fields__))
         ts, dur = round(span.begin_s * 1e6, 3), round(span.duration_s * 1e6, 3)
         events.append(_Event(span.name, "X", pid, tid, ts, dur, span.kind, args))
     for tid, thread in names.items():
@@ -124,27 +122,14 @@ def read(path: Path) -> tuple[Timeline, ...]:
     try:
         for event in trace.traceEvents:
             if event.ph == "X":
-                args = msgspec.convert(event.args, _Args)
-                spans[event.pid - 1].append(
-                    Span(
-                        args.begin_s,
-                        args.end_s,
-                        args.lane,
-                        args.kind,
-                        event.name,
-                        args.step,
-                        args.phase,
-                        args.row,
-                        args.bytes,
-                        args.layer,
-                    )
-                )
+                fields = msgspec.structs.asdict(msgspec.convert(event.args, _Args))
+                spans[event.pid - 1].append(Span(name=event.name, **fields))
     except (msgspec.ValidationError, IndexError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
     taken_at = ours.record.started_at if ours.record else None
     return tuple(
-        timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, own_spans, h.unit, taken_at)
-        for h, own_spans in zip(ours.timelines, spans, strict=True)
+        timeline_of(**msgspec.structs.asdict(head), spans=own_spans, taken_at=taken_at)
+        for head, own_spans in zip(ours.timelines, spans, strict=True)
     )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from tcbench.tracing.attribution import Work
+from tcbench.tracing.attribution import InputWork
 
 INTERVAL_S = 0.002
 """Between two samples. Reading ten threads takes about 0.05 ms of another core than the worker's."""
@@ -75,7 +75,7 @@ class ThreadSampler:
             self._thread.join()
 
     @property
-    def work(self) -> tuple[Work, ...]:
+    def work(self) -> tuple[InputWork, ...]:
         """The times at which the threads worked."""
         return work_of(self._samples, self._names)
 
@@ -119,7 +119,7 @@ class ThreadSampler:
         return time.perf_counter_ns(), on_cpu_ns
 
 
-def work_of(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[Work, ...]:
+def work_of(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[InputWork, ...]:
     """From samples to spans, in order of their begin. Rows are threads in order of their ids."""
     rows = {tid: row for row, tid in enumerate(sorted(names))}
     spans: dict[int, list[tuple[int, int]]] = {tid: [] for tid in rows}
@@ -131,7 +131,9 @@ def work_of(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[Work, 
             if worked_ns > 0:
                 _add(spans[tid], now_ns - worked_ns, now_ns)
     work = [
-        Work(names[tid], rows[tid], begin_ns, end_ns) for tid, pieces in spans.items() for begin_ns, end_ns in pieces
+        InputWork(names[tid], rows[tid], begin_ns, end_ns)
+        for tid, pieces in spans.items()
+        for begin_ns, end_ns in pieces
     ]
     return tuple(sorted(work, key=lambda w: (w.begin_ns, w.row)))
 

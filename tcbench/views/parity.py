@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, Judged, Reference, optimizer_at_most
+from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, JudgedRun, Reference, optimizer_at_most
 from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.engine.work import HALVES
 from tcbench.present.document import document, fields
@@ -40,7 +40,7 @@ _Row = tuple[str, Sequence[str], str | None]
 _FIGURES = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient")
 
 
-def table(reference: Reference, judged: Sequence[Judged]) -> Table[_Row]:
+def table(reference: Reference, judged: Sequence[JudgedRun]) -> Table[_Row]:
     """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
     worst = reference.slopes[0].error if reference.slopes else None
     slope = ("", "", _number(worst), _allowed(SLOPE_AT_MOST), "", "", "", "")
@@ -63,7 +63,7 @@ def _figure(place: int) -> Callable[[_Row], str]:
     return lambda row: row[1][place]
 
 
-def _figures(config: Judged) -> Sequence[str]:
+def _figures(config: JudgedRun) -> Sequence[str]:
     """Empty of a config that was not compared."""
     run, allowed = config.run, config.tolerance
     if run.to_without is None or run.to_fp32 is None:
@@ -92,20 +92,20 @@ def _allowed(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def reasons(reference: Reference, judged: Sequence[Judged]) -> list[str]:
+def reasons(reference: Reference, judged: Sequence[JudgedRun]) -> list[str]:
     """The configs that are off, a line each."""
     offs = [(REFERENCE, reference.off), *((config.run.config, config.off) for config in judged)]
     return [f"{name}: off: {off}" for name, off in offs if off is not None]
 
 
-def summary(reference: Reference, judged: Sequence[Judged]) -> str:
+def summary(reference: Reference, judged: Sequence[JudgedRun]) -> str:
     """The last line: how many are off."""
     n_off = len(reasons(reference, judged))
     word = f"{n_off} off" if n_off else "all within what is declared"
     return f"{len(judged)} configs, and {REFERENCE}: {word}."
 
 
-def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
+def notes(judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> list[str]:
     """Notes that explain the table and name what is not in it."""
     lines = [
         "Largest relative distance of a step's loss; relative L2 distance of the gradients at the first weights, of "
@@ -123,7 +123,7 @@ def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
     return lines
 
 
-def _lengths(judged: Sequence[Judged]) -> list[str]:
+def _lengths(judged: Sequence[JudgedRun]) -> list[str]:
     """Of configs that rounding scatters, how far gradients are longer or shorter."""
     held = [(config.run.to_without, config.tolerance) for config in judged if config.run.to_without]
     lengths = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
@@ -143,10 +143,10 @@ def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
     return [f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}."] if distances else []
 
 
-def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skipped: Sequence[Skipped]) -> str:
+def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> str:
     """Everything."""
 
-    def run_json(config: Judged) -> dict[str, Any]:
+    def run_json(config: JudgedRun) -> dict[str, Any]:
         return {
             **msgspec.to_builtins(config.run),
             "half": config.run.storage in HALVES,

@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
-from factories import make_cell, make_measurement, make_measurement_of_ranks, make_peer_cell, make_record
+from factories import (
+    make_cell,
+    make_measurement,
+    make_measurement_of_ranks,
+    make_peer_cell,
+    make_phases,
+    make_record,
+    remeasured,
+)
 from timelines import busy_timeline, talk
 
 from tcbench.analysis.advice import Tried, candidates, effects_of, next_rung, step_at_least_s
-from tcbench.analysis.bottleneck import Bottleneck, Needs, explain_record, summarise
+from tcbench.analysis.bottleneck import Bottleneck, StageNeeds, explain_record, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
-from tcbench.core.record import PhaseTimes, Record
+from tcbench.core.record import Record
 from tcbench.engine.backends import backend
 
 
 def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottleneck:
-    host = {"io": io, "forward": forward, "backward": backward, "update": update}
-    phases = tuple(PhaseTimes(name=name, host_s=(s,)) for name, s in host.items())
-    measurement = make_measurement([sum(host.values())] * 12, phases=phases, prefetch_depth=0)
+    return of_phases(io=io, forward=forward, backward=backward, update=update)
+
+
+def of_phases(step_s: float | None = None, **host_s: float | Sequence[float]) -> Bottleneck:
+    """Of a step that takes as long as its phases together, unless that is said."""
+    step_s = step_s or sum(host_s.values())
+    measurement = make_measurement([step_s] * 12, phases=make_phases(host_s), prefetch_depth=0)
     return explain_record(make_record(batch_size=8, measurement=measurement))
 
 
 def test_the_model_takes_away_what_a_rung_attacks_and_nothing_else() -> None:
     bottleneck = on_cpu(0.4, 0.2, 0.3, 0.1)
-    assert step_at_least_s(bottleneck, effects_of(["dali"])) == pytest.approx(0.6)
-    assert step_at_least_s(bottleneck, effects_of(["opencv"])) == pytest.approx(0.6)
-    assert step_at_least_s(bottleneck, effects_of(["batched"])) == pytest.approx(0.9)
-    assert step_at_least_s(bottleneck, effects_of(["dali", "batched"])) == pytest.approx(0.5)
-    assert step_at_least_s(bottleneck, effects_of(["static_graph"])) == pytest.approx(0.5)
-    assert step_at_least_s(bottleneck, effects_of(["static_graph"]), arithmetic_s=0.35) == pytest.approx(0.85)
-    assert step_at_least_s(bottleneck, effects_of(["fp16"]), arithmetic_s=0.1) == pytest.approx(0.6)
-    layers_and_host = effects_of(["nhwc", "fused", "static_graph"])  # save the same time of the layers: once
-    assert step_at_least_s(bottleneck, layers_and_host, arithmetic_s=0.35) == pytest.approx(0.85)
-    assert step_at_least_s(bottleneck, effects_of(["dynamic_scale"])) == pytest.approx(1.0)
+    for rungs, arithmetic_s, least_s in (
+        *(("dali", 0, 0.6), ("opencv", 0, 0.6), ("batched", 0, 0.9), ("dali+batched", 0, 0.5)),
+        *(("static_graph", 0, 0.5), ("static_graph", 0.35, 0.85), ("fp16", 0.1, 0.6), ("dynamic_scale", 0, 1.0)),
+        ("nhwc+fused+static_graph", 0.35, 0.85),  # they save the same time of the layers: once
+    ):
+        shortest_s = step_at_least_s(bottleneck, effects_of(rungs.split("+")), arithmetic_s)
+        assert shortest_s == pytest.approx(least_s), rungs
 
 
-def test_an_overlapped_input_is_a_stage_of_its_own() -> None:
+def test_an_overlapped_input_is_a_stage_of_its_own_and_a_slower_profiled_pass_is_scaled_to_the_timed_one() -> None:
     assert step_at_least_s(on_cpu(0.8, 0.1, 0.1, 0.0), effects_of(["dali"])) == pytest.approx(0.8)
-
-
-def test_a_profiled_pass_slower_than_the_timed_one_is_scaled_to_it() -> None:
     bottleneck = replace(on_cpu(0.4, 0.2, 0.3, 0.1), step_s=0.5, least_step_s=0.5)
     assert step_at_least_s(bottleneck, effects_of(["dali"])) == pytest.approx(0.3)
 
@@ -128,13 +134,7 @@ def test_no_maximum_is_shown_where_the_arithmetic_or_the_rung_is_not_known() -> 
 
 
 def test_the_maximum_takes_each_phase_as_short_as_in_its_fastest_step() -> None:
-    phases = (
-        PhaseTimes(name="io", host_s=(0.5, 0.2)),
-        PhaseTimes(name="forward", host_s=(0.5, 0.3)),
-        PhaseTimes(name="update", host_s=(0.3, 0.1)),
-    )
-    measurement = make_measurement([1.0] * 12, phases=phases, prefetch_depth=0)
-    bottleneck = explain_record(make_record(batch_size=8, measurement=measurement))
+    bottleneck = of_phases(1.0, io=(0.5, 0.2), forward=(0.5, 0.3), update=(0.3, 0.1))
     assert bottleneck.step_s == pytest.approx(1.0)
     assert step_at_least_s(bottleneck, effects_of(["batched"])) == pytest.approx(0.5)
 
@@ -170,10 +170,7 @@ def test_rungs_that_slow_a_step_on_purpose_are_left_out_and_not_called_slower() 
 
 
 def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -> None:
-    host = {"io": 0.05, "forward": 0.1, "backward": 0.15, "factors": 0.3, "inverse": 0.4, "update": 0.02}
-    phases = tuple(PhaseTimes(name=name, host_s=(s,)) for name, s in host.items())
-    measurement = make_measurement([sum(host.values())] * 12, phases=phases, prefetch_depth=0)
-    bottleneck = explain_record(make_record(batch_size=8, measurement=measurement))
+    bottleneck = of_phases(io=0.05, forward=0.1, backward=0.15, factors=0.3, inverse=0.4, update=0.02)
     assert bottleneck.limit == "inverse 39%"
     gain = next_rung(candidates(bottleneck, ("fp32", "kfac")), "inverse")
     assert gain is not None and gain.removed == ("kfac",)
@@ -188,7 +185,7 @@ def test_unknown_rungs_have_no_effect() -> None:
 
 
 def record(config: str, step_s: float, io_s: float) -> Record:
-    phases = (PhaseTimes(name="io", host_s=(io_s,)), PhaseTimes(name="forward", host_s=(step_s - io_s,)))
+    phases = make_phases({"io": io_s, "forward": step_s - io_s})
     measurement = make_measurement([step_s] * 12, phases=phases, prefetch_depth=2 if "dali" in config else 0)
     return make_record(cell=make_cell(config, 8), measurement=measurement)
 
@@ -204,7 +201,7 @@ def test_a_matrix_is_explained_cell_by_cell() -> None:
     assert base.advice.measured_images_per_s == pytest.approx(8 / 0.7)
     assert [gain.added for gain in base.checked] == [("dali",)]
     assert dali.bottleneck is not None
-    assert dali.bottleneck.needs == Needs(None, 0.7, None, True)
+    assert dali.bottleneck.needs == StageNeeds(None, 0.7, None, True)
     assert (lost.bottleneck, lost.gains, lost.advice) == (None, (), None)
 
 
@@ -228,13 +225,8 @@ def test_a_config_of_another_backend_is_not_what_a_rung_did_here() -> None:
 
 @pytest.mark.parametrize("missing", [{"io", "forward"}, {"io"}])
 def test_a_cell_whose_phases_have_no_times_is_not_explained(missing: set[str]) -> None:
-    whole = record("fp32", 1.0, 0.6)
-    assert whole.measurement is not None
-    phases = tuple(
-        PhaseTimes(name=phase.name, host_s=() if phase.name in missing else phase.host_s)
-        for phase in whole.measurement.phases
-    )
-    empty = msgspec.structs.replace(whole, measurement=msgspec.structs.replace(whole.measurement, phases=phases))
+    phases = make_phases({name: () if name in missing else (0.5,) for name in ("io", "forward")})
+    empty = remeasured(record("fp32", 1.0, 0.6), phases=phases)
     assert [one.bottleneck for one in explain([empty])] == [None]
     with pytest.raises(ValueError, match="nothing was measured"):
         explain_record(empty)

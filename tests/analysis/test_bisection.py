@@ -7,24 +7,26 @@ import statistics
 
 import pytest
 
-from tcbench.analysis.bisection import CERTAINTY, Costs, Round, Search
+from tcbench.analysis.bisection import CERTAINTY, CommitSearch, Round, RoundCosts
 
 COMMITS = 20
-FREE, DEAR = Costs(1.0, 0.0), Costs(1.0, 10.0)
+FREE, DEAR = RoundCosts(1.0, 0.0), RoundCosts(1.0, 10.0)
 
 
-def started(loss: float, scatter: float, draw: random.Random, rounds: int = 4) -> Search:
+def started(loss: float, scatter: float, draw: random.Random, rounds: int = 4) -> CommitSearch:
     """A search that begins with rounds of BAD, which a gate has found slower: by the loss on average, exactly, as only
     what is clear gets so far."""
     off = [draw.gauss(0.0, scatter) for _ in range(rounds)]
     mean = statistics.fmean(off)
-    search = Search(COMMITS, built=frozenset({COMMITS}))
+    search = CommitSearch(COMMITS, built=frozenset({COMMITS}))
     for one in off:
         search = search.after(Round(COMMITS, loss + one - mean))
     return search
 
 
-def played(search: Search, first: int, loss: float, scatter: float, costs: Costs, draw: random.Random, own=0.0):
+def played(
+    search: CommitSearch, first: int, loss: float, scatter: float, costs: RoundCosts, draw: random.Random, own=0.0
+):
     """The search at its end, and its rounds; `first` is the slow commit."""
     rounds, off = 0, [draw.gauss(0.0, own) for _ in range(COMMITS + 1)]
     while (commit := search.next(costs)) is not None:
@@ -92,7 +94,7 @@ def test_no_commit_is_named_by_one_round_of_it_or_of_the_one_before():
 
 
 def test_one_commit_needs_no_search():
-    search = Search(1).after(Round(1, -0.1)).after(Round(1, -0.11))
+    search = CommitSearch(1).after(Round(1, -0.1)).after(Round(1, -0.11))
     assert (search.next(FREE), search.likeliest, search.certain) == (None, (1,), True)
     assert search.loss is not None
     assert search.loss.value == pytest.approx(0.9, abs=0.01)
@@ -101,8 +103,8 @@ def test_one_commit_needs_no_search():
 def test_the_estimate_of_what_is_left_is_about_what_it_comes_to():
     draw = random.Random(4)
     search = started(-0.08, 0.02, draw)
-    rounds, seconds = search.left(Costs(2.0, 5.0))
-    came = [played(search, 1 + n % 20, -0.08, 0.02, Costs(2.0, 5.0), draw)[1] for n in range(20)]
+    rounds, seconds = search.left(RoundCosts(2.0, 5.0))
+    came = [played(search, 1 + n % 20, -0.08, 0.02, RoundCosts(2.0, 5.0), draw)[1] for n in range(20)]
     assert rounds == pytest.approx(statistics.fmean(came), rel=0.35)
     assert seconds > 2 * rounds
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
-from factories import make_cell, make_measurement, make_measurement_of_ranks, make_record
+from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record, remeasured
 from hypothesis import given
 from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
-from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, Needs, explain_record, explain_records, summarise
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_record, explain_records, summarise
 from tcbench.core.errors import SelectionError
-from tcbench.core.record import PhaseTimes, RankPart, Record
+from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, Timeline, timeline_of
 
 
@@ -73,22 +72,13 @@ def test_only_ten_kernels_are_named() -> None:
     assert [k.name for k in device.costliest] == [f"k{i}" for i in range(11, 1, -1)]
 
 
-def test_kernels_at_the_same_time_count_once() -> None:
+def test_kernels_at_the_same_time_count_once_and_copies_with_their_bytes() -> None:
     spans = [kernel(0.1, 0.5), kernel(0.2, 0.4, row=1), kernel(0.3, 0.6, row=2)]
-    device = summarise(made(step(0, 1), phase("forward", 0, 1), *spans)).device
+    spans += [Span(0.7, 0.8, "gpu", "copy", "HtoD", 0, "io", 0, 600), Span(0.8, 0.9, "gpu", "memset", "memset", 0)]
+    device = summarise(made(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *spans)).device
     assert device is not None
-    assert device.busy_s == close(0.5)
-
-
-def test_copies_are_counted_with_their_bytes() -> None:
-    copies = [Span(0.1, 0.2, "gpu", "copy", "HtoD", 0, "io", 0, 600), Span(0.3, 0.4, "gpu", "memset", "memset", 0)]
-    bottleneck = summarise(made(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *copies))
-    assert bottleneck.device is not None
-    assert (bottleneck.device.copies_per_step, bottleneck.device.copied_bytes, bottleneck.device.kernels_per_step) == (
-        1,
-        300,
-        0,
-    )
+    assert (device.busy_s, device.kernels_per_step) == (close(0.7), 1.5)
+    assert (device.copies_per_step, device.copied_bytes) == (1, 300)
 
 
 def test_a_gpu_that_lags_behind_the_host_is_followed_to_its_end() -> None:
@@ -128,14 +118,11 @@ def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
     assert bottleneck.verdict == "gpu-bound"
 
 
-def test_launches_into_a_full_queue_wait_for_a_kernel_each() -> None:
+def test_launches_into_a_full_queue_wait_for_a_kernel_each_and_a_long_one_on_an_idle_gpu_for_none() -> None:
     waiting = [api("cudaLaunchKernel", begin, begin + 200e-6) for begin in (0.1 + 0.001 * i for i in range(100))]
     at_once = [api("cudaLaunchKernel", begin, begin + 20e-6) for begin in (0.3 + 0.001 * i for i in range(100))]
     bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), *waiting, *at_once, kernel(0.05, 1)))
     assert bottleneck.waits_for_gpu_s == close(0.02)
-
-
-def test_a_long_launch_on_an_idle_gpu_is_the_hosts_own_time() -> None:
     bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6)))
     assert bottleneck.needs.host_s == close(1)
 
@@ -151,7 +138,7 @@ def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
             kernel(0.7, 0.9),
         )
     )
-    assert bottleneck.needs == Needs(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
+    assert bottleneck.needs == StageNeeds(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
     assert bottleneck.io_overlap == close(0.3 / 0.9)
     assert bottleneck.waits_for_input_s == close(0.6)
     assert bottleneck.sentence == "input-bound: input needs 900 ms per step, host 400 ms, GPU 200 ms; GPU idle 80%"
@@ -179,9 +166,6 @@ def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, sa
     assert (bottleneck.verdict, bottleneck.sentence) == (verdict, says)
     assert bottleneck.device is None
     assert bottleneck.io_overlap == 0
-
-
-def test_on_a_cpu_overlapped_input_is_said_to_be_so() -> None:
     bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
     assert bottleneck.sentence == "forward 99%: the CPU computes 990 ms per step, input needs 500 ms beside it"
     assert bottleneck.io_overlap == close(1)
@@ -223,21 +207,11 @@ def timelines(draw: st.DrawFn) -> Timeline:
             placed.append(Span(begin, begin + took, lane, kind, name, number, cause))  # type: ignore[arg-type]
         return placed
 
-    return timeline_of(
-        "any",
-        "cuda:0",
-        "GPU",
-        8,
-        "nsys",
-        ("io", "forward", "backward"),
-        [
-            *spans("host", ["step"], ["step"], low=1),
-            *spans("host", ["phase"], ["io", "forward", "backward"]),
-            *spans("host", ["api"], ["cudaLaunchKernel", "cudaStreamSynchronize"]),
-            *spans("io", ["work"], ["batch"]),
-            *spans("gpu", ["kernel", "copy"], ["a", "b"]),
-        ],
-    )
+    phases = ["io", "forward", "backward"]
+    every = [*spans("host", ["step"], ["step"], low=1), *spans("host", ["phase"], phases)]
+    every += spans("host", ["api"], ["cudaLaunchKernel", "cudaStreamSynchronize"])
+    every += [*spans("io", ["work"], ["batch"]), *spans("gpu", ["kernel", "copy"], ["a", "b"])]
+    return timeline_of("any", "cuda:0", "GPU", 8, "nsys", phases, every)
 
 
 @given(timelines())
@@ -287,7 +261,7 @@ def record(
 
 def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
     explained = explain_record(record(0.15, io=0.02, forward=0.08))
-    assert explained.needs == Needs(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
+    assert explained.needs == StageNeeds(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
     assert explained.sentence == "forward 80%: the CPU computes 120 ms per step, input takes 30 ms before it"
     assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
 
@@ -317,26 +291,23 @@ def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
     assert starved.sentence == ("input-bound: input needs 150 ms per step, computing 75 ms; the CPU waits 75 ms for it")
 
 
-def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step() -> None:
-    explained = explain_record(record(0.04, "cuda:0", gpu={}, io=0.005, forward=0.034))
-    assert explained.needs == Needs(close(0.005), close(0.034), None, False)  # type: ignore[arg-type]
-    assert explained.sentence == "host-bound: host needs 39 ms per step; a step takes 40 ms"
-    explained = explain_record(record(0.04, "cuda:0", gpu={}, io=0.03, forward=0.01))
-    assert explained.sentence == "input-bound: host needs 40 ms per step (30 ms of it for input); a step takes 40 ms"
-
-
-def test_on_a_gpu_the_gpu_fills_the_step_when_the_host_does_not() -> None:
-    explained = explain_record(record(0.04, "cuda:0", prefetch=2, gpu={}, io=0.001, forward=0.02))
-    assert explained.needs.gpu_s == close(0.04)
-    assert explained.sentence == "gpu-bound: host needs 20 ms per step, GPU 40 ms; a step takes 40 ms"
+@pytest.mark.parametrize(
+    ("prefetch", "io", "forward", "gpu_s", "says"),
+    [
+        (0, 0.005, 0.034, None, "host-bound: host needs 39 ms per step"),
+        (0, 0.03, 0.01, None, "input-bound: host needs 40 ms per step (30 ms of it for input)"),
+        (2, 0.001, 0.02, close(0.04), "gpu-bound: host needs 20 ms per step, GPU 40 ms"),
+    ],
+)
+def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step_else_the_gpu(prefetch, io, forward, gpu_s, says) -> None:
+    explained = explain_record(record(0.04, "cuda:0", prefetch, gpu={}, io=io, forward=forward))
+    assert (explained.needs.host_s, explained.needs.gpu_s) == (close(forward), gpu_s)
+    assert explained.sentence == f"{says}; a step takes 40 ms"
 
 
 def test_a_device_that_tells_how_long_it_worked_is_believed() -> None:
     def told(busy_s: float, **host_s: float) -> Bottleneck:
-        known = record(0.04, "virtual:V100", prefetch=2, gpu={}, **host_s)
-        assert known.measurement is not None
-        measured = msgspec.structs.replace(known.measurement, busy_s=busy_s)
-        return explain_record(msgspec.structs.replace(known, measurement=measured))
+        return explain_record(remeasured(record(0.04, "virtual:V100", prefetch=2, gpu={}, **host_s), busy_s=busy_s))
 
     assert told(0.02, io=0.001, forward=0.034).sentence == (
         "host-bound: host needs 34 ms per step, GPU 20 ms; a step takes 40 ms"
@@ -351,13 +322,9 @@ def test_trials_are_taken_together() -> None:
 
 
 def test_a_record_without_a_measurement_has_no_bottleneck() -> None:
-    with pytest.raises(ValueError, match="nothing was measured"):
-        explain_record(make_record(status="oom"))
-    bare = make_record()
-    assert bare.measurement is not None
-    with pytest.raises(ValueError, match="nothing was measured"):
-        measurement = msgspec.structs.replace(bare.measurement, phases=())
-        explain_record(msgspec.structs.replace(bare, measurement=measurement))
+    for bare in (make_record(status="oom"), remeasured(make_record(), phases=())):
+        with pytest.raises(ValueError, match="nothing was measured"):
+            explain_record(bare)
 
 
 def of_ranks(allreduce: float, ranks: int = 2, slow: dict[int, float] | None = None, **changes: object) -> Bottleneck:
@@ -396,10 +363,7 @@ def test_waiting_for_a_slow_rank_is_not_the_networks() -> None:
 def test_on_a_gpu_nccls_kernels_are_the_network_and_no_work_of_the_gpu() -> None:
     names = {"forward": (0.01, 0.03), "backward": (0.01, 0.06), "allreduce": (0.001, 0.2), "update": (0.01, 0.01)}
     phases = tuple(PhaseTimes(name=n, host_s=(host,) * 3, device_s=(gpu,) * 3) for n, (host, gpu) in names.items())
-    part = RankPart(
-        rank=0, host="a", cores=(), device="cuda:0", step_times_s=(0.3, 0.3), phases=phases, peak_memory_bytes=1
-    )
-    measurement = make_measurement([0.3] * 12, phases=phases, ranks=(part,))
+    measurement = make_measurement([0.3] * 12, phases=phases, ranks=(make_rank_part({}, phases=phases),))
     bottleneck = explain_record(make_record(cell=make_cell(ranks=2, device="cuda:0"), measurement=measurement))
     assert bottleneck.needs.network_s == close(0.2)
     assert bottleneck.needs.gpu_s == close(0.1)

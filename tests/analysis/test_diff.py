@@ -11,7 +11,7 @@ from timelines import made, phase, step
 
 from tcbench.analysis.diff import Diff, of_records, of_timelines
 from tcbench.core.errors import NotComparableError
-from tcbench.core.record import PhaseTimes, Record
+from tcbench.core.record import Record
 from tcbench.core.timeline import Span
 
 
@@ -20,10 +20,8 @@ def trials(step_s: float, phases: dict[str, float], n: int = 1, spread: float = 
     records = []
     for trial in range(n):
         off = 1 + spread * (trial - (n - 1) / 2)
-        measured = factories.make_measurement(
-            (step_s * off,) * 12,
-            phases=tuple(PhaseTimes(name=name, host_s=(s * off,) * 5) for name, s in phases.items()),
-        )
+        on_host = factories.make_phases({name: s * off for name, s in phases.items()})
+        measured = factories.make_measurement((step_s * off,) * 12, phases=on_host)
         records.append(factories.make_record(cell=factories.make_cell(**changes), trial=trial, measurement=measured))
     return records
 

@@ -24,42 +24,38 @@ def verdicts(records: list[Record], **options: object) -> list[str | None]:
 
 
 def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_else() -> None:
-    result = history(shuffled(over_commits([40, 40, 36, 36, 36])))
+    records = shuffled(over_commits([40, 40, 36, 36, 36]))
+    result = history(records)
     assert [revision.name for revision in result.revisions] == [commit(n) for n in range(5)]
+    assert verdicts(records) == [None, "pass", "regression", "pass", "pass"]
     [cell] = result.cells
-    assert [point.regressed for point in cell.points] == [False, False, True, False, False]
-    assert [p.change.verdict if p.change else None for p in cell.points] == [None, "pass", "regression", "pass", "pass"]
     [bad] = cell.regressions
     assert bad.revision.name == commit(2) and bad.since is not None and bad.since.name == commit(1)
-    assert (
-        bad.change is not None and bad.change.ratio is not None and bad.change.ratio.value == pytest.approx(0.9, 0.02)
-    )
+    assert bad.change is not None and bad.change.ratio is not None
+    assert bad.change.ratio.value == pytest.approx(0.9, 0.02)
     assert result.regressions == 1
 
 
-def test_what_comes_back_is_improved() -> None:
+def test_what_comes_back_is_improved_and_the_threshold_is_the_users() -> None:
     assert verdicts(over_commits([40, 36, 40])) == [None, "regression", "improved"]
+    assert verdicts(over_commits([40, 36]), rule=Rule(0.2)) == [None, "pass"]
 
 
 def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None:
     [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
     assert point.images_per_s == pytest.approx(40, rel=0.03)
     assert point.interval is not None and point.interval.value == pytest.approx(point.images_per_s)
-    logs = [math.log(figure) for figure in point.figures]
+    logs = [math.log(figure) for figure in point.side.figures]
     half = 2.3646 * statistics.stdev(logs) / math.sqrt(8)  # Student's t, 7 degrees of freedom
     assert point.interval.low == pytest.approx(point.images_per_s * math.exp(-half), rel=1e-5)
     assert point.interval.high == pytest.approx(point.images_per_s * math.exp(half), rel=1e-5)
-    assert (point.trials, point.trials_ok, len(point.figures)) == (8, 8, 8)
+    assert (point.side.trials, point.side.trials_ok, len(point.side.figures)) == (8, 8, 8)
 
 
 def test_one_trial_is_inconclusive_and_has_no_interval() -> None:
     records = over_commits([40, 20], trials=1)
     assert verdicts(records) == [None, "inconclusive"]
     assert [point.interval for point in history(records).cells[0].points] == [None, None]
-
-
-def test_the_threshold_is_the_users() -> None:
-    assert verdicts(over_commits([40, 36]), rule=Rule(0.2)) == [None, "pass"]
 
 
 def test_cells_are_judged_apart() -> None:
@@ -95,22 +91,16 @@ def test_a_cell_that_stops_running_regresses_once_and_what_comes_after_is_compar
     ok = over_commits([40, 40, 0.001, 0.001, 36])
     records = [*ok[:16], at(2, "oom", ok[0]), at(3, "oom", ok[0]), *ok[32:]]
     [cell] = history(records).cells
-    assert [p.change.verdict if p.change else None for p in cell.points] == [
-        None,
-        "pass",
-        "changed status",
-        "not measured",
-        "regression",
-    ]
+    assert verdicts(records) == [None, "pass", "changed status", "not measured", "regression"]
     assert [point.regressed for point in cell.points] == [False, False, True, False, True]
     assert cell.points[4].since is not None and cell.points[4].since.name == commit(1)
-    assert (cell.points[2].images_per_s, cell.points[2].status) == (None, "oom")
+    assert (cell.points[2].images_per_s, cell.points[2].side.status) == (None, "oom")
 
 
 def test_a_new_driver_begins_a_new_line_and_says_why() -> None:
     records = over_commits([40, 40, 30, 30], environments=[{}, {}, {"kernel": "6.2.0"}, {"kernel": "6.2.0"}])
     [cell] = history(records).cells
-    assert [p.change.verdict if p.change else None for p in cell.points] == [None, "pass", None, "pass"]
+    assert verdicts(records) == [None, "pass", None, "pass"]
     assert [d.says for d in cell.points[2].broken_by] == ["kernel: 6.1.0 -> 6.2.0"]
     assert history(records).regressions == 0
     assert verdicts(records, allow=["os"]) == [None, "pass", "regression", "pass"]
@@ -122,22 +112,17 @@ def test_stacks_that_one_commit_was_measured_on_are_cells_of_their_own_unless_th
     records = old + [msgspec.structs.replace(record, run_id=f"{record.run_id}-2") for record in new]
     cells = history(records).cells
     assert [(cell.beneath, len(cell.points)) for cell in cells] == [(("python: 3.11.2",), 3), (("python: 3.12.1",), 2)]
-    assert [point.trials for point in cells[0].points] == [8, 8, 8]
+    assert [point.side.trials for point in cells[0].points] == [8, 8, 8]
     assert [[point.regressed for point in cell.points] for cell in cells] == [[False] * 3, [False, True]]
     [pooled] = history(records, allow=["python"]).cells
-    assert [point.trials for point in pooled.points] == [16, 16, 8]
+    assert [point.side.trials for point in pooled.points] == [16, 16, 8]
 
 
 def test_machines_have_lines_of_their_own() -> None:
-    records = over_commits([40, 40]) + over_commits(
-        [30, 30], environments=[{"machine": "other", "device_name": "Other"}] * 2
-    )
-    renamed = [msgspec.structs.replace(r, run_id=r.run_id + r.environment.machine) for r in records]  # type: ignore[union-attr]
-    result = history(renamed)
-    assert [(cell.machine, len(cell.points), len(cell.regressions)) for cell in result.cells] == [
-        ("amd-epyc-2cpu", 2, 0),
-        ("other", 2, 0),
-    ]
+    other = over_commits([30, 30], environments=[{"machine": "other", "device_name": "Other"}] * 2)
+    result = history(over_commits([40, 40]) + [msgspec.structs.replace(r, run_id=f"{r.run_id} other") for r in other])
+    lines = [(cell.machine, len(cell.points), len(cell.regressions)) for cell in result.cells]
+    assert lines == [("amd-epyc-2cpu", 2, 0), ("other", 2, 0)]
     assert len(result.revisions) == 2
 
 
@@ -149,7 +134,7 @@ def test_an_older_commit_that_is_measured_again_stays_in_its_place() -> None:
     ]
     result = history(first + again)
     assert [revision.name for revision in result.revisions] == [commit(0), commit(1)]
-    assert [point.trials for point in result.cells[0].points] == [16, 8]
+    assert [point.side.trials for point in result.cells[0].points] == [16, 8]
 
 
 def test_commits_stand_by_ancestry_whenever_they_were_measured_and_what_git_does_not_know_by_time() -> None:
@@ -158,11 +143,8 @@ def test_commits_stand_by_ancestry_whenever_they_were_measured_and_what_git_does
     places = {commit(3): 0, commit(2): 1, commit(0): 2}
     result = history(shuffled(records), places=places)
     assert [revision.name for revision in result.revisions] == [commit(n) for n in (3, 1, 2, 0)]
-    assert verdicts([r for r in records if r.environment.commit != commit(1)], places=places) == [  # type: ignore[union-attr]
-        None,
-        "regression",
-        "pass",
-    ]
+    known = [r for r in records if r.environment and r.environment.commit != commit(1)]
+    assert verdicts(known, places=places) == [None, "regression", "pass"]
 
 
 def test_changed_files_stand_after_their_commit() -> None:
@@ -171,33 +153,20 @@ def test_changed_files_stand_after_their_commit() -> None:
     assert [revision.name for revision in result.revisions] == [commit(0), commit(0) + "+", commit(1)]
 
 
-def test_a_projects_commit_comes_first() -> None:
-    facts = [{"project_commit": "aaaaaaaaaaaa"}, {"project_commit": "bbbbbbbbbbbb"}]
-    result = history(over_commits([40, 40], environments=[{**f, "commit": "c" * 12} for f in facts]))
-    assert [(r.name, r.short, r.beside) for r in result.revisions] == [
-        ("a" * 12, "aaaaaaa", None),
-        ("b" * 12, "bbbbbbb", None),
-    ]
-
-
-def test_two_tcbenches_at_one_commit_of_a_project_are_not_mixed() -> None:
-    result = history(over_commits([40, 36], environments=[{"project_commit": "a" * 12}] * 2))
-    assert [revision.short for revision in result.revisions] == [f"aaaaaaa ({commit(n)[:7]})" for n in (0, 1)]
-    assert result.regressions == 1
-
-
-def test_without_a_commit_each_run_of_a_version_stands_by_itself() -> None:
-    result = history(over_commits([40, 36], environments=[{"commit": None}] * 2))
-    assert [revision.short for revision in result.revisions] == [
-        "0.1.0 cpu-20250101-000000",
-        "0.1.0 cpu-20250102-000000",
-    ]
-    assert result.regressions == 1
-
-
-def test_runs_of_files_that_differ_from_one_commit_are_not_mixed() -> None:
-    result = history(over_commits([40, 36], environments=[{"commit": "abcdefabcdef+"}] * 2))
-    assert [revision.short for revision in result.revisions] == ["abcdefa+", "abcdefa+"]
+@pytest.mark.parametrize(
+    ("facts", "short"),
+    [
+        ([{"project_commit": c * 12, "commit": "c" * 12} for c in "ab"], ["aaaaaaa", "bbbbbbb"]),
+        # Two tcbenches at one commit of a project.
+        ([{"project_commit": "a" * 12}] * 2, [f"aaaaaaa ({commit(n)[:7]})" for n in (0, 1)]),
+        # Without a commit each run of a version stands by itself, and so do runs of files that differ from one.
+        ([{"commit": None}] * 2, [f"0.1.0 cpu-2025010{n}-000000" for n in (1, 2)]),
+        ([{"commit": "abcdefabcdef+"}] * 2, ["abcdefa+", "abcdefa+"]),
+    ],
+)
+def test_a_revision_is_a_projects_commit_or_tcbenchs_or_a_run_and_two_are_never_mixed(facts: list, short: list) -> None:
+    result = history(over_commits([40, 36], environments=facts))
+    assert [revision.short for revision in result.revisions] == short
     assert result.regressions == 1
 
 
@@ -211,10 +180,12 @@ def test_a_trial_that_knows_nothing_belongs_to_its_runs_commit() -> None:
     assert result.cells[1].points[0].images_per_s is None
 
 
-def test_a_run_that_knows_nothing_at_all_has_its_own_name() -> None:
+def test_a_run_that_knows_nothing_at_all_has_its_own_name_and_nothing_gives_nothing() -> None:
     result = history([make_record("fp16", status="skipped", run_id="r1")])
     assert [revision.short for revision in result.revisions] == ["r1"]
     assert result.cells[0].machine is None
+    nothing = history([])
+    assert (nothing.revisions, nothing.cells, nothing.regressions) == ((), (), 0)
 
 
 def test_a_run_that_was_resumed_at_another_commit_parts() -> None:
@@ -222,12 +193,7 @@ def test_a_run_that_was_resumed_at_another_commit_parts() -> None:
     records = over_commits([40, 40], run_id="one", cell=make_cell())
     resumed = [msgspec.structs.replace(r, trial=n) for n, r in enumerate(records)]
     result = history(resumed)
-    assert [point.trials for point in result.cells[0].points] == [8, 8]
-
-
-def test_nothing_gives_nothing() -> None:
-    result = history([])
-    assert (result.revisions, result.cells, result.regressions) == ((), (), 0)
+    assert [point.side.trials for point in result.cells[0].points] == [8, 8]
 
 
 def test_every_trial_is_worked_out_once_though_two_steps_rest_on_it(monkeypatch: pytest.MonkeyPatch) -> None:

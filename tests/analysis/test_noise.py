@@ -25,12 +25,9 @@ def test_cells_that_vary_alike_come_nearer_to_their_common_error_and_gain_degree
     assert [estimate.ratio.log for estimate in pooled] == [estimate.ratio.log for estimate in own]
 
 
-def test_few_cells_are_judged_by_their_own_trials():
+def test_few_cells_and_one_that_varies_more_than_the_others_are_judged_by_their_own_trials():
     own = cells([0.01] * (LEAST_CELLS - 1))
     assert noise.pooled(own) == own
-
-
-def test_a_cell_that_varies_more_than_the_others_stands_alone():
     own = cells([0.01] * 20 + [0.2])
     pooled = noise.pooled(own)
     assert pooled[-1] is own[-1]

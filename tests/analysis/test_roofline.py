@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
-from factories import make_cell, make_measurement, make_record
+from factories import make_cell, make_measurement, make_phases, make_record
 
-from tcbench.analysis.roofline import (
-    Ceilings,
-    Part,
-    layer_parts,
-    phase_parts,
-    precision_of,
-    roofline,
-)
+from tcbench.analysis.roofline import Ceilings, WorkPart, layer_parts, phase_parts, precision_of, roofline
 from tcbench.analysis.summary import summarise
-from tcbench.core.record import PhaseTimes
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.engine.backends import backend
 from tcbench.engine.models import MODELS
@@ -41,39 +35,39 @@ def test_backward_computes_each_convolution_twice_but_the_images_gradient() -> N
     assert backward == {name: flops * (1 if name == "stem/conv" else 2) for name, flops in forward.items()}
 
 
-@pytest.mark.parametrize("config", ["fp32", "fp16", "fp32+nhwc+fused", "fp16+nhwc+fused"])
-def test_flops_and_bytes_are_those_of_the_program_itself(config: str) -> None:
+FUSED = "nhwc+fused"
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "off"),
+    [
+        *(("resnet50", config, 0.1) for config in ("fp32", "fp16", f"fp32+{FUSED}", f"fp16+{FUSED}")),
+        *(("alexnet", "fp32", 0.15), ("googlenet-aux", f"fp16+{FUSED}", 0.15), ("googlenet-aux", "fp32", 0.15)),
+        *(("resnet18", "fp32", 0.15), ("vgg16", f"fp16+{FUSED}", 0.15), ("alexnet", f"fp16+{FUSED}", 0.15)),
+    ],
+)
+def test_flops_and_bytes_are_those_of_the_program_itself(model: str, config: str, off: float) -> None:
     """The program, run on an accelerator that only counts. What differs is small: the loss, casts, and that on a GPU
     calls and masks of cuDNN's own count a little more or less."""
-    cell = make_cell(config, 8, device="cuda:0")
-    trace = backend("chainer").trace(cell, gpus.load("H200").properties())
-    traced = {phase.name: phase.launches for phase in trace.step}
-    for part in phase_parts(cell):
-        if part.name in ("forward", "backward"):
-            assert part.flops == pytest.approx(sum(work.flops for work in traced[part.name]), rel=0.02)
-            assert part.bytes == pytest.approx(sum(work.bytes for work in traced[part.name]), rel=0.1)
-
-
-@pytest.mark.parametrize("model", ["alexnet", "googlenet-aux", "resnet18", "vgg16"])
-@pytest.mark.parametrize("config", ["fp32", "fp16+nhwc+fused"])
-def test_flops_and_bytes_of_every_network_are_those_of_the_program_itself(model: str, config: str) -> None:
     cell = make_cell(config, 8, device="cuda:0", model=model, image_size=64)
     trace = backend("chainer").trace(cell, gpus.load("H200").properties())
     traced = {phase.name: phase.launches for phase in trace.step}
     for part in phase_parts(cell):
         if part.name in ("forward", "backward"):
             assert part.flops == pytest.approx(sum(work.flops for work in traced[part.name]), rel=0.02)
-            assert part.bytes == pytest.approx(sum(work.bytes for work in traced[part.name]), rel=0.15)
+            assert part.bytes == pytest.approx(sum(work.bytes for work in traced[part.name]), rel=off)
     names = [part.name for part in layer_parts(cell) if part.phase == "forward"]
     assert len(names) == len(set(names))
 
 
-def test_fusing_saves_traffic_and_sixteen_bits_half_of_it() -> None:
+def test_fusing_saves_traffic_and_sixteen_bits_half_of_it_and_a_replay_is_all_phases() -> None:
     def forward_bytes(config: str) -> int:
         return next(part.bytes for part in phase_parts(make_cell(config, 64, image_size=224)) if part.name == "forward")
 
     assert forward_bytes("fp32+fused") < 0.8 * forward_bytes("fp32")
     assert forward_bytes("fp16") == pytest.approx(forward_bytes("fp32") / 2, rel=0.01)
+    parts = {part.name: part for part in phase_parts(make_cell())}
+    assert parts["replay"].flops == sum(parts[name].flops for name in ("forward", "backward", "update"))
 
 
 def test_layers_are_named_as_in_timelines() -> None:
@@ -92,26 +86,23 @@ def test_layers_are_named_as_in_timelines() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_replayed_step_is_all_phases_together() -> None:
-    parts = {part.name: part for part in phase_parts(make_cell())}
-    assert parts["replay"].flops == sum(parts[name].flops for name in ("forward", "backward", "update"))
-
-
 def test_the_roof_is_the_lower_of_bandwidth_and_peak() -> None:
     assert CEILINGS.ridge("fp32") == 5
     assert CEILINGS.attainable_flops_s(2, "fp32") == 4e10
     assert CEILINGS.attainable_flops_s(50, "fp32") == 1e11
     assert CEILINGS.attainable_flops_s(50, "fp16") == 8e11
-    assert CEILINGS.flops_s("tf32") == 1e11
-    part = Part("p", "forward", flops=4 * 10**9, bytes=2 * 10**9, time_s=0.2)
+    assert (CEILINGS.flops_s("tf32"), CEILINGS.flops_s("bf16")) == (1e11, 8e11)  # as fp32, as fp16
+    own = replace(CEILINGS, rates=(*CEILINGS.rates, ("bf16", 9e11)))
+    assert own.flops_s("bf16") == 9e11
+    part = WorkPart("p", "forward", flops=4 * 10**9, bytes=2 * 10**9, time_s=0.2)
     assert (part.intensity, part.flops_s) == (2, 2e10)
     assert part.share_of_roof(CEILINGS, "fp32") == pytest.approx(0.5)
     assert part.least_s(CEILINGS, "fp32") == pytest.approx(0.1)
 
 
 def test_a_ceiling_that_a_phase_beat_is_withdrawn_and_one_that_a_cached_layer_beat_is_not() -> None:
-    slow = Part("forward", "forward", flops=10**9, bytes=10**6, time_s=0.02)
-    fast = Part("backward", "backward", flops=4 * 10**9, bytes=10**6, time_s=0.01)  # 4e11 FLOP/s
+    slow = WorkPart("forward", "forward", flops=10**9, bytes=10**6, time_s=0.02)
+    fast = WorkPart("backward", "backward", flops=4 * 10**9, bytes=10**6, time_s=0.01)  # 4e11 FLOP/s
     assert CEILINGS.beaten_by([(slow, "fp32"), (fast, "fp16")]) == frozenset()
     standing = CEILINGS.without(CEILINGS.beaten_by([(slow, "fp32"), (fast, "fp32")]))
     assert standing.withdrawn == {"fp32"}
@@ -119,17 +110,11 @@ def test_a_ceiling_that_a_phase_beat_is_withdrawn_and_one_that_a_cached_layer_be
     assert fast.share_of_roof(standing, "fp32") == pytest.approx(0.005)  # of what memory allows
     assert fast.share_of_roof(standing, "fp16") == pytest.approx(0.5)
     assert slow.least_s(standing, "fp32") == pytest.approx(5e-5)  # what memory allows
-    moved = Part("update", "update", flops=10, bytes=10**9, time_s=0.01)  # 1e11 B/s
+    moved = WorkPart("update", "update", flops=10, bytes=10**9, time_s=0.01)  # 1e11 B/s
     assert CEILINGS.beaten_by([(moved, "fp32")]) == {"memory"}
-    cached = Part("block1.a/relu", "forward", flops=10, bytes=10**9, time_s=0.01)
+    cached = WorkPart("block1.a/relu", "forward", flops=10, bytes=10**9, time_s=0.01)
     assert CEILINGS.beaten_by([(cached, "fp32")]) == frozenset()
     assert (cached.share_of_roof(CEILINGS, "fp32"), cached.least_s(CEILINGS, "fp32")) == (None, None)
-
-
-def test_bf16_has_a_ceiling_of_its_own_or_that_of_fp16() -> None:
-    assert CEILINGS.flops_s("bf16") == 8e11
-    own = Ceilings("a machine", (*CEILINGS.rates, ("bf16", 9e11)), 2e10, True, "made up")
-    assert own.flops_s("bf16") == 9e11
 
 
 @pytest.mark.parametrize(
@@ -141,7 +126,7 @@ def test_a_configs_rungs_say_how_it_computes(config: str, precision: str) -> Non
 
 def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeline() -> None:
     cell = make_cell("fp16", 4)
-    phases = tuple(PhaseTimes(name=n, host_s=(0.1, 0.2, 0.4)) for n in ("io", "forward", "backward", "update"))
+    phases = make_phases(dict.fromkeys(("io", "forward", "backward", "update"), (0.1, 0.2, 0.4)))
     record = make_record(cell=cell, measurement=make_measurement(phases=phases))
     [summary] = summarise([record])
 
@@ -160,10 +145,7 @@ def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeli
     assert [part.name for part in result.phases] == ["forward", "backward", "update"]
     assert {part.time_s for part in result.phases} == {0.2}
     timed = {(part.phase, part.name): part.time_s for part in result.layers if part.time_s is not None}
-    assert timed == {
-        ("forward", "stem/conv"): pytest.approx(0.2),
-        ("backward", "stem/conv"): pytest.approx(0.2),
-    }
+    assert timed == dict.fromkeys([("forward", "stem/conv"), ("backward", "stem/conv")], pytest.approx(0.2))
     other = msgspec.structs.replace(cell, config="fp32", rungs=("fp32",))
     [summary] = summarise([make_record(cell=other)])
     assert all(part.time_s is None for part in roofline(summary, [], CEILINGS, [timeline]).layers)

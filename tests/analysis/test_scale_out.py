@@ -12,17 +12,17 @@ from tcbench.analysis.scale_out import (
     IMAGES_TO_TRAIN,
     PLATEAU,
     WIRE,
-    Step,
+    RankStep,
     all_reduce_s,
     scaled,
     waits_s,
 )
 from tcbench.hardware import networks
-from tcbench.hardware.networks import Link, Network
+from tcbench.hardware.networks import Link, RankNetwork
 
-STEP = Step(time_s=0.18, images=32, gradient_bytes=100_000_000, power_w=250.0)
+STEP = RankStep(time_s=0.18, images=32, gradient_bytes=100_000_000, power_w=250.0)
 FLAT = networks.load("10,20")
-NODES = Network("nodes", "4 ranks a node", 4, Link(100e9, 2e-6), Link(10e9, 20e-6))
+NODES = RankNetwork("nodes", "4 ranks a node", 4, Link(100e9, 2e-6), Link(10e9, 20e-6))
 
 
 def ring_traffic(n_ranks, n_bytes):

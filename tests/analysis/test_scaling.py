@@ -6,7 +6,14 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from factories import make_cell, make_environment, make_measurement, make_measurement_of_ranks, make_record
+from factories import (
+    make_cell,
+    make_environment,
+    make_measurement,
+    make_measurement_of_ranks,
+    make_rank_part,
+    make_record,
+)
 
 from tcbench.analysis.scaling import Curve, critical_rank, curves, exchange_times_s
 from tcbench.core.record import PhaseTimes, RankPart, Record
@@ -22,16 +29,8 @@ def on(ranks: int, images_per_s: float, batch_size: int = 4, trials: int = 2, **
 
 
 def part(rank: int, forward_s: Sequence[float], allreduce_s: Sequence[float]) -> RankPart:
-    steps = {"forward": tuple(forward_s), "allreduce": tuple(allreduce_s), "update": (9.0,) * len(forward_s)}
-    return RankPart(
-        rank=rank,
-        host="host",
-        cores=(),
-        device="cpu",
-        step_times_s=(0.1, 0.1),
-        phases=tuple(PhaseTimes(name=name, host_s=times_s) for name, times_s in steps.items()),
-        peak_memory_bytes=1,
-    )
+    steps = {"forward": forward_s, "allreduce": allreduce_s, "update": (9.0,) * len(forward_s)}
+    return make_rank_part(steps, rank)
 
 
 def only(records: Sequence[Record], kind: str = "weak") -> Curve:
@@ -39,8 +38,9 @@ def only(records: Sequence[Record], kind: str = "weak") -> Curve:
     return curve
 
 
-def test_records_of_one_rank_scale_nowhere() -> None:
+def test_records_of_one_rank_scale_nowhere_and_a_global_batch_of_one_cell_is_no_curve() -> None:
     assert curves([make_record("fp32", 4), make_record("fp32", 8)]) == ()
+    assert [curve.kind for curve in curves([*on(1, 100.0, 8), *on(2, 150.0, 8)])] == ["weak"]
 
 
 def test_throughput_is_that_of_all_ranks_and_efficiency_is_over_one_rank() -> None:
@@ -61,17 +61,12 @@ def test_an_efficiency_has_the_interval_of_the_ratio_over_trials() -> None:
     assert point.speedup.low == pytest.approx(2 * point.efficiency.low)
 
 
-def test_without_one_rank_the_fewest_are_the_base() -> None:
-    failed = make_record(cell=make_cell("fp32", 4, ranks=1), status="failed")
-    curve = only([failed, *on(2, 180.0), *on(8, 600.0)])
+def test_what_was_not_measured_keeps_its_place_and_the_fewest_ranks_that_were_are_the_base() -> None:
+    failed, died = (make_record(cell=make_cell("fp32", 4, ranks=n), status="failed") for n in (1, 4))
+    curve = only([failed, *on(2, 180.0), died, *on(8, 600.0)])
     assert curve.base is not None and curve.base.cell.ranks == 2
-    assert [p.efficiency and round(p.efficiency.value, 3) for p in curve.points] == [None, 1.0, 0.833]
-
-
-def test_a_rank_that_was_never_measured_leaves_its_place() -> None:
-    died = make_record(cell=make_cell("fp32", 4, ranks=2), status="crashed")
-    curve = only([*on(1, 100.0), died])
-    assert [(p.ranks, p.images_per_s is None) for p in curve.points] == [(1, False), (2, True)]
+    assert [p.ranks for p in curve.points] == [1, 2, 4, 8]
+    assert [p.efficiency and round(p.efficiency.value, 3) for p in curve.points] == [None, 1.0, None, 0.833]
 
 
 def test_strong_scaling_is_over_cells_of_one_global_batch() -> None:
@@ -80,10 +75,6 @@ def test_strong_scaling_is_over_cells_of_one_global_batch() -> None:
     assert (curve.images, [(p.ranks, p.summary.cell.batch_size) for p in curve.points]) == (8, [(1, 8), (2, 4), (4, 2)])
     assert [p.speedup.value for p in curve.points if p.speedup] == pytest.approx([1, 1.5, 2])
     assert [p.efficiency.value for p in curve.points if p.efficiency] == pytest.approx([1, 0.75, 0.5])
-
-
-def test_a_global_batch_of_one_cell_is_no_curve() -> None:
-    assert [curve.kind for curve in curves([*on(1, 100.0, 8), *on(2, 150.0, 8)])] == ["weak"]
 
 
 @pytest.mark.parametrize("changes", [{"threads": 7}, {"device": "cuda:0"}, {"rungs": ("fp16",)}])
@@ -108,9 +99,7 @@ def test_the_exchange_takes_the_time_of_whoever_comes_last() -> None:
 def test_the_exchange_is_timed_by_the_device_where_it_has_a_clock() -> None:
     def on_gpu(rank: int, host_s: float, device_s: float) -> RankPart:
         phase = PhaseTimes(name="allreduce", host_s=(host_s,), device_s=(device_s,))
-        return RankPart(
-            rank=rank, host="h", cores=(), device="cuda:0", step_times_s=(1.0,), phases=(phase,), peak_memory_bytes=0
-        )
+        return make_rank_part({}, rank, phases=(phase,))
 
     assert exchange_times_s([on_gpu(0, 1e-5, 0.3), on_gpu(1, 1e-5, 0.2)]) == (0.2,)
 
@@ -138,22 +127,12 @@ def test_an_exchange_over_trials_has_an_interval_and_the_shorter_time_is_the_hig
     assert bus.high == pytest.approx(102_228_128 / exchange.time_s.low)
 
 
-def test_without_its_size_an_exchange_has_a_time_and_no_bandwidth() -> None:
-    measurement = make_measurement_of_ranks((0.1,) * 12, 2, reduced_bytes=0)
+@pytest.mark.parametrize("changes", [{"reduced_bytes": 0}, {"reduce_overlaps": True}])
+def test_without_its_size_or_where_it_overlaps_an_exchange_has_a_time_and_no_bandwidth(changes: dict) -> None:
+    measurement = make_measurement_of_ranks((0.1,) * 12, 2, **changes)
     exchange = only([make_record(cell=make_cell(ranks=2), measurement=measurement)]).points[0].allreduce
-    assert exchange is not None and exchange.algorithm_bytes_s is None and exchange.bus_bytes_s is None
-
-
-def test_of_an_exchange_that_overlaps_only_what_is_left_is_known() -> None:
-    measurement = make_measurement_of_ranks((0.1,) * 12, 2, reduce_overlaps=True)
-    exchange = only([make_record(cell=make_cell(ranks=2), measurement=measurement)]).points[0].allreduce
-    assert exchange is not None and exchange.overlaps
+    assert exchange is not None and exchange.overlaps == ("reduce_overlaps" in changes)
     assert exchange.algorithm_bytes_s is None and exchange.bus_bytes_s is None
-
-
-def test_one_rank_has_neither_an_exchange_nor_an_imbalance() -> None:
-    one = only([*on(1, 100.0), *on(2, 180.0)]).points[0]
-    assert one.allreduce is None and one.imbalance is None
 
 
 def test_imbalance_names_the_slowest_and_the_fastest_rank_of_each_step() -> None:
@@ -172,9 +151,10 @@ def test_imbalance_names_the_slowest_and_the_fastest_rank_of_each_step() -> None
     assert imbalance.share == pytest.approx((2.0 + 3.5 + 1.5) / (1.5 + 2.0 + 1.0) - 1)
 
 
-def test_equal_ranks_are_balanced() -> None:
-    point = only(on(2, 100.0)).points[0]
-    assert point.imbalance is not None and point.imbalance.share == pytest.approx(0)
+def test_equal_ranks_are_balanced_and_one_rank_has_neither_an_exchange_nor_an_imbalance() -> None:
+    one, two = only([*on(1, 100.0), *on(2, 180.0)]).points
+    assert one.allreduce is None and one.imbalance is None
+    assert two.imbalance is not None and two.imbalance.share == pytest.approx(0)
 
 
 def test_the_critical_rank_is_the_one_that_the_others_wait_for() -> None:

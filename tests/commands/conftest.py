@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.core.numerics import Job
+from tcbench.core.numerics import TrainingJob
 from tcbench.engine.feeds import generated as jpegs
 from tcbench.engine.numerics import worker
 from tcbench.run.numerics_runner import Runner
@@ -33,6 +33,6 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(runner, jobs):
         for job in jobs:
-            yield job, (worker.run if isinstance(job, Job) else worker.parity)(job, lambda message: None)
+            yield job, (worker.run if isinstance(job, TrainingJob) else worker.parity)(job, lambda message: None)
 
     monkeypatch.setattr(Runner, "run", run)

@@ -134,11 +134,11 @@ def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "options"),
     [
-        ({"device": "virtual:V100", "host_speed": 0.2}, "--device virtual:V100 --host-speed 0.2 --image-size 64 "),
-        ({"input": {"kind": "synthetic"}}, "--image-size 64 --data synthetic "),
+        ({"device": "virtual:V100", "host_speed": 0.2}, "--device virtual:V100 --image-size 64 --host-speed 0.2 "),
+        ({"input": {"kind": "synthetic"}}, "--data synthetic --image-size 64 "),
         (
             {"input": {"kind": "modelled", "images_per_s": 2000.0}, "device": "virtual:T4"},
-            "--device virtual:T4 --image-size 64 --data modelled:2000 ",
+            "--device virtual:T4 --data modelled:2000 --image-size 64 ",
         ),
         ({"device": "unheard-of:3"}, "--image-size 64 --config"),
     ],

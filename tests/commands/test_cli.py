@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -326,6 +328,13 @@ def test_data_make_makes_the_set_once(here, monkeypatch):
 COMMANDS = [name for names in GROUPS.values() for name in names]
 INNER = ["data make", "baseline set", "baseline list", "baseline show", "baseline remove"]
 HELPS = [words.split() for words in (*COMMANDS, *INNER)]
+
+
+def test_the_start_of_every_command_imports_no_library_that_takes_long():
+    heavy = ("chainer", "cupy", "matplotlib", "numpy", "rich", "scipy", "torch")
+    look = f"import sys, tcbench.commands; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_help_shows_every_command_in_one_group(here):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 
 import options
 import pytest
 from command import tcbench
+from typer.main import get_command
+
+from tcbench.commands import app
+from tcbench.core.record import Input, Selection
+from tcbench.present.options import SELECTION, words
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 ALL = options.options()
@@ -29,3 +35,38 @@ def test_a_value_outside_of_an_options_range_is_one_line_that_names_it_and_exit_
             assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), (option.name, value, done)
             assert done.err.startswith("tcbench: error: ") and option.name in done.err
     assert not [*tmp_path.iterdir()]
+
+
+def test_each_field_of_a_selection_is_an_option_and_one_written_as_words_is_read_as_itself():
+    chosen = Selection(
+        batch_sizes=(4, 8),
+        ranks=(1, 2),
+        configs=("fp32", "fp16*"),
+        device="cpu",
+        input=Input(kind="modelled", images_per_s=2000.0),
+        models=("resnet18", "alexnet"),
+        image_size=64,
+        trials=3,
+        budget_s=0.5,
+        target=0.03,
+        max_time_s=7.0,
+        timeout_s=90.0,
+        fresh_autotune=True,
+        tuning_budget_s=5.25,
+        seed=7,
+        threads=1,
+        host_speed=0.5,
+        launcher="mpirun -np {n}",
+    )
+    assert list(SELECTION) == [field.name for field in dataclasses.fields(Selection)]
+    run = get_command(app).commands["run"]
+    parent = get_command(app).make_context("tcbench", ["list"], resilient_parsing=True)
+
+    def read(words: list[str]) -> Selection:
+        given = run.make_context("run", words, parent=parent).params
+        return Selection(**{name: field.value(given[name]) for name, field in SELECTION.items()})
+
+    assert read(words(chosen)) == chosen
+    assert words(read([])) == []
+    for source in (Input(kind="synthetic"), Input(kind="folder", path="/data")):
+        assert read(words(dataclasses.replace(chosen, input=source))).input == source

@@ -82,9 +82,10 @@ def jobs(monkeypatch):
 
 
 def test_each_job_runs_the_same_options_under_a_label_of_its_own(jobs, tmp_path):
-    done = tcbench(tmp_path, *SUBMIT, "--config", "fp32,fp16", "--config", "fp32+nhwc", "--bs", "4,8", "--trials", "2")
+    given = "--config fp32,fp16 --config fp32+nhwc --bs 4,8 --budget 2m --trials 2 --seed 0 --fresh-autotune"
+    done = tcbench(tmp_path, *SUBMIT, *given.split())
     assert done.code == 0, done.err
-    options = shlex.split("--bs 4,8 --config fp32,fp16 --config fp32+nhwc --device cpu --trials 2")
+    options = shlex.split("--bs 4,8 --config fp32,fp16,fp32+nhwc --device cpu --trials 2 --budget 120 --fresh-autotune")
     assert jobs.commands == [
         ["run", "cpu", *options, "--out", str(tmp_path / "results"), "--label", name] for name in ("a100", "h100")
     ]

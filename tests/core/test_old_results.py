@@ -58,7 +58,7 @@ def test_the_first_form_of_a_record_reads_and_its_cell_is_the_same_measurement()
         None,
         None,
     )
-    assert old == record.Decoder().decode(FIRST_FORM)
+    assert old == record.RecordDecoder().decode(FIRST_FORM)
     assert old.cell.key == hashlib.sha256(CELL).hexdigest()[:16]
 
 

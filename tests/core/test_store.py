@@ -14,7 +14,7 @@ import pytest
 
 from tcbench.core import record, store
 from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError
-from tcbench.core.record import HostLoad, PhaseTimes
+from tcbench.core.record import HostLoad
 from tcbench.core.store import Store
 
 
@@ -41,12 +41,28 @@ def test_each_record_is_on_disk_before_append_returns(tmp_path, monkeypatch):
         assert synced[-1] == path.stat().st_size > 0
 
 
-def test_a_half_line_at_the_end_is_left_out_and_said(tmp_path):
+def configs(path: Path) -> list[str]:
+    return [record.cell.config for record in store.read([path]).records]
+
+
+@pytest.mark.parametrize(
+    ("last", "there", "after"),
+    [
+        (line("fp16")[:100], ["fp32"], ["fp32", "fp16"]),
+        # Only the last line may hold what is no text.
+        (line("fp16").replace(b"AMD EPYC", b"AMD \xff").rstrip(b"\n"), ["fp32"], ["fp32", "fp16"]),
+        (line("fp16").rstrip(b"\n"), ["fp32", "fp16"], ["fp32", "fp16", "fp16"]),  # whole, without its end
+    ],
+    ids=["half", "no text", "whole"],
+)
+def test_a_half_line_at_the_end_is_left_out_and_said_and_going_on_drops_it(tmp_path, last, there, after):
     path = tmp_path / "run.jsonl"
-    path.write_bytes(line("fp32") + line("fp16")[:100])
-    read = store.read([path])
-    assert [r.cell.config for r in read.records] == ["fp32"]
-    assert read.notes == (f"{path}: the last line is cut off and was left out; 1 records read",)
+    path.write_bytes(line("fp32") + last)
+    said = (f"{path}: the last line is cut off and was left out; 1 records read",)
+    assert (configs(path), store.read([path]).notes) == (there, said if there == ["fp32"] else ())
+    with Store(path) as records:
+        records.append(factories.make_record("fp16"))
+    assert configs(path) == after
 
 
 @pytest.mark.parametrize("length", [1, 10, 19, 100, -3])
@@ -91,47 +107,20 @@ def test_trials_of_a_cell_share_it_and_its_machine(tmp_path):
     assert [one.cell.key for one in read] == [one.cell.key for one in written]
 
 
-def test_a_whole_last_line_without_its_end_is_read(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(line("fp32") + line("fp16").rstrip(b"\n"))
-    assert len(store.read([path]).records) == 2
-
-
-def test_going_on_after_a_half_line_drops_it(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(line("fp32") + line("fp16")[:100])
-    with Store(path) as records:
-        records.append(factories.make_record("fp16"))
-    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
-
-
-def test_going_on_after_a_whole_line_without_its_end_keeps_it(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(line("fp32").rstrip(b"\n"))
-    with Store(path) as records:
-        records.append(factories.make_record("fp16"))
-    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
-
-
-def test_a_broken_line_in_the_middle_is_named(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(line("fp32") + b"{oops}\n" + line("fp16"))
-    with pytest.raises(StoreError, match=rf"{path}:2: not JSON"):
-        store.read([path])
-
-
-def test_a_newer_version_is_refused_by_name(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(line("fp32").replace(b'"schema_version":1', b'"schema_version":7'))
-    with pytest.raises(StoreError, match=r"run.jsonl:1: schema version 7 is newer"):
-        store.read([path])
-
-
-@pytest.mark.parametrize("content", [b"garbage", b"\x89PNG\r\n", b'{"a": 1}\n'])
-def test_a_foreign_file_is_one_clear_line(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (line("fp32") + b"{oops}\n" + line("fp16"), "2: not JSON"),
+        (line() + line().replace(b"AMD EPYC", b"AMD \xff") + line(), r"2: not UTF-8 \(invalid start byte\)"),
+        (line().replace(b'"schema_version":1', b'"schema_version":7'), "1: schema version 7 is newer"),
+        *((foreign, "1: ") for foreign in (b"garbage", b"\x89PNG\r\n", b'{"a": 1}\n')),
+    ],
+    ids=["broken", "no text", "newer", "garbage", "a picture", "other JSON"],
+)
+def test_a_line_that_is_no_record_is_named(tmp_path, content, said):
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=rf"{path}:1: "):
+    with pytest.raises(StoreError, match=rf"^{path}:{said}"):
         store.read([path])
 
 
@@ -174,7 +163,7 @@ def test_a_full_disk_loses_no_earlier_record(tmp_path, monkeypatch, how):
         assert path.read_bytes() == before
         monkeypatch.undo()
         records.append(factories.make_record("fp16"))
-    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+    assert configs(path) == ["fp32", "fp16"]
 
 
 def test_a_disk_that_is_really_full_loses_no_earlier_record(tmp_path):
@@ -186,15 +175,12 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(factories.__file__).parent)!r})
 import factories
-from pathlib import Path
 from tcbench.core.errors import StorageFullError
-from tcbench.core.record import HostLoad, PhaseTimes
 from tcbench.core.store import Store
 with Store(Path({str(path)!r})) as records:
-    records.append(factories.make_record("fp32", 4))
-    records.append(factories.make_record("fp32", 4))
     try:
-        records.append(factories.make_record("fp32", 4))
+        while True:
+            records.append(factories.make_record("fp32", 4))
     except StorageFullError as error:
         print(error)
         sys.exit(error.exit_code)
@@ -235,22 +221,21 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+def rename(path: Path) -> None:
+    path.rename(path.with_name("renamed.jsonl"))
+
+
 @pytest.mark.parametrize(
-    ("fault", "kept"),
+    ("fault", "number"),
     [
-        (Path.unlink, "cpu-20250102-030405-2.jsonl"),
-        (lambda path: path.rename(path.with_name("renamed.jsonl")), "cpu-20250102-030405-2.jsonl"),
-        (lambda path: shutil.rmtree(path.parent), "cpu-20250102-030405-2.jsonl"),
-        (move_away, "cpu-20250102-030405-2.jsonl"),
-        (replace, "cpu-20250102-030405-3.jsonl"),
-        (overwrite, "cpu-20250102-030405-3.jsonl"),
-        (append, "cpu-20250102-030405-3.jsonl"),
-        (cut, "cpu-20250102-030405-3.jsonl"),
+        *((fault, 2) for fault in (Path.unlink, rename, move_away, lambda path: shutil.rmtree(path.parent))),
+        *((fault, 3) for fault in (replace, overwrite, append, cut)),
     ],
 )
 @pytest.mark.parametrize("when", ["append", "close"])
-def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fault, kept, when):
+def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fault, number, when):
     path = tmp_path / "machine" / "cpu-20250102-030405-2.jsonl"
+    kept = f"cpu-20250102-030405-{number}.jsonl"
     written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8)]
     with pytest.raises(StorageGoneError) as error, Store(path) as records:
         records.append(written[0])
@@ -290,32 +275,34 @@ def test_a_record_that_the_file_does_not_take_any_more_is_kept_beside_it(tmp_pat
     assert store.read([tmp_path / "run-2.jsonl"]).records == tuple(written)
 
 
-def test_what_is_rescued_follows_no_link_that_another_has_laid(tmp_path, monkeypatch):
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder for temporary files."""
     (tmp_path / "temporary").mkdir()
-    (tmp_path / "temporary" / "run.jsonl").symlink_to(tmp_path / "victim")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+def test_what_is_rescued_follows_no_link_that_another_has_laid(tmp_path, temporary):
+    (temporary / "run.jsonl").symlink_to(tmp_path / "victim")
     folder = tmp_path / "results" / "m"
     with pytest.raises(StorageGoneError) as error, Store(folder / "run.jsonl") as records:
         shutil.rmtree(folder)
         folder.touch()
         records.append(factories.make_record())
-    kept = tmp_path / "temporary" / "run-2.jsonl"
+    kept = temporary / "run-2.jsonl"
     assert len(store.read([kept]).records) == 1
     assert not (tmp_path / "victim").exists()
     assert str(error.value).endswith(f"mkdir -p {folder} && mv {kept} {folder}/, and then go on with --resume")
 
 
-def test_where_its_folder_cannot_be_made_again_either_what_was_measured_goes_to_the_temporary_folder(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+def test_where_its_folder_cannot_be_made_again_either_it_goes_to_the_temporary_folder(tmp_path, monkeypatch, temporary):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(StorageGoneError) as error, Store(Path("results/m/run.jsonl")) as records:
         shutil.rmtree(tmp_path / "here")
         records.append(factories.make_record())
-    kept = tmp_path / "temporary" / "run.jsonl"
+    kept = temporary / "run.jsonl"
     assert f"all that was measured is kept in {kept};" in str(error.value)
     assert len(store.read([kept]).records) == 1
 
@@ -326,11 +313,17 @@ def test_a_run_without_a_record_misses_nothing_when_its_file_goes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_last_record_of_a_trial_counts():
+def test_the_last_record_of_a_trial_counts_and_two_machines_runs_of_one_second_stay_apart():
     failed = factories.make_record("fp32", status="failed")
-    ok = factories.make_record("fp32", status="ok")
-    assert store.current([failed, ok]) == (ok,)
-    assert store.current([ok, failed]) == (failed,)
+    here = factories.make_record("fp32")
+    assert store.current([failed, here]) == (here,)
+    assert store.current([here, failed]) == (failed,)
+    there = factories.make_record("fp32", environment=factories.make_environment("other"))
+    died = factories.make_record("fp32", status="crashed")
+    assert died.environment is None
+    assert store.current([here, there]) == (here, there)
+    assert store.current([died, here]) == store.current([here, died, here]) == (here,)
+    assert store.current([here, there, here]) == (here, there)
 
 
 def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
@@ -351,21 +344,6 @@ def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
     assert store.latest(tmp_path, "m", "c*") is None
 
 
-def test_bytes_that_are_no_text_are_a_broken_line_and_at_the_end_a_half_one(tmp_path):
-    path = tmp_path / "run.jsonl"
-    broken = line("fp16").replace(b"AMD EPYC", b"AMD \xff")
-    path.write_bytes(line("fp32") + broken + line("fp32", 8))
-    with pytest.raises(StoreError, match=r"run\.jsonl:2: not UTF-8 \(invalid start byte\)"):
-        store.read([path])
-    path.write_bytes(line("fp32") + broken.rstrip(b"\n"))
-    read = store.read([path])
-    assert [r.cell.config for r in read.records] == ["fp32"]
-    assert read.notes == (f"{path}: the last line is cut off and was left out; 1 records read",)
-    with Store(path) as records:
-        records.append(factories.make_record("fp16"))
-    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
-
-
 @pytest.mark.parametrize("name", ["cpu-20990101-000000", "x"])
 def test_only_files_are_runs_whatever_a_folder_or_a_link_is_called(tmp_path, name):
     run = tmp_path / "m" / "cpu-20250102-030405.jsonl"
@@ -384,16 +362,6 @@ def test_an_empty_name_is_not_the_folder_one_stands_in(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="'': no name of results; expected a file, a folder, or the id of a run"):
         store.resolve("", tmp_path)
     assert store.resolve(".", tmp_path).is_dir()
-
-
-def test_runs_that_began_in_the_same_second_on_two_machines_stay_apart():
-    here = factories.make_record("fp32")
-    there = factories.make_record("fp32", environment=factories.make_environment("other"))
-    died = factories.make_record("fp32", status="crashed")
-    assert died.environment is None
-    assert store.current([here, there]) == (here, there)
-    assert store.current([died, here]) == store.current([here, died, here]) == (here,)
-    assert store.current([here, there, here]) == (here, there)
 
 
 def test_the_newest_run_is_that_of_the_same_ending_on_one_machine_or_on_any(tmp_path):
@@ -438,17 +406,10 @@ def test_a_new_run_takes_away_what_killed_ones_left_empty_and_nothing_else(tmp_p
     ],
 )
 def test_what_contradicts_itself_is_kept_and_not_judged(changed, reason):
-    phases = (PhaseTimes(name="forward", host_s=(0.1,) * 3, device_s=None),)
-    record = factories.make_record()
-    measurement = msgspec.structs.replace(record.measurement, step_times_s=(0.1,) * 10, phases=phases)
-    measurement = msgspec.structs.replace(measurement, **changed)
-    host = HostLoad(elapsed_s=1.0 if changed else 50.0, processors=2, own_s=1, waited_s=0, others_s=0, stolen_s=0)
-    record = msgspec.structs.replace(record, measurement=measurement, host=host)
-    (seen,) = store.current([record])
-    assert (seen.status, seen.reason, seen.measurement) == ("failed", f"not believed: {reason}", None)
-    plausible = msgspec.structs.replace(
-        record,
-        measurement=msgspec.structs.replace(measurement, step_times_s=(0.1,) * 10),
-        host=msgspec.structs.replace(host, elapsed_s=1.05),
-    )
+    host = HostLoad(elapsed_s=1.05, processors=2, own_s=1, waited_s=0, others_s=0, stolen_s=0)
+    phases = factories.make_phases({"forward": 0.1})
+    plausible = factories.remeasured(factories.make_record(host=host), step_times_s=(0.1,) * 10, phases=phases)
     assert store.current([plausible]) == (plausible,)
+    slow = msgspec.structs.replace(plausible, host=msgspec.structs.replace(host, elapsed_s=50.0))
+    (seen,) = store.current([factories.remeasured(plausible, **changed) if changed else slow])
+    assert (seen.status, seen.reason, seen.measurement) == ("failed", f"not believed: {reason}", None)

@@ -71,7 +71,7 @@ PLACES = [("cell", "config"), ("run_id",), ("environment", "machine"), ("gpu", "
 @pytest.mark.parametrize("place", PLACES)
 def test_a_record_that_was_read_holds_nothing_that_a_terminal_would_act_on(place: tuple[str, ...]) -> None:
     line = json.dumps(hostile.changed(hostile.valid(), [(place, hostile.ACTIVE)])).encode()
-    for decode in (record.decode, record.Decoder().decode):
+    for decode in (record.decode, record.RecordDecoder().decode):
         value = json.loads(record.encode(decode(line)))
         for key in place:
             value = value[key]

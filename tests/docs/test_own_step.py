@@ -51,7 +51,7 @@ def run(folder: Path, step: str | None, *options: str) -> Done:
     if step is not None:
         (folder / "my_step.py").write_text(step, "utf-8")
     (folder / "my_step.toml").write_text(block("toml"), "utf-8")
-    words = (
+    words = [
         "run",
         "./my_step.toml",
         "--device",
@@ -63,7 +63,7 @@ def run(folder: Path, step: str | None, *options: str) -> Done:
         "--threads",
         "1",
         "--quiet",
-    )
+    ]
     return tcbench(folder, *words, *options, PYTHONPATH=str(PAGE.parents[1]))
 
 
@@ -75,10 +75,7 @@ def check(folder: Path, result: Done, phases: list[str], package: str) -> None:
     assert result.code == 0, result.err + result.out
     found = records(folder)
     assert sorted((r.cell.config, r.cell.batch_size, r.status) for r in found) == [
-        ("my_step/eager", 8, "ok"),
-        ("my_step/eager", 16, "ok"),
-        ("my_step/eager+fused", 8, "ok"),
-        ("my_step/eager+fused", 16, "ok"),
+        (f"my_step/{config}", batch_size, "ok") for config in ("eager", "eager+fused") for batch_size in (8, 16)
     ]
     for record in found:
         assert record.measurement and record.environment
@@ -109,23 +106,21 @@ def test_the_pages_step_is_about_thirty_lines_long():
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    ("old", "new", "said"),
     [
-        (
-            IN_NUMPY.replace("open_session", "open_sesion"),
-            r"module 'my_step' has no 'open_session' \(it has: open_sesion\)",
-        ),
-        (IN_NUMPY.replace("return own.step(", "own.step("), "expected a session .*got NoneType"),
-        (IN_NUMPY.replace("io, forward, update, loss", "loss"), "its session has no phases"),
-        (IN_NUMPY.replace("io, forward, update, loss", "io, forward, io, loss"), "two phases are named 'io'"),
-        (IN_NUMPY.replace("import numpy", "import nunpy"), "No module named 'nunpy'"),
-        (IN_NUMPY.replace('now["x"] @ w', 'now["y"] @ w'), "^KeyError: 'y' \\(in phase 'forward'\\)$"),
-        (IN_NUMPY.replace("np.mean(", "np.nan * np.mean("), "the loss is nan"),
+        ("open_session", "open_sesion", r"module 'my_step' has no 'open_session' \(it has: open_sesion\)"),
+        ("return own.step(", "own.step(", "expected a session .*got NoneType"),
+        ("io, forward, update, loss", "loss", "its session has no phases"),
+        ("io, forward, update, loss", "io, forward, io, loss", "two phases are named 'io'"),
+        ("import numpy", "import nunpy", "No module named 'nunpy'"),
+        ('now["x"] @ w', 'now["y"] @ w', r"^KeyError: 'y' \(in phase 'forward'\)$"),
+        ("np.mean(", "np.nan * np.mean(", "the loss is nan"),
     ],
     ids=["no such factory", "no session", "no phases", "a phase twice", "broken import", "raising phase", "no loss"],
 )
-def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, step, said):
-    assert step != IN_NUMPY
+def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, old, new, said):
+    assert old in IN_NUMPY
+    step = IN_NUMPY.replace(old, new)
     result = run(tmp_path, step, "--config", "eager", "--bs", "8")
     assert result.code == 3
     (record,) = records(tmp_path)

@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from subprocess import run
 
@@ -30,16 +31,9 @@ def test_the_gpus_that_come_with_tcbench(name, sm, multiprocessors, memory_gb, b
     assert 1e9 < gpu.sm_clock_hz < 3e9
 
 
-def test_all_names_are_listed_oldest_first():
+def test_names_are_listed_oldest_first_and_known_in_any_case():
     assert gpus.names() == ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
-
-
-@pytest.mark.parametrize("name", ["h200", "H200", " h200 "])
-def test_names_are_known_in_any_case(name):
-    assert gpus.load(name).name == "H200"
-
-
-def test_an_accelerator_on_it_would_say_the_same():
+    assert {gpus.load(name).name for name in ("h200", "H200", " h200 ")} == {"H200"}
     gpu = gpus.load("T4").properties()
     assert (gpu.name, gpu.sm, gpu.multiprocessors, gpu.memory_bytes) == ("Tesla T4", 75, 40, 15835660288)
 
@@ -91,15 +85,14 @@ def test_a_file_that_lacks_something_says_what_and_where(user_file, changes, wor
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(b"{", "is not JSON"), (b"[1]", "expected a JSON object"), (b"\xff\xfe", "not UTF-8 text")]
+    ("content", "words"),
+    [(b"{", " is not JSON"), (b"[1]", ": expected a JSON object"), (b"\xff\xfe", " cannot be read (not UTF-8 text)")],
 )
-def test_a_file_that_is_no_json_object_is_refused_in_one_line(tmp_path, content, words):
+def test_a_file_that_is_no_json_object_is_refused(tmp_path, content, words):
     path = tmp_path / "gpu.json"
     path.write_bytes(content)
-    with pytest.raises(SelectionError, match=words) as error:
+    with pytest.raises(SelectionError, match=rf"^GPU file {re.escape(str(path) + words)}"):
         gpus.load(str(path))
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_reading_them_imports_no_framework():

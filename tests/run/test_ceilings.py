@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from factories import make_cell, make_environment, make_record
 
-from tcbench.analysis.roofline import Ceilings, Part
+from tcbench.analysis.roofline import Ceilings, WorkPart
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
-from tcbench.core.process import Answer
+from tcbench.core.process import CommandAnswer
 from tcbench.engine.accelerators import device
 from tcbench.engine.accelerators.ceilings import Measured
 from tcbench.engine.accelerators.peaks import peak_rates
@@ -65,11 +65,11 @@ def test_a_ceiling_that_was_beaten_is_measured_anew_and_withdrawn_if_it_still_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy = Ceilings("this", (("fp32", 3.8e10),), 2e10, True, "measured")
-    fast = Part("forward", "forward", flops=8 * 10**8, bytes=10, time_s=0.01)  # 8e10 FLOP/s
-    faster = Part("forward", "forward", flops=2 * 10**9, bytes=10, time_s=0.01)  # 2e11
+    fast = WorkPart("forward", "forward", flops=8 * 10**8, bytes=10, time_s=0.01)  # 8e10 FLOP/s
+    faster = WorkPart("forward", "forward", flops=2 * 10**9, bytes=10, time_s=0.01)  # 2e11
     measured = []
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
-    slow = [(Part("forward", "forward", flops=10**8, bytes=10, time_s=0.01), "fp32")]
+    slow = [(WorkPart("forward", "forward", flops=10**8, bytes=10, time_s=0.01), "fp32")]
     assert ceilings.standing(here(), busy, slow, fresh=False) == busy and not measured
     anew = ceilings.standing(here(), busy, [(fast, "fp32")], fresh=False)
     assert (anew.flops_s("fp32"), anew.withdrawn, len(measured)) == (1e11, frozenset(), 1)
@@ -115,9 +115,9 @@ def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeyp
     """And the process does not look for modules in the current directory."""
     started: list[tuple[list[str], str]] = []
 
-    def ask(command: list[str], environment: dict[str, str]) -> Answer:
+    def ask(command: list[str], environment: dict[str, str]) -> CommandAnswer:
         started.append((command, environment["OMP_NUM_THREADS"]))
-        return Answer(0, msgspec.json.encode(VALUE).decode(), "")
+        return CommandAnswer(0, msgspec.json.encode(VALUE).decode(), "")
 
     monkeypatch.setattr(ceilings.process, "ask", ask)
     name = device.host().machine

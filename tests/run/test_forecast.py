@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import tcbench
 from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators.cuda import packages, prospects
 from tcbench.engine.accelerators.cuda.cudnn.libraries import LibraryError
@@ -198,6 +199,11 @@ def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, 
     monkeypatch.setattr(demands, "_program", lambda: "another")
     forecast_of(H200, tmp_path, configs=("fp16",))
     assert made == ["fp16"] * 3
+
+
+def test_the_program_of_a_trace_is_looked_for_where_it_is():
+    package = Path(tcbench.__file__).parent
+    assert [part for part in demands.TRACED if not [*(package / part).rglob("*.py")]] == []
 
 
 def test_a_trace_serves_gpus_of_its_compute_capability_only(stand, tmp_path):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tcbench.core.errors import SelectionError
-from tcbench.core.process import Answer
+from tcbench.core.process import CommandAnswer
 from tcbench.engine.accelerators.device import host
 from tcbench.engine.rung import Package
 from tcbench.run import launcher, plan
@@ -23,7 +23,7 @@ def programs(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(launcher.sys, "executable", "/nonexistent/python")
     monkeypatch.setattr(launcher, "MPI", Package("sys", "pip install mpi4py"))
-    monkeypatch.setattr(launcher.process, "ask", lambda words, **_: Answer(0, "mpirun (Open MPI) 5.0", ""))
+    monkeypatch.setattr(launcher.process, "ask", lambda words, **_: CommandAnswer(0, "mpirun (Open MPI) 5.0", ""))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     return tmp_path
 
@@ -54,7 +54,7 @@ def test_the_mpirun_beside_this_python_comes_first(programs, tmp_path, monkeypat
 
 
 def test_mpich_gets_no_option_of_open_mpi(programs, monkeypatch):
-    monkeypatch.setattr(launcher.process, "ask", lambda words, **_: Answer(0, "HYDRA build details", ""))
+    monkeypatch.setattr(launcher.process, "ask", lambda words, **_: CommandAnswer(0, "HYDRA build details", ""))
     assert find("mpirun").words[1:] == ("-np", "{n}")
 
 

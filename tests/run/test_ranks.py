@@ -204,8 +204,9 @@ def test_a_launcher_of_another_mpi_is_said_to_be_one():
         ("exit 3", "it ended without a result (exit code 3)"),
         ("printf -- '-----\\nThere are no\\nslots. Ask\\n-----\\n'", "There are no slots"),
         ("printf 'Traceback (most recent call last):\\n  File\\nImportError: no mpi\\n'", "ImportError: no mpi"),
+        ("printf 'Traceback (m):\\nTraceback (m):\\n  File\\n  File\\nImportError: no mpi\\n'", "ImportError: no mpi"),
     ],
-    ids=["says why", "silent", "framed", "a traceback"],
+    ids=["says why", "silent", "framed", "a traceback", "two at once"],
 )
 def test_a_launcher_that_ends_says_why_on_one_line(script, reason):
     record = run("", launcher=Launcher(("sh", "-c", script, "{n}")))

@@ -16,9 +16,10 @@ from standin_nvml import pynvml
 
 from tcbench.core.messages import Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
+from tcbench.run import runner as module
 from tcbench.run.numerics_runner import worker_command as numerics_command
 from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Launch, Runner, python_module, watch_device
+from tcbench.run.runner import Launch, Runner, python_module, watch_device, worker_environment
 
 __all__ = ["pynvml"]
 
@@ -381,3 +382,31 @@ def test_the_load_of_the_host_is_that_of_the_timed_pass():
     assert 0.1 < one.host.own_s <= one.host.elapsed_s * 1.2  # it had one thread
     (none,) = run("send(ok)")
     assert none.host is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "writable", "there", "kept"),
+    [
+        ({}, True, False, True),
+        ({}, False, True, True),  # compiled when it was installed
+        ({}, False, False, False),
+        ({"PYTHONDONTWRITEBYTECODE": "1"}, True, True, False),
+        ({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/mine"}, True, True, True),
+    ],
+)
+def test_where_python_may_keep_no_bytecode_a_worker_keeps_it_in_the_cache(
+    tmp_path, monkeypatch, variables, writable, there, kept
+):
+    monkeypatch.setattr(module.tcbench, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(module.os, "access", lambda path, mode: writable)
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if there:
+        (tmp_path / "__pycache__").mkdir()
+    environment = worker_environment(factories.make_cell())
+    prefix = variables.get("PYTHONPYCACHEPREFIX") if kept else str(tmp_path / "cache" / "bytecode")
+    assert environment.get("PYTHONPYCACHEPREFIX") == prefix
+    assert kept or not environment["PYTHONDONTWRITEBYTECODE"]

@@ -51,6 +51,13 @@ def python(tmp_path):
     return {"PYTHON": str(python), "CALLS": str(tmp_path / "calls"), "OUT": str(tmp_path / "out")}
 
 
+def script(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The script's outcome; what it leaves is in `out`."""
+    command = [str(SCRIPT), str(folder / "out")]
+    environment = {name: value for name, value in (os.environ | environment).items() if value}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+
+
 @pytest.fixture
 def check(tmp_path, python):
     """Run the script; its outcome, the stand-in's calls, and what the archive holds."""
@@ -58,19 +65,10 @@ def check(tmp_path, python):
     def run(**environment: str) -> tuple[subprocess.CompletedProcess[str], list[str], dict[str, bytes]]:
         calls = tmp_path / "calls"
         calls.unlink(missing_ok=True)
-        done = subprocess.run(
-            [str(SCRIPT), str(tmp_path / "out")],
-            env={**os.environ, **python, **environment},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        done = script(tmp_path, **python | environment)
         with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
-            files = {
-                member.name.removeprefix("gpu_check/"): archive.extractfile(member).read()
-                for member in archive.getmembers()
-                if member.isfile()
-            }
+            members = [member for member in archive.getmembers() if member.isfile()]
+            files = {member.name.removeprefix("gpu_check/"): archive.extractfile(member).read() for member in members}
         return done, calls.read_text().splitlines(), files
 
     return run
@@ -214,15 +212,9 @@ def test_a_step_that_the_budget_cuts_short_is_to_come(check):
     assert "to come: doctor: the same call again goes on" in done.stdout
 
 
-def test_charts_are_drawn_of_what_there_is(check):
+def test_only_the_steps_that_are_named_are_run_and_charts_are_drawn_of_what_there_is(check):
     drawn = {steps_: set(steps(check(STEPS=f"{steps_} chart summary")[0])) for steps_ in ("smoke", "best", "ladder")}
     assert drawn == {"smoke": {"smoke"}, "best": {"best", "chart"}, "ladder": {"ladder", "chart", "summary"}}
-
-
-def test_only_the_steps_that_are_named_are_run(check):
-    done, _, files = check(STEPS="smoke tests")
-    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("== ")] == ["smoke", "tests"]
-    assert "logs/smoke.log" in files
 
 
 def test_whatever_ends_the_script_what_was_done_is_in_the_archive(tmp_path, python):
@@ -242,8 +234,7 @@ def test_whatever_ends_the_script_what_was_done_is_in_the_archive(tmp_path, pyth
 
 
 def test_a_python_that_lacks_tcbench_is_told_from_a_gpu_that_cannot_be_used(tmp_path, python):
-    environment = {**os.environ, **python, "NO_TCBENCH": "1"}
-    done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, text=True)
+    done = script(tmp_path, **python, NO_TCBENCH="1")
     assert done.returncode == 2
     said, why = done.stderr.splitlines()
     assert said == f"gpu_check: nothing was run, because this Python cannot: {python['PYTHON']}"
@@ -253,14 +244,7 @@ def test_a_python_that_lacks_tcbench_is_told_from_a_gpu_that_cannot_be_used(tmp_
 def test_a_python_that_lacks_what_chainer_needs_is_told_before_every_trial_fails_of_it(tmp_path):
     """pip brings Chainer's wheel without them there: `--no-deps`."""
     (tmp_path / "six.py").write_text("raise ModuleNotFoundError(\"No module named 'six'\")")
-    environment = {
-        **os.environ,
-        "PYTHON": sys.executable,
-        "PYTHONPATH": str(tmp_path),
-        "DEVICE": "cpu",
-        "STEPS": "none",
-    }
-    done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, text=True)
+    done = script(tmp_path, PYTHON=sys.executable, PYTHONPATH=str(tmp_path), DEVICE="cpu", STEPS="none")
     assert (done.returncode, done.stderr.splitlines()[1:]) == (2, ["ModuleNotFoundError: No module named 'six'"])
 
 
@@ -283,10 +267,8 @@ def interpreters(tmp_path):
         (tmp_path / name).chmod(0o755)
 
     def run(**environment: str) -> str:
-        inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "EXTRA")}
-        set_here = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls"), **environment}
-        done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=inherited | set_here, capture_output=True)
-        assert done.returncode == 2
+        here = {"PYTHON": "", "EXTRA": "", "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")}
+        assert script(tmp_path, **here | environment).returncode == 2
         return (tmp_path / "calls").read_text()
 
     return run
@@ -309,13 +291,7 @@ def test_where_uv_cannot_make_an_environment_or_wheels_are_brought_it_is_python3
 
 @pytest.mark.parametrize("device", ["cuda:99", "no-such-device"])
 def test_a_device_that_cannot_be_used_is_said_and_nothing_is_run(tmp_path, device):
-    done = subprocess.run(
-        [str(SCRIPT), str(tmp_path / "out")],
-        env={**os.environ, "PYTHON": sys.executable, "DEVICE": device},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = script(tmp_path, PYTHON=sys.executable, DEVICE=device)
     assert done.returncode == 2
     first, second = done.stderr.splitlines()
     assert first == f"gpu_check: nothing was run, because {device} cannot be used:"
@@ -324,10 +300,7 @@ def test_a_device_that_cannot_be_used_is_said_and_nothing_is_run(tmp_path, devic
 
 
 def test_wheels_from_a_folder_that_is_not_there_are_not_passed_over(tmp_path):
-    environment = {**os.environ, "PYTHON": "/bin/false", "WHEELS": str(tmp_path / "wheels")}
-    done = subprocess.run(
-        [str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, text=True, timeout=600
-    )
+    done = script(tmp_path, PYTHON="/bin/false", WHEELS=str(tmp_path / "wheels"))
     assert done.returncode == 2
     assert "wheels: No such file or directory" in done.stderr
     assert "nothing was run" not in done.stderr

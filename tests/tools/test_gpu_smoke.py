@@ -111,20 +111,8 @@ def test_work_that_raises_is_wrong_hangs_or_kills_its_process_is_a_line_each_and
 
 @pytest.mark.slow
 def test_a_step_that_raises_or_kills_its_process_is_a_line_and_the_others_go_on(tmp_path):
-    done, said = smoke(
-        tmp_path,
-        IN_STEPS,
-        "--device",
-        "cpu",
-        "--budget",
-        "250",
-        "--item-seconds",
-        "150",
-        "fp32",
-        "fp16+batched",
-        "fp16+nhwc",
-        "tf32",
-    )
+    options = ("--device", "cpu", "--budget", "250", "--item-seconds", "150")
+    done, said = smoke(tmp_path, IN_STEPS, *options, "fp32", "fp16+batched", "fp16+nhwc", "tf32")
     assert said == {
         "fp32": "ok",
         "fp16+batched": "FAILED RuntimeError: planted: it raises",

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from recordings import DALI, MAIN, STEP, TITLE, host, recording
 
-from tcbench.core.recording import Activity, Call, HostSpan
-from tcbench.tracing.attribution import Work, assemble
+from tcbench.core.recording import Activity, ApiCall, HostSpan
+from tcbench.tracing.attribution import InputWork, assemble
 
 
 def gpu(timeline):
@@ -55,7 +55,7 @@ def test_nodes_of_a_graph_belong_to_the_phase_they_were_captured_in_else_to_the_
         Activity("kernel", "unknown", STEP, 1, 710, 720, None, 42, 3),
         Activity("graph", "graph", STEP, 77, 730, 740),
     )
-    calls = (Call("cudaGraphLaunch", MAIN, 1, 950, 960),)
+    calls = (ApiCall("cudaGraphLaunch", MAIN, 1, 950, 960),)
     found = gpu(assemble(TITLE, recording(activities=activities, calls=calls, graph_phases={41: "update"}), "cupti"))
     assert {name: span.phase for name, span in found.items()} == {
         "known": "update",
@@ -65,7 +65,7 @@ def test_nodes_of_a_graph_belong_to_the_phase_they_were_captured_in_else_to_the_
 
 
 def test_the_inputs_work_outside_the_steps_is_left_out_and_zero_is_the_first_begin():
-    work = [Work("[DALI]", 0, -500, -100), Work("[DALI]", 1, -100, 50), Work("[DALI]", 0, 2100, 2200)]
+    work = [InputWork("[DALI]", 0, -500, -100), InputWork("[DALI]", 1, -100, 50), InputWork("[DALI]", 0, 2100, 2200)]
     timeline = assemble(TITLE, recording(), "ranges", work)
     (span,) = timeline.of("io")
     assert (span.row, span.begin_s) == (1, 0.0)

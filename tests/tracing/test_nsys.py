@@ -17,6 +17,7 @@ import pytest
 from tcbench import tracing
 from tcbench.core import store
 from tcbench.core.errors import TraceError
+from tcbench.core.recording import HostSpan, Recording
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.tracing import nsys
 
@@ -196,8 +197,6 @@ def test_a_file_is_read_by_its_name_whatever_that_means_to_sqlite(tmp_path, name
 
 
 def test_the_steps_of_the_workers_own_recording_are_kept_in_its_time(tmp_path):
-    from tcbench.core.recording import HostSpan, Recording
-
     report = Report(tmp_path / "r.sqlite", old=False)
     for number in range(4):
         report.step(number, 1000 * (number + 1))
@@ -253,17 +252,8 @@ def test_nsight_systems_around_a_run_sees_every_step_and_phase(tmp_path):
     out = tmp_path / "results"
     command = [sys.executable, "-m", "tcbench", "run", "cpu", "--config", "fp32", "--bs", "2", "--image-size", "64"]
     command += [
-        "--device",
-        "cpu",
-        "--data",
-        "synthetic",
-        "--max-time",
-        "1",
-        "--trials",
-        "1",
-        "--out",
+        *["--device", "cpu", "--data", "synthetic", "--max-time", "1", "--trials", "1", "--quiet", "--out"],
         str(out),
-        "--quiet",
     ]
     stem = tmp_path / "report"
     around = ["nsys", "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(stem), "-f", "true"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 
 import factories
@@ -14,9 +15,9 @@ from tcbench import tracing
 from tcbench.core.errors import TraceError
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.tracing import perfetto
-from tcbench.tracing.attribution import Work, assemble
+from tcbench.tracing.attribution import InputWork, assemble
 
-TIMELINE = assemble(TITLE, recording(), "cupti", [Work("[DALI] TP0", 0, 100, 300)])
+TIMELINE = assemble(TITLE, recording(), "cupti", [InputWork("[DALI] TP0", 0, 100, 300)])
 
 times = st.floats(0, 1e4, allow_nan=False)
 spans = st.builds(
@@ -68,19 +69,9 @@ def test_spans_of_one_thread_lie_inside_or_beside_each_other(tmp_path):
         if event["ph"] == "X":
             tracks.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
     for track in tracks.values():
-        for a in track:
-            assert all(
-                b[1] <= a[0] or b[0] >= a[1] or a[0] <= b[0] <= b[1] <= a[1] or b[0] <= a[0] <= a[1] <= b[1]
-                for b in track
-            )
-
-
-def beside(a, b) -> bool:
-    return b[1] <= a[0] or b[0] >= a[1]
-
-
-def inside(a, b) -> bool:
-    return a[0] <= b[0] and b[1] <= a[1]
+        for a, b in itertools.product(track, repeat=2):
+            beside = b[1] <= a[0] or b[0] >= a[1]
+            assert beside or a[0] <= b[0] <= b[1] <= a[1] or b[0] <= a[0] <= a[1] <= b[1]
 
 
 def test_the_trials_record_travels_along(tmp_path):

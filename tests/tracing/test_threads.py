@@ -11,31 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.tracing import threads
+from tcbench.tracing.attribution import InputWork
 from tcbench.tracing.threads import ThreadSampler, work_of
 
 MS = 1_000_000
 
 
-def test_what_a_thread_did_since_the_last_sample_lies_right_before_this_one():
-    samples = [(0, {7: 100}), (2 * MS, {7: 100 + MS}), (4 * MS, {7: 100 + MS})]
-    (work,) = work_of(samples, {7: "[DALI] TP0"})
-    assert (work.name, work.row, work.begin_ns, work.end_ns) == ("[DALI] TP0", 0, MS, 2 * MS)
-
-
-def test_pieces_that_touch_are_one():
-    samples = [(n * 2 * MS, {7: n * 2 * MS}) for n in range(5)]
-    (work,) = work_of(samples, {7: "x"})
-    assert (work.begin_ns, work.end_ns) == (0, 8 * MS)
-
-
-def test_time_that_the_kernel_adds_up_late_is_neither_lost_nor_counted_twice():
-    samples = [(0, {7: 0}), (2 * MS, {7: MS}), (4 * MS, {7: MS}), (6 * MS, {7: 6 * MS})]
-    (work,) = work_of(samples, {7: "x"})
-    assert (work.begin_ns, work.end_ns) == (0, 6 * MS)
-
-
-def test_what_a_thread_did_before_the_first_sample_is_not_shown():
-    assert work_of([(0, {7: 5 * MS})], {7: "x"}) == ()
+@pytest.mark.parametrize(
+    ("on_cpu_ms", "spans"),
+    [
+        ((3, 4, 4), [(1, 2)]),  # what it did since the last sample lies right before this one
+        ((0, 2, 4, 6, 8), [(0, 8)]),  # pieces that touch are one
+        ((0, 1, 1, 6), [(0, 6)]),  # what the kernel adds up late is neither lost nor counted twice
+        ((5,), []),  # what came before the first sample is not shown
+    ],
+)
+def test_a_thread_works_where_its_time_on_a_processor_grew(on_cpu_ms, spans):
+    samples = [(2 * n * MS, {7: total * MS}) for n, total in enumerate(on_cpu_ms)]
+    assert work_of(samples, {7: "[DALI] TP0"}) == tuple(InputWork("[DALI] TP0", 0, a * MS, b * MS) for a, b in spans)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5 * MS), st.floats(0, 1)), min_size=1, max_size=60))

@@ -16,7 +16,7 @@ from typing import Literal
 
 from tcbench.analysis.welch import quantile
 
-Decision = Literal["equivalent", "different", "undecided"]
+EquivalenceDecision = Literal["equivalent", "different", "undecided"]
 
 LEVEL = 0.05
 """Of each one-sided test."""
@@ -31,7 +31,7 @@ class Equivalence:
     low: float
     high: float
     margin: float
-    decision: Decision
+    decision: EquivalenceDecision
     pairs: int
 
 
@@ -52,7 +52,7 @@ def equivalence(differences: Sequence[float], margin: float, least_error: float 
         return quantile(probability, n - 1) * error if error else 0.0
 
     inside, outside = half(1 - LEVEL), half(1 - LEVEL / 2)
-    decision: Decision = "undecided"
+    decision: EquivalenceDecision = "undecided"
     if abs(mean) + inside < margin:
         decision = "equivalent"
     elif abs(mean) - outside > margin:

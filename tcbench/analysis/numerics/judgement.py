@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.claims import Finding, OtherSource
+from tcbench.analysis.claims import Evidence, OtherSource
 from tcbench.analysis.numerics.equivalence import Equivalence, equivalence
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import quantile
+from tcbench.analysis.welch import Group, quantile
 from tcbench.core.claim import Claim
-from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, Gradients, Kind, Magnitudes, Run, Technique
+from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, GradientKind, Gradients, Magnitudes, Run, Technique
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares, total
 
 Word = Literal["trains like fp32", "trains like one rank", "does not", "undecided"]
@@ -56,7 +56,7 @@ def like(document: Document) -> Word:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TechniqueVerdict:
     """A technique's word and why. The two tests are None where fewer than two seeds got to the end with fp32."""
 
     technique: str
@@ -67,7 +67,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Costs:
+class TechniqueCosts:
     """A technique's means over its seeds that got to the end, and fp32's divided by them where that is said (time,
     memory: above 1 is a gain; times are paired by seed); None without such a seed. The memory of a whole process has no
     ratio: most of it is the program."""
@@ -84,7 +84,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """A smoothed curve at a step: the mean over seeds with its 95% interval (the mean itself with one seed)."""
 
     step: float
@@ -92,24 +92,24 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Answers:
     """All that slides 5 to 7 need. Zero shares are of the non-zero fp32 gradients, without a loss scale and with the
     static one, and empty where none was seen; `techniques` maps each technique that was run, but fp32, to its word,
     `not_learnt` says why fp32 is nothing to be like."""
 
     techniques: Mapping[str, Word]
     not_learnt: str | None
-    zero_share: Mapping[Kind, float]
-    zero_share_scaled: Mapping[Kind, float]
+    zero_share: Mapping[GradientKind, float]
+    zero_share_scaled: Mapping[GradientKind, float]
     static_scale: float
 
 
-def outcome(document: Document, margins: Margins | None = None) -> Outcome:
+def outcome(document: Document, margins: Margins | None = None) -> Answers:
     """The document's answers by name."""
     k = round(math.log2(document.static_scale))
     plain, scaled = (whole(document.gradients, log2_scale) for log2_scale in (0, k))
     seen = [kind for kind in KINDS if magnitudes(document.gradients, kind).non_zero]
-    return Outcome(
+    return Answers(
         techniques={verdict.technique: verdict.word for verdict in verdicts(document, margins)},
         not_learnt=not_learnt(document),
         zero_share={kind: plain[kind].zero for kind in seen},
@@ -130,7 +130,7 @@ def by_training(document: Document, margins: Margins | None = None, source: str 
     answers = outcome(document, margins)
     many = document.setting.ranks > 1
 
-    def evidence(claim: Claim) -> Finding | None:
+    def evidence(claim: Claim) -> Evidence | None:
         rung = claim.left.config.partition("+")[0]
         if many != (claim.relation == "scales"):
             return None
@@ -147,52 +147,52 @@ def by_training(document: Document, margins: Margins | None = None, source: str 
     return evidence
 
 
-def _trains(answers: Outcome, claimed: Sequence[str], word: Word) -> Finding | None:
+def _trains(answers: Answers, claimed: Sequence[str], word: Word) -> Evidence | None:
     words = [answers.techniques[name] for name in claimed if name in answers.techniques]
     if not words:
         return None
     why = "; ".join(f"{ALL_TECHNIQUES[name].label}: {answer}" for name, answer in answers.techniques.items())
     if answers.not_learnt:
         why += f"; {answers.not_learnt}"
-        return Finding("undecided", why)
+        return Evidence("undecided", why)
     if "does not" in words:
-        return Finding("does not hold", why)
-    return Finding("holds" if set(words) == {word} else "undecided", why)
+        return Evidence("does not hold", why)
+    return Evidence("holds" if set(words) == {word} else "undecided", why)
 
 
-def _keeps(answers: Outcome) -> Finding | None:
-    lost, kept = answers.zero_share, answers.zero_share_scaled
+def _keeps(answers: Answers) -> Evidence | None:
+    lost, left = answers.zero_share, answers.zero_share_scaled
     if not lost:
         return None
     why = "; ".join(
-        f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(answers.static_scale):.0f}" for kind in lost
+        f"{kind}: {lost[kind]:.1%} zero, {left[kind]:.2%} at 2^{math.log2(answers.static_scale):.0f}" for kind in lost
     )
     many = max(lost.values()) > LOST_AT_MOST
-    return Finding("holds" if many and max(kept.values()) <= LOST_AT_MOST else "does not hold", why)
+    return Evidence("holds" if many and max(left.values()) <= LOST_AT_MOST else "does not hold", why)
 
 
 def techniques_of(document: Document) -> tuple[Technique, ...]:
     """Those that were run, in the order in which they are shown."""
-    there = {run.technique for run in document.runs}
-    return tuple(technique for name, technique in ALL_TECHNIQUES.items() if name in there)
+    names = {run.technique for run in document.runs}
+    return tuple(technique for name, technique in ALL_TECHNIQUES.items() if name in names)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------------
 
 
-def magnitudes(gradients: Gradients, kind: Kind) -> Magnitudes:
+def magnitudes(gradients: Gradients, kind: GradientKind) -> Magnitudes:
     """The whole model's, over all observed steps."""
     return total(layer.magnitudes for layer in gradients.layers if layer.kind == kind)
 
 
-def whole(gradients: Gradients, log2_scale: int) -> dict[Kind, Shares]:
+def whole(gradients: Gradients, log2_scale: int) -> dict[GradientKind, Shares]:
     """Shares of the whole model's gradients of each kind."""
     return {kind: shares(magnitudes(gradients, kind), log2_scale) for kind in KINDS}
 
 
 def steps_seen(gradients: Gradients) -> int:
     """The number of observed steps."""
-    return len({of.step for of in gradients.steps})
+    return len({gradient.step for gradient in gradients.steps})
 
 
 def safe(gradients: Gradients) -> SafeScales:
@@ -203,7 +203,7 @@ def safe(gradients: Gradients) -> SafeScales:
 # -- training ------------------------------------------------------------------------------------------------------
 
 
-def verdicts(document: Document, margins: Margins | None = None) -> tuple[Verdict, ...]:
+def verdicts(document: Document, margins: Margins | None = None) -> tuple[TechniqueVerdict, ...]:
     """One per technique that was run, but the base itself."""
     return tuple(
         _verdict(technique.name, document, margins_of(document, margins))
@@ -248,19 +248,21 @@ _NORMAL_95 = 1.6449
 """The normal distribution's quantile."""
 
 
-def _verdict(name: str, document: Document, margins: Margins) -> Verdict:
+def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdict:
     runs = [run for run in document.runs if run.technique == name]
     base = {run.seed: run for run in document.runs if run.technique == document.setting.base.name}
     pairs = [(run, base[run.seed]) for run in runs if run.seed in base and base[run.seed].status == "ok"]
     diverged = [run for run, _ in pairs if run.status == "diverged"]
     if diverged:
         others = f" ({len(diverged)} of {len(pairs)} seeds)" if len(pairs) > 1 else ""
-        return Verdict(name, "does not", f"{diverged[0].reason}{others}")
+        return TechniqueVerdict(name, "does not", f"{diverged[0].reason}{others}")
     unfinished = [run for run in runs if run.status not in ("ok", "diverged")]
     if unfinished:
-        return Verdict(name, "undecided", f"seed {unfinished[0].seed} {unfinished[0].status}: {unfinished[0].reason}")
+        return TechniqueVerdict(
+            name, "undecided", f"seed {unfinished[0].seed} {unfinished[0].status}: {unfinished[0].reason}"
+        )
     if not pairs:
-        return Verdict(name, "undecided", f"{document.setting.base.label} itself did not get to the end")
+        return TechniqueVerdict(name, "undecided", f"{document.setting.base.label} itself did not get to the end")
     loss = equivalence([_log_loss(run) - _log_loss(of) for run, of in pairs], math.log1p(margins.loss))
     images = document.setting.test_images
     # A count of images is rounded by up to half of one, evenly: by 1/sqrt(12) of one in the standard deviation.
@@ -287,7 +289,7 @@ def _verdict(name: str, document: Document, margins: Margins) -> Verdict:
         )
     if len(pairs) == 1:
         reason = "one seed tells nothing of the next: --seeds 5"
-    return Verdict(name, word, nothing or reason, loss, accuracy)
+    return TechniqueVerdict(name, word, nothing or reason, loss, accuracy)
 
 
 _USEFUL = 10.0
@@ -333,20 +335,20 @@ def _accuracy(run: Run) -> float:
     return run.accuracy
 
 
-def costs(document: Document) -> tuple[Costs, ...]:
+def costs(document: Document) -> tuple[TechniqueCosts, ...]:
     """D. Yamamoto's table ("Mixed Precision のすゝめ", 2020) for each technique: time, memory, accuracy, ratios."""
-    rows: list[Costs] = []
-    base: Costs | None = None
+    rows: list[TechniqueCosts] = []
+    base: TechniqueCosts | None = None
     base_runs: list[Run] = []
     for technique in techniques_of(document):
         runs = [run for run in document.runs if run.technique == technique.name]
         ok = [run for run in runs if run.status == "ok"]
         if not ok:
-            rows.append(Costs(technique.name, len(runs), 0))
+            rows.append(TechniqueCosts(technique.name, len(runs), 0))
             continue
         time_s = statistics.fmean(run.train_time_s or 0.0 for run in ok)
         memory_bytes = statistics.fmean(run.peak_memory_bytes or 0 for run in ok)
-        row = Costs(
+        row = TechniqueCosts(
             technique=technique.name,
             runs=len(runs),
             ok=len(ok),
@@ -378,20 +380,16 @@ def _time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> Interval | None:
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """The mean with Student's 95% interval; without width for one value, which tells nothing of the next."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Interval(mean, mean, mean)
-    half = quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half)
+    return Group.plain(values).mean_interval if len(values) > 1 else Interval(*[statistics.fmean(values)] * 3)
 
 
-def loss_curve(document: Document, technique: str, window: int) -> tuple[Point, ...]:
+def loss_curve(document: Document, technique: str, window: int) -> tuple[CurvePoint, ...]:
     """The mean loss over seeds, window by window of that many steps, as far as all seeds got."""
     smoothed = [_windows(run.losses, window) for run in document.runs if run.technique == technique]
     return _curve(smoothed, window)
 
 
-def ratio_curve(document: Document, technique: str, window: int) -> tuple[Point, ...]:
+def ratio_curve(document: Document, technique: str, window: int) -> tuple[CurvePoint, ...]:
     """The loss over fp32's of the same seed and steps: geometric mean over seeds with its 95% interval."""
     name = document.setting.base.name
     base = {run.seed: _windows(run.losses, window) for run in document.runs if run.technique == name}
@@ -402,7 +400,7 @@ def ratio_curve(document: Document, technique: str, window: int) -> tuple[Point,
         for mine in (_windows(run.losses, window),)
     ]
     return tuple(
-        Point(
+        CurvePoint(
             point.step,
             Interval(*(_ratio(end) for end in (point.value.value, point.value.low, point.value.high))),
         )
@@ -414,7 +412,7 @@ def _windows(losses: Sequence[float], window: int) -> list[float]:
     return [statistics.fmean(losses[i : i + window]) for i in range(0, len(losses) - window + 1, window)]
 
 
-def _curve(curves: Sequence[Sequence[float]], window: int) -> tuple[Point, ...]:
+def _curve(curves: Sequence[Sequence[float]], window: int) -> tuple[CurvePoint, ...]:
     return tuple(
-        Point((i + 0.5) * window, mean_interval(values)) for i, values in enumerate(zip(*curves, strict=False))
+        CurvePoint((i + 0.5) * window, mean_interval(values)) for i, values in enumerate(zip(*curves, strict=False))
     )

@@ -26,7 +26,7 @@ def optimizer_at_most(storage: str) -> float:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRun:
     """A run and its tolerance, and why it is off, or None."""
 
     run: ParityRun
@@ -46,13 +46,13 @@ class Reference:
 def reference(slopes: Sequence[Slope]) -> Reference:
     """Whether the gradient with respect to each parameter is the slope of the loss; `slopes` in the order of the
     forward pass. The nearest to the loss is named too: where a gradient is passed on wrongly, all before it are off."""
-    worst = sorted(slopes, key=lambda one: one.error if one.error == one.error else float("inf"), reverse=True)
-    off = [one for one in worst if not one.error <= SLOPE_AT_MOST]
+    worst = sorted(slopes, key=lambda slope: slope.error if slope.error == slope.error else float("inf"), reverse=True)
+    off = [slope for slope in worst if not slope.error <= SLOPE_AT_MOST]
     if not off:
         return Reference(tuple(worst), None)
-    named = ", ".join(f"{one.parameter} {one.error:.2g}" for one in off[:_NAMED])
+    named = ", ".join(f"{slope.parameter} {slope.error:.2g}" for slope in off[:_NAMED])
     more = f" and {len(off) - _NAMED} more of {len(worst)}" if len(off) > _NAMED else ""
-    nearest = f"; nearest the loss: {[one for one in slopes if one in off][-1].parameter}" if len(off) > 1 else ""
+    nearest = f"; nearest the loss: {[slope for slope in slopes if slope in off][-1].parameter}" if len(off) > 1 else ""
     return Reference(
         tuple(worst), f"gradient from the slope of the loss, above {SLOPE_AT_MOST:g}: {named}{more}{nearest}"
     )
@@ -61,7 +61,7 @@ def reference(slopes: Sequence[Slope]) -> Reference:
 _NAMED = 5
 
 
-def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Judged, ...]:
+def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[JudgedRun, ...]:
     """Each run against what its last rung declares; fp32 against float64, within what rounding may do."""
     return tuple(_judged(run, rung_of(run.rung)) for run in runs)
 
@@ -69,18 +69,18 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
 _SAYS = {"exact": "bit-identical", "input": "same batches: bit-identical", "other": "of itself in float64"}
 
 
-def _judged(run: ParityRun, rung: Rung) -> Judged:
+def _judged(run: ParityRun, rung: Rung) -> JudgedRun:
     parity = ROUNDING if run.config == BASE else rung.parity
     # An input rung is fed the same batches here as any other, so that nothing may change.
     tolerance = parity.of(run.storage) or EXACT_TOLERANCE
     says = _SAYS.get(parity.kind, "")
     if run.reason is not None:
-        return Judged(run, tolerance, run.reason, says)
+        return JudgedRun(run, tolerance, run.reason, says)
     assert run.to_without is not None
     if not run.to_without.finite:
-        return Judged(run, tolerance, "its loss or its parameters are not finite", says)
+        return JudgedRun(run, tolerance, "its loss or its parameters are not finite", says)
     off = [*_far(run.to_without, tolerance), *_unlike_update(run), *_unseen(run, rung)]
-    return Judged(run, tolerance, ", ".join(off) or None, says)
+    return JudgedRun(run, tolerance, ", ".join(off) or None, says)
 
 
 def _far(distance: Distance, tolerance: Tolerance) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tcbench.core.numerics import Setting
+from tcbench.core.numerics import TrainingSetting
 from tcbench.core.record import Environment, KfacSettings
 
 SCHEMA, SCHEMA_VERSION = "tcbench-steps", 1
@@ -47,13 +47,13 @@ class MethodRun(msgspec.Struct, frozen=True, kw_only=True):
         return next((step for step, mean in enumerate(self.smooth, SMOOTH) if mean <= loss), None)
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
+class StepsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The document that `tcbench numerics --second-order` keeps. `tuning`: of the seed that is not counted."""
 
     schema: str = SCHEMA
     schema_version: int = SCHEMA_VERSION
     created_at: str
-    setting: Setting
+    setting: TrainingSetting
     kfac: KfacSettings
     tuning: tuple[MethodRun, ...]
     runs: tuple[MethodRun, ...]

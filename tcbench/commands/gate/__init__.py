@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,33 +14,7 @@ import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present.app import INTERRUPTED, OUT, command, given
-from tcbench.present.options import (
-    BUDGET,
-    HOW,
-    WHERE,
-    BatchSizesOption,
-    ConfigOption,
-    DataOption,
-    DeviceOption,
-    FreshAutotuneOption,
-    ImageSizeOption,
-    LauncherOption,
-    MaxTimeOption,
-    ModelOption,
-    OutOption,
-    QuietOption,
-    RanksOption,
-    ScenarioArgument,
-    SeedOption,
-    TargetOption,
-    ThreadsOption,
-    TimeoutOption,
-    TuningBudgetOption,
-    seconds,
-    selection,
-    takes,
-    tune,
-)
+from tcbench.present.options import HOW, SELECTION, TIMES, WHERE, OutOption, QuietOption, option, seconds, selects, tune
 from tcbench.views.comparison.outcome import (
     COMPARED,
     JUDGE,
@@ -61,13 +36,13 @@ from tcbench.views.comparison.outcome import (
 )
 
 if TYPE_CHECKING:
-    from tcbench.analysis.eta import Estimate
+    from tcbench.analysis.eta import TimeLeft
     from tcbench.analysis.verdict import Interim, Rule
-    from tcbench.core.record import Cell
+    from tcbench.core.record import Cell, Selection
     from tcbench.run.builds import Build
     from tcbench.run.gate_file import Asked, GateFile
     from tcbench.run.launcher import Launcher
-    from tcbench.run.plan import Plan, Selection
+    from tcbench.run.plan import Plan
 
 BUILDS = "What is compared"
 _INTERIMS, _BISECT_INTERIMS = "3,4,6,8", "3,6,12,24"
@@ -85,117 +60,96 @@ tcbench gate --base-python old/bin/python          the same code on other librar
 tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
 """,
 )
+@selects(without="trials budget_s host_speed")
 def gate(
+    *,
     context: typer.Context,
-    scenario: ScenarioArgument = None,
     base: Annotated[
         str | None,
-        typer.Option(
-            metavar="REVISION",
-            callback=takes("a revision of the repository here"),
-            help="The git revision to judge against. Default: none; this or one of the two below is needed.",
-            rich_help_panel=BUILDS,
+        option(
+            "--base REVISION",
+            BUILDS,
+            "The git revision to judge against. Default: none; this or one of the two below is needed.",
+            takes="a revision of the repository here",
         ),
     ] = None,
     current: Annotated[
         str | None,
-        typer.Option(
-            metavar="REVISION",
-            help="The git revision to judge. Default: the working tree.",
-            callback=takes("a revision of the repository here"),
-            rich_help_panel=BUILDS,
+        option(
+            "--current REVISION",
+            BUILDS,
+            "The git revision to judge. Default: the working tree.",
+            takes="a revision of the repository here",
         ),
     ] = None,
     base_python: Annotated[
         str | None,
-        typer.Option(
-            metavar="PYTHON",
-            help="In place of --base: the interpreter to judge against.",
-            callback=takes("an interpreter in which tcbench is installed"),
-            rich_help_panel=BUILDS,
+        option(
+            "--base-python PYTHON",
+            BUILDS,
+            "In place of --base: the interpreter to judge against.",
+            takes="an interpreter in which tcbench is installed",
         ),
     ] = None,
     current_python: Annotated[
         str | None,
-        typer.Option(
-            metavar="PYTHON",
-            help="The interpreter to judge. Default: that of this command.",
-            callback=takes("an interpreter in which tcbench is installed"),
-            rich_help_panel=BUILDS,
+        option(
+            "--current-python PYTHON",
+            BUILDS,
+            "The interpreter to judge. Default: that of this command.",
+            takes="an interpreter in which tcbench is installed",
         ),
     ] = None,
     bisect: Annotated[
         str | None,
-        typer.Option(
-            metavar="GOOD..BAD",
-            callback=takes("two revisions, of which the first is an ancestor of the second"),
-            help="In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
-            rich_help_panel=BUILDS,
+        option(
+            "--bisect GOOD..BAD",
+            BUILDS,
+            "In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
+            takes="two revisions, of which the first is an ancestor of the second",
         ),
     ] = None,
     setup: Annotated[
         str | None,
-        typer.Option(
-            metavar="COMMAND",
-            callback=takes("a command line, or nothing"),
-            help="Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
+        option(
+            "--setup COMMAND",
+            BUILDS,
+            "Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
             "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
-            rich_help_panel=BUILDS,
+            takes="a command line, or nothing",
         ),
     ] = None,
-    bs: BatchSizesOption = None,
-    ranks: RanksOption = None,
-    config: ConfigOption = None,
-    device: DeviceOption = "auto",
-    data: DataOption = None,
-    model: ModelOption = None,
-    image_size: ImageSizeOption = None,
-    interims: Annotated[
+    looks: Annotated[
         str | None,
-        typer.Option(
-            "--looks",
-            metavar="N,N,...",
-            help="Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
+        option(
+            "--looks N,N,...",
+            HOW,
+            "Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
             "--bisect 3,6,12,24.",
-            callback=takes("one to four whole numbers from 2 up, ascending"),
-            rich_help_panel=HOW,
+            takes="one to four whole numbers from 2 up, ascending",
         ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
-            callback=BUDGET,
-            rich_help_panel=HOW,
+        option(
+            "--budget TIME",
+            HOW,
+            "Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
+            takes=TIMES,
+            read=functools.partial(seconds, "--budget"),
         ),
     ] = None,
-    target: TargetOption = None,
-    max_time: MaxTimeOption = None,
-    timeout: TimeoutOption = None,
-    fresh_autotune: FreshAutotuneOption = False,
-    tuning_budget: TuningBudgetOption = None,
-    seed: SeedOption = 0,
-    threads: ThreadsOption = None,
-    launcher: LauncherOption = None,
+    chosen: Selection,
     metric: MetricOption = None,
     threshold_: ThresholdOption = "3%",
     allow: AllowOption = None,
     strict: StrictOption = False,
-    lenient: Annotated[
-        bool,
-        typer.Option("--lenient", help="Exit code 0 also where nothing at all was settled.", rich_help_panel=JUDGE),
-    ] = False,
+    lenient: Annotated[bool, option("--lenient", JUDGE, "Exit code 0 also where nothing at all was settled.")] = False,
     format_: FormatOption = "table",
     output: OutputOption = None,
     out: OutOption = OUT,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with the newest gate that did not end.", rich_help_panel=WHERE),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run and how long, and stop.", rich_help_panel=WHERE)
-    ] = False,
+    resume: Annotated[bool, option("--resume", WHERE, "Go on with the newest gate that did not end.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run and how long, and stop.")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run base and current in turns, each trial in a process of its own, and judge all cells together: what is decided
@@ -224,22 +178,9 @@ def gate(
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
-    of_gate = parse_interims(interims or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
+    of_gate = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = seconds("--budget", budget)
-    tune(fresh_autotune, tuning_budget)
-    chosen = selection(
-        bs=bs,
-        config=config,
-        data=data,
-        image_size=image_size,
-        model=model,
-        target=target,
-        max_time=max_time,
-        timeout=timeout,
-        seed=seed,
-        threads=threads,
-        ranks=ranks,
-    )
+    tune(chosen)
     stderr = tables.make_console(stderr=True)
 
     def say(line: str) -> None:
@@ -250,9 +191,9 @@ def gate(
         from tcbench.commands.gate import bisect as bisecting
 
         def of_bad() -> tuple[Plan, Launcher]:
-            made = plan_of(scenario, chosen, device)
+            made = plan_of(chosen)
             check(made)
-            return find_for(made, launcher, asked=ranks is not None)
+            return find_for(made, chosen.launcher, asked=chosen.ranks is not None)
 
         bisecting.bisect(
             bisect, of_bad, setup, of_gate, rule, budget_s, out.absolute(), say, quiet=quiet, json=format_ == "json"
@@ -263,9 +204,9 @@ def gate(
     with builds.prepared(wanted, say) as ready:
         # The scenario and its step are the current side's.
         with contextlib.chdir(ready[1].folder):
-            plan = plan_of(scenario, chosen, device, remote=current_python is not None)
+            plan = plan_of(chosen, remote=current_python is not None)
         check(plan)
-        plan, starter = find_for(plan, launcher, asked=ranks is not None)
+        plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
         asked = gate_file.Asked(
             base=ready[0].code,
             current=ready[1].code,
@@ -280,7 +221,7 @@ def gate(
             _show_plan(plan, ready, asked, out, budget_s)
             return
         path = _to_resume(out / plan.device.machine, asked, say) if resume else None
-        gone = _gone(scenario, chosen, device, ready[0], plan, say) if base is not None else ()
+        gone = _gone(chosen, ready[0], plan, say) if base is not None else ()
         notes = (f"base and current are the same code ({ready[1].says}): any difference is the machine's",) * same
         content = gate_file.GateFile(asked=asked, names=(ready[0].says, ready[1].says), gone=gone, notes=notes)
         for note in notes:
@@ -303,8 +244,7 @@ def gate(
 
 def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
     """Raises SelectionError where an option stands beside --bisect that has no meaning there."""
-    kept = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
-    refused = given(context, (one for one in context.command.params if one.name not in kept))
+    refused = given(context, without=_OF_BISECT | ({"format_"} if format_ in ("table", "json") else set()))
     if refused:
         raise SelectionError(
             "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on by "
@@ -312,9 +252,7 @@ def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
         )
 
 
-_OF_BISECT = {"scenario", "bisect", "setup", "bs", "ranks", "config", "device", "data", "model", "image_size"}
-_OF_BISECT |= {"interims", "budget", "target", "max_time", "timeout", "seed", "threads", "launcher", "threshold_"}
-_OF_BISECT |= {"fresh_autotune", "tuning_budget", "out", "quiet"}
+_OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet", *SELECTION}
 """The parameters of `gate` that `--bisect` takes."""
 
 
@@ -337,7 +275,7 @@ def _to_resume(folder: Path, asked: Asked, say: Callable[[str], None]) -> Path |
     return path
 
 
-def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tuple[str, Estimate]:
+def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
     """The least and the most trials and minutes of a gate, in words; by the newest run of this machine, if there is
     one, and without it by a guess."""
     from tcbench.analysis.eta import estimate
@@ -372,20 +310,13 @@ def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: Asked, out: Path, 
         stdout.say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
 
 
-def _gone(
-    scenario: str | None,
-    chosen: Selection,
-    device: str,
-    base: Build,
-    plan: Plan,
-    say: Callable[[str], None],
-) -> tuple[Cell, ...]:
+def _gone(chosen: Selection, base: Build, plan: Plan, say: Callable[[str], None]) -> tuple[Cell, ...]:
     """The cells that base's own scenario has and current's has not: nobody would miss them otherwise."""
     from tcbench.run.plan import plan_of
 
     try:
         with contextlib.chdir(base.folder):
-            before = plan_of(scenario, chosen, device)
+            before = plan_of(chosen)
     except TcbenchError as error:
         say(f"note: whether cells are missing is not known: base's scenario cannot be read here: {error}")
         return ()

@@ -3,6 +3,8 @@ say it is?"""
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,32 +18,42 @@ from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
 from tcbench.present.options import (
     ANOTHER_FOLDER,
     CONFIGS,
-    FOLDER,
     HOW,
-    TIMEOUT,
     WHAT,
-    WHERE,
-    DeviceOption,
     FormatOption,
-    ScenarioArgument,
+    QuietOption,
     complete_config,
     config_names,
-    takes,
-    within,
+    option,
+    out_option,
+    selects,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tcbench.analysis.numerics.judgement import Margins
-    from tcbench.core.numerics import AnyJob, Document, Finished, Gradients, Setting
-    from tcbench.core.record import Environment
+    from tcbench.core.numerics import AnyJob, Document, Gradients, TrainingFinished, TrainingSetting
+    from tcbench.core.record import Environment, Selection
     from tcbench.engine.accelerators.device import Device
     from tcbench.run.numerics_plan import Asked
     from tcbench.run.numerics_runner import Runner
     from tcbench.run.scenario import Scenario
 
 TIMEOUT_S = 7200.0
+
+
+def loss_scale(text: str | None) -> float | None:
+    """The value of --scale: a power of two, as "1024" or "2^10". Raises SelectionError."""
+    if text is None:
+        return None
+    power = re.fullmatch(r"\s*2\^(-?[0-9]{1,3})\s*", text, re.ASCII)
+    number = re.fullmatch(r"\s*[0-9]{1,30}(\.[0-9]{1,30})?\s*", text, re.ASCII)
+    value = 2.0 ** int(power[1]) if power else float(text) if number else 0.0
+    if not 2.0**-20 <= value <= 2.0**60 or math.frexp(value)[0] != 0.5:
+        shown = text.strip() if len(text) < 30 else f"{text.strip()[:27]}..."
+        raise SelectionError(f"--scale {shown}: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10")
+    return value
 
 
 @command(
@@ -56,166 +68,140 @@ tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: 
 tcbench numerics --rungs                  every config against the one without its last rung
 """,
 )
+@selects("scenario device")
 def numerics(
-    scenario: ScenarioArgument = None,
+    *,
     rungs: Annotated[
-        bool,
-        typer.Option(
-            "--rungs",
-            help="Check each config of the scenario against its rungs' tolerances.",
-            rich_help_panel=WHAT,
-        ),
+        bool, option("--rungs", WHAT, "Check each config of the scenario against its rungs' tolerances.")
     ] = False,
     ranks: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=2,
-            max=4096,
-            help="Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
+        option(
+            "--ranks N",
+            WHAT,
+            "Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
             "Default: one rank, in several precisions.",
-            rich_help_panel=WHAT,
+            least=2,
+            most=4096,
         ),
     ] = None,
     second_order: Annotated[
         bool,
-        typer.Option(
+        option(
             "--second-order",
-            help="Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
+            WHAT,
+            "Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
             "with it --bs 1024, --steps 24, --seeds 3.",
-            rich_help_panel=WHAT,
         ),
     ] = False,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            callback=CONFIGS,
-            help="With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
+        option(
+            "--config NAME",
+            WHAT,
+            "With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
             "one --config. Default: all.",
-            autocompletion=complete_config,
-            rich_help_panel=WHAT,
+            takes=CONFIGS,
+            read=config_names,
+            complete=complete_config,
         ),
     ] = None,
-    device: DeviceOption = "auto",
+    chosen: Selection,
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            callback=takes("a folder of class folders of JPEGs"),
-            help="Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
+        option(
+            "--data FOLDER",
+            WHAT,
+            "Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
             "generated images, a small ResNet.",
-            rich_help_panel=WHAT,
+            takes="a folder of class folders of JPEGs",
         ),
     ] = None,
     bs: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=2,
-            max=65536,
-            help="Batch size. Default: 32; with --data the scenario's first.",
-            rich_help_panel=WHAT,
-        ),
+        option("--bs N", WHAT, "Batch size. Default: 32; with --data the scenario's first.", least=2, most=65536),
     ] = None,
     image_size: Annotated[
         int | None,
-        typer.Option(
-            metavar="PIXELS",
-            min=8,
-            max=8192,
-            help="Side of the square images. Default: 16; with --data the scenario's.",
-            rich_help_panel=WHAT,
+        option(
+            "--image-size PIXELS",
+            WHAT,
+            "Side of the square images. Default: 16; with --data the scenario's.",
+            least=8,
+            most=8192,
         ),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=1000,
-            help="Runs of each technique, each from its own weights. Default: 5.",
-            rich_help_panel=HOW,
-        ),
+        option("--seeds N", HOW, "Runs of each technique, each from its own weights. Default: 5.", least=1, most=1000),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=1_000_000,
-            help="Steps of each run. Default: 240; with --rungs 5.",
-            rich_help_panel=HOW,
-        ),
+        option("--steps N", HOW, "Steps of each run. Default: 240; with --rungs 5.", least=1, most=1_000_000),
     ] = None,
     learning_rate: Annotated[
         float | None,
-        typer.Option(
-            "--lr",
-            metavar="RATE",
-            callback=within("--lr", "a rate above 0 and up to 1000000, such as 0.001", lambda x: 0 < x <= 1e6),
-            help="Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
-            rich_help_panel=HOW,
+        option(
+            "--lr RATE",
+            HOW,
+            "Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
+            takes="a rate above 0 and up to 1000000, such as 0.001",
+            holds=lambda x: 0 < x <= 1e6,
         ),
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(
-            metavar="2^K",
-            callback=takes("a power of two from 2^-20 to 2^60", lambda text: loss_scale(text)),
-            help="The static loss scale. Default: the middle of the range that the gradients show to be safe.",
-            rich_help_panel=HOW,
+        option(
+            "--scale 2^K",
+            HOW,
+            "The static loss scale. Default: the middle of the range that the gradients show to be safe.",
+            takes="a power of two from 2^-20 to 2^60",
+            read=loss_scale,
         ),
     ] = None,
     global_batch: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=2,
-            max=10**9,
-            help="Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
-            rich_help_panel=HOW,
+        option(
+            "--global-batch N",
+            HOW,
+            "Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
+            least=2,
+            most=10**9,
         ),
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            callback=within("--margin", "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
-            help="Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
+        option(
+            "--margin SHARE",
+            HOW,
+            "Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
             "0.1 of the loss.",
-            rich_help_panel=HOW,
+            takes="a share between 0 and 1, such as 0.02",
+            holds=lambda x: 0 < x < 1,
         ),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=4096,
-            help="Threads of each run. Default: 1; with --data or --rungs all usable cores.",
-            rich_help_panel=HOW,
+        option(
+            "--threads N",
+            HOW,
+            "Threads of each run. Default: 1; with --data or --rungs all usable cores.",
+            least=1,
+            most=4096,
         ),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="A run that takes longer is ended. Default: 7200.",
-            callback=TIMEOUT,
-            rich_help_panel=HOW,
+        option(
+            "--timeout SECONDS",
+            HOW,
+            "A run that takes longer is ended. Default: 7200.",
+            takes="seconds above 0 and up to 1000000",
+            holds=lambda x: 0 < x <= 1e6,
         ),
     ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="FOLDER",
-            help="Document and charts go to FOLDER/MACHINE/.",
-            callback=FOLDER,
-            rich_help_panel=WHERE,
-        ),
-    ] = OUT,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+    out: Annotated[Path, out_option("Document and charts")] = OUT,
+    quiet: QuietOption = False,
     format_: FormatOption = "table",
 ) -> None:
     """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, and bf16, from
@@ -235,11 +221,11 @@ def numerics(
     from tcbench.run.plan import refuse
 
     static_scale = loss_scale(scale)
-    target = devices.find(device, device_kinds(("chainer",)))
+    target = devices.find(chosen.device, device_kinds(("chainer",)))
     if devices.kind_of(target.name).simulates is not None:
-        raise SelectionError(f"--device {device}: a simulated device computes no numbers; --device cpu works")
+        raise SelectionError(f"--device {chosen.device}: a simulated device computes no numbers; --device cpu works")
     refuse(target, ("chainer",))
-    loaded = scenarios.load(scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
+    loaded = scenarios.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
     if rungs:
         given = {
             "--data": data,
@@ -325,22 +311,6 @@ def _none_of(given: dict[str, Any], where: str, why: str) -> None:
             raise SelectionError(f"{name}: has no meaning with {where}: {why}")
 
 
-def loss_scale(text: str | None) -> float | None:
-    """The value of --scale: a power of two, as "1024" or "2^10". Raises SelectionError."""
-    import math
-    import re
-
-    if text is None:
-        return None
-    power = re.fullmatch(r"\s*2\^(-?[0-9]{1,3})\s*", text, re.ASCII)
-    number = re.fullmatch(r"\s*[0-9]{1,30}(\.[0-9]{1,30})?\s*", text, re.ASCII)
-    value = 2.0 ** int(power[1]) if power else float(text) if number else 0.0
-    if not 2.0**-20 <= value <= 2.0**60 or math.frexp(value)[0] != 0.5:
-        shown = text.strip() if len(text) < 30 else f"{text.strip()[:27]}..."
-        raise SelectionError(f"--scale {shown}: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10")
-    return value
-
-
 def _images(data: Path) -> Any:
     """The folder's images, to train on and to test with. Raises DataError."""
     from tcbench.engine.feeds.dataset import scan
@@ -354,7 +324,7 @@ def _images(data: Path) -> Any:
 
 
 def _train(
-    setting: Setting,
+    setting: TrainingSetting,
     asked: Asked,
     static_scale: float | None,
     margins: Margins | None,
@@ -383,7 +353,7 @@ def _train(
     begin = time.monotonic()
     at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
     done: dict[AnyJob, int] = {}
-    ended: list[Finished] = []
+    ended: list[TrainingFinished] = []
     train = _train_dtypes if setting.ranks == 1 else _train_ranks
     try:
         with Stages(stderr, quiet) as stages:
@@ -441,10 +411,15 @@ Listen = Callable[["AnyJob", int, int], None]
 
 
 def _train_dtypes(
-    setting: Setting, asked: Asked, static_scale: float | None, runner: Runner, listen: Listen, ended: list[Finished]
+    setting: TrainingSetting,
+    asked: Asked,
+    static_scale: float | None,
+    runner: Runner,
+    listen: Listen,
+    ended: list[TrainingFinished],
 ) -> _Trained:
     """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it."""
-    from tcbench.core.numerics import Finished
+    from tcbench.core.numerics import TrainingFinished
     from tcbench.run import numerics_plan as plan
 
     observing = plan.observing(setting)
@@ -452,10 +427,10 @@ def _train_dtypes(
     early = plan.jobs(setting, asked.seeds, None) if runner.at_once > 1 else ()
     total = setting.steps * (1 + len(plan.jobs(setting, asked.seeds, 1.0)))
     runner = replace(runner, listen=lambda job, steps: listen(job, steps, total))
-    observed: Finished | None = None
+    observed: TrainingFinished | None = None
     for job, last in runner.run([observing, *early]):
         listen(job, setting.steps, total)
-        assert isinstance(last, Finished)
+        assert isinstance(last, TrainingFinished)
         if job == observing:
             observed = last
         else:
@@ -465,23 +440,28 @@ def _train_dtypes(
     chosen = static_scale if static_scale is not None else _middle(observed)
     for job, last in runner.run([j for j in plan.jobs(setting, asked.seeds, chosen) if j not in early]):
         listen(job, setting.steps, total)
-        assert isinstance(last, Finished)
+        assert isinstance(last, TrainingFinished)
         ended.append(last)
     return _Trained(observed.gradients, chosen, observed.environment)
 
 
 def _train_ranks(
-    setting: Setting, asked: Asked, _scale: float | None, runner: Runner, listen: Listen, ended: list[Finished]
+    setting: TrainingSetting,
+    asked: Asked,
+    _scale: float | None,
+    runner: Runner,
+    listen: Listen,
+    ended: list[TrainingFinished],
 ) -> _Trained:
     """The schedules of many ranks; no gradient is counted."""
-    from tcbench.core.numerics import Finished, Gradients
+    from tcbench.core.numerics import Gradients, TrainingFinished
     from tcbench.run import numerics_plan as plan
 
     jobs = plan.ranks_jobs(setting, asked.seeds)
     total = setting.steps * len(jobs)
     for job, last in replace(runner, listen=lambda job, steps: listen(job, steps, total)).run(jobs):
         listen(job, setting.steps, total)
-        assert isinstance(last, Finished)
+        assert isinstance(last, TrainingFinished)
         ended.append(last)
     return _Trained(Gradients(seed=0, layers=(), steps=()), 1.0, next((last.environment for last in ended), None))
 
@@ -493,7 +473,7 @@ def _middle(observed: Any) -> float:
     return 1.0 if middle is None else 2.0**middle
 
 
-def _no_base(observed: Finished | None) -> NoReturn:
+def _no_base(observed: TrainingFinished | None) -> NoReturn:
     """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
     learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
     from tcbench.core.errors import TrainingError

@@ -12,13 +12,13 @@ from tcbench.present.options import ANOTHER_FOLDER
 
 if TYPE_CHECKING:
     from tcbench.analysis.numerics.steps import MethodRun
-    from tcbench.core.numerics import AnyJob, Setting
+    from tcbench.core.numerics import AnyJob, TrainingSetting
     from tcbench.core.record import KfacSettings
     from tcbench.engine.accelerators.device import Device
 
 
 def race(
-    setting: Setting,
+    setting: TrainingSetting,
     kfac: KfacSettings,
     seeds: int,
     device: Device,
@@ -32,9 +32,9 @@ def race(
 
     import msgspec
 
-    from tcbench.analysis.numerics.steps import Document, MethodRun, best
+    from tcbench.analysis.numerics.steps import MethodRun, StepsDocument, best
     from tcbench.core import files
-    from tcbench.core.numerics import Finished
+    from tcbench.core.numerics import TrainingFinished
     from tcbench.hardware import machine
     from tcbench.present.charts.files import save
     from tcbench.present.progress import Stages
@@ -60,7 +60,7 @@ def race(
             nonlocal environment
             runs = {}
             for job, last in Runner(at_once, timeout_s, listen).run(list(jobs)):
-                assert isinstance(last, Finished)
+                assert isinstance(last, TrainingFinished)
                 listen(job, setting.steps)
                 method, rate, seed = jobs[job]
                 environment = last.environment or environment
@@ -93,7 +93,7 @@ def race(
                 for method in plan.METHODS
             }
         )
-    document = Document(
+    document = StepsDocument(
         created_at=created_at.isoformat(timespec="seconds"),
         setting=setting,
         kfac=kfac,

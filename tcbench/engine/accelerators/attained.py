@@ -21,27 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from tcbench.engine import work as w
 from tcbench.engine.accelerators import ceilings
 from tcbench.engine.accelerators.peaks import PeakRates, Precision, peak_rates
-from tcbench.engine.work import (
-    HALVES,
-    BatchNormBackward,
-    BatchNormCallBackward,
-    BatchNormCallForward,
-    BatchNormForward,
-    CholeskyInverse,
-    Conv2d,
-    ConvDgrad,
-    ConvFprop,
-    ConvWgrad,
-    DType,
-    KroneckerFactor,
-    Layout,
-    Math,
-    Norm,
-    Relu,
-    Work,
-)
 from tcbench.hardware.gpus import GpuFile
 
 _FILE = "attained.toml"
@@ -178,19 +160,19 @@ def _in_proportion(here: Attained, measured: ceilings.Measured) -> Attained:
     )
 
 
-def sample_works() -> Iterator[Work]:
+def sample_works() -> Iterator[w.Work]:
     """Works that the model times in each of its ways. Their times tell one model from another."""
-    for work, r, stride in itertools.product((ConvFprop, ConvDgrad, ConvWgrad), (1, 3), (1, 2)):
+    for work, r, stride in itertools.product((w.ConvFprop, w.ConvDgrad, w.ConvWgrad), (1, 3), (1, 2)):
         for layout, dtype, computed in _SAMPLE_FORMATS:
-            yield work(Conv2d(32, 68, 28, 28, 136, r, r, stride, r // 2, layout, dtype, computed))
-    norm = Norm(32, 64, 56, 56, "NHWC", "float16")
-    yield from (BatchNormForward(norm, 1e-5, 0.1), BatchNormBackward(norm), Relu(norm.size, "float16"))
-    yield from (BatchNormCallForward(norm, 1e-5, 0.1, True), BatchNormCallBackward(norm, 1e-5, True))
-    yield from (KroneckerFactor(512, 6272, "NHWC", dtype, 1.0, 0.5) for dtype in ("float32", "float16"))
-    yield CholeskyInverse(512)
+            yield work(w.Conv2d(32, 68, 28, 28, 136, r, r, stride, r // 2, layout, dtype, computed))
+    norm = w.Norm(32, 64, 56, 56, "NHWC", "float16")
+    yield from (w.BatchNormForward(norm, 1e-5, 0.1), w.BatchNormBackward(norm), w.Relu(norm.size, "float16"))
+    yield from (w.BatchNormCallForward(norm, 1e-5, 0.1, True), w.BatchNormCallBackward(norm, 1e-5, True))
+    yield from (w.KroneckerFactor(512, 6272, "NHWC", dtype, 1.0, 0.5) for dtype in ("float32", "float16"))
+    yield w.CholeskyInverse(512)
 
 
-_SAMPLE_FORMATS: tuple[tuple[Layout, DType, Math], ...] = (
+_SAMPLE_FORMATS: tuple[tuple[w.Layout, w.DType, w.Math], ...] = (
     ("NCHW", "float32", "strict"),
     ("NCHW", "float32", "tf32"),
     ("NCHW", "float16", "strict"),
@@ -251,19 +233,19 @@ def _nearest(known: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-def expected_s(work: Work, card: GpuFile) -> float:
+def expected_s(work: w.Work, card: GpuFile) -> float:
     """Seconds that the device is busy with one launch. Raises SelectionError for a card whose peak rates are not
     known."""
     return _work_s(work, attained(card))
 
 
-def _work_s(work: Work, here: Attained) -> float:
+def _work_s(work: w.Work, here: Attained) -> float:
     kind = _CONVOLUTIONS.get(work.name)
     if kind is not None:
         return _convolution_s(kind, work, here)
-    if isinstance(work, CholeskyInverse):
+    if isinstance(work, w.CholeskyInverse):
         return _inverse_s(work, here)
-    if isinstance(work, KroneckerFactor) and work.dtype in HALVES:
+    if isinstance(work, w.KroneckerFactor) and work.dtype in w.HALVES:
         # A whole product on Tensor Cores: cuBLAS makes one triangle of float32 alone.
         products_s = 2 * work.flops / (here.peaks.fp16_flops_s * here.products["fp16"])
         return max(products_s, work.bytes / here.bandwidth_bytes_s) + here.kernel_s
@@ -272,7 +254,7 @@ def _work_s(work: Work, here: Attained) -> float:
     return max(arithmetic_s, traffic / here.bandwidth_bytes_s) + here.kernel_s
 
 
-def _inverse_s(work: CholeskyInverse, here: Attained) -> float:
+def _inverse_s(work: w.CholeskyInverse, here: Attained) -> float:
     """A decomposition (1/3 of size³) and a solution for every column of the identity (2 size³), row after row, between
     two kernels that read and write the matrix: what tcbench/engine/accelerators/cuda/solver.py asks for."""
     flops_s = (7 / 3) * work.size**3 / (here.peaks.fp32_flops_s * here.solver)
@@ -280,8 +262,8 @@ def _inverse_s(work: CholeskyInverse, here: Attained) -> float:
     return flops_s + rows_s + 2 * work.bytes / here.bandwidth_bytes_s + 4 * here.kernel_s
 
 
-def _convolution_s(kind: str, work: Work, here: Attained) -> float:
-    conv: Conv2d = work.conv  # type: ignore[attr-defined]
+def _convolution_s(kind: str, work: w.Work, here: Attained) -> float:
+    conv: w.Conv2d = work.conv  # type: ignore[attr-defined]
     precision = here.peaks.precision(work)
     shares = here.convolutions[kind, filter_of(conv), precision]
     arithmetic_s, memory_s = convolution_bounds_s(kind, work, here.card)
@@ -289,24 +271,24 @@ def _convolution_s(kind: str, work: Work, here: Attained) -> float:
     return bound_s + here.convolution_s + _transposes_s(work, conv, precision, here)
 
 
-def convolution_bounds_s(kind: str, work: Work, card: GpuFile) -> tuple[float, float]:
+def convolution_bounds_s(kind: str, work: w.Work, card: GpuFile) -> tuple[float, float]:
     """The least time of a convolution's arithmetic, waves and padding with it, and of its traffic, at the card's full
     rates. `kind`: "fprop", "dgrad" or "wgrad"."""
-    conv: Conv2d = work.conv  # type: ignore[attr-defined]
+    conv: w.Conv2d = work.conv  # type: ignore[attr-defined]
     peaks = peak_rates(card)
     precision = peaks.precision(work)
     flops = work.flops * _waves(kind, conv, precision, card) * _padding(kind, conv, precision)
     return flops / peaks.at(precision), work.bytes / card.memory_bandwidth_bytes_s
 
 
-def filter_of(conv: Conv2d) -> str:
+def filter_of(conv: w.Conv2d) -> str:
     """The table's word for a filter: by its size, and whether it has a row for its stride."""
     size = "pointwise" if conv.r == conv.s == 1 else "spatial"
     plain = conv.stride == 1 and (size == "pointwise" or conv.r == conv.s == 3)
     return size if plain else f"{size}-strided"
 
 
-def _waves(kind: str, conv: Conv2d, precision: Precision, card: GpuFile) -> float:
+def _waves(kind: str, conv: w.Conv2d, precision: Precision, card: GpuFile) -> float:
     """The time that the multiprocessors are held over the time of the work itself, by the best tile: the last wave, and
     tiles at the edge, are done as if they were full. A wgrad splits its long sum over multiprocessors instead, and
     Winograd's method has tiles of its own."""
@@ -321,7 +303,7 @@ def _waves(kind: str, conv: Conv2d, precision: Precision, card: GpuFile) -> floa
     return min(held(tile) for tile in TILES) / (rows * columns)
 
 
-def _padding(kind: str, conv: Conv2d, precision: Precision) -> float:
+def _padding(kind: str, conv: w.Conv2d, precision: Precision) -> float:
     """Tensor Cores take channels by 16 bytes; cuDNN pads to that, by zeros that are multiplied as well. Source: NVIDIA,
     "Convolutional Layers User's Guide" (from cuDNN 7.6.3 on)."""
     if precision == "fp32":
@@ -331,7 +313,7 @@ def _padding(kind: str, conv: Conv2d, precision: Precision) -> float:
     return math.ceil(channels / step) * step / channels
 
 
-def _transposes_s(work: Work, conv: Conv2d, precision: Precision, here: Attained) -> float:
+def _transposes_s(work: w.Work, conv: w.Conv2d, precision: Precision, here: Attained) -> float:
     """Tensor Cores work on channels that are innermost: from NCHW each array is transposed first, by a kernel that
     reads and writes it. Sources, profiles of cuDNN: on a V100 only what is read is transposed apart ("nhwc2nchw" in the
     name of the product's kernel; tensorflow/tensorflow#15897), on an A100 also what is written
@@ -343,7 +325,7 @@ def _transposes_s(work: Work, conv: Conv2d, precision: Precision, here: Attained
     return 2 * sum(operand.bytes for operand in moved) / here.bandwidth_bytes_s + len(moved) * here.kernel_s
 
 
-def _read_again_bytes(work: Work, card: GpuFile) -> int:
+def _read_again_bytes(work: w.Work, card: GpuFile) -> int:
     names = _READ_TWICE.get(work.name)
     if names is None:
         return 0

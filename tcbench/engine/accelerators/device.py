@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings, GpuFacts, GpuSamples, PlanChoice, Simulated
-from tcbench.core.recording import Activity, Call
+from tcbench.core.recording import Activity, ApiCall
 from tcbench.core.session import Clock
 from tcbench.engine import accelerators
 from tcbench.engine.accelerators.protocol import Accelerator, Array, Reducer, use
@@ -62,7 +62,7 @@ class Activities(Protocol):
     """Records in this process what a device does and which calls caused it."""
 
     @property
-    def calls(self) -> tuple[Call, ...]: ...
+    def calls(self) -> tuple[ApiCall, ...]: ...
 
     @property
     def activities(self) -> tuple[Activity, ...]: ...

@@ -14,18 +14,9 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from tcbench.engine.work import (
-    After,
-    BatchNormBackward,
-    BatchNormCallBackward,
-    BatchNormCallForward,
-    BatchNormForward,
-    Norm,
-    Work,
-    reserve_bytes,
-)
+from tcbench.engine import work as w
 
 Array = Any
 """A CuPy array, or a NumPy array that stands in for one. C-contiguous."""
@@ -39,10 +30,10 @@ class BatchNormRoute:
     `then`: what follows as work of its own (and comes before the backward work).
     """
 
-    norm: Norm
-    forward: BatchNormForward | BatchNormCallForward
-    backward: BatchNormBackward | BatchNormCallBackward
-    then: After
+    norm: w.Norm
+    forward: w.BatchNormForward | w.BatchNormCallForward
+    backward: w.BatchNormBackward | w.BatchNormCallBackward
+    then: w.After
 
     @functools.cached_property
     def kept(self) -> tuple[tuple[int, ...], str] | None:
@@ -50,9 +41,9 @@ class BatchNormRoute:
         norm = self.forward.norm
         if not norm.relu:
             return None
-        if isinstance(self.forward, BatchNormForward):
+        if isinstance(self.forward, w.BatchNormForward):
             return norm.shape, "bool"
-        return (reserve_bytes(norm),), "uint8"
+        return (w.reserve_bytes(norm),), "uint8"
 
 
 class Reducer(Protocol):
@@ -85,17 +76,12 @@ class Reducer(Protocol):
 class Accelerator(Protocol):
     """Arrays on a device, and work on them, in order, on one stream; nothing here waits but `download`."""
 
-    @property
-    def shares_host_memory(self) -> bool:
-        """Whether its arrays are NumPy's, so that a batch on the host need not be copied."""
-        ...
+    shares_host_memory: ClassVar[bool] = False
+    """Whether its arrays are NumPy's, so that a batch on the host need not be copied."""
+    adds_to_dgrad: ClassVar[bool] = False
+    """Whether ConvDgradAdd is one piece of work here."""
 
-    @property
-    def adds_to_dgrad(self) -> bool:
-        """Whether ConvDgradAdd is one piece of work here."""
-        ...
-
-    def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+    def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         """The work that does it here; the same object for the same arguments."""
         ...
 
@@ -119,25 +105,25 @@ class Accelerator(Protocol):
 
     def address(self, array: Array) -> int:
         """The address of the array's first value, for tables of pointers."""
-        ...
+        return int(array.ctypes.data)
 
-    def launch(self, work: Work, *arrays: Array) -> None:
+    def launch(self, work: w.Work, *arrays: Array) -> None:
         """Do the work on arrays in the order of `work.operands`, of those sizes and dtypes, whatever their shapes.
         Returns before it is done."""
-        ...
+        self.prepare(work, *arrays)()
 
-    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
+    def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
         """The launch of this work on these arrays, to be made later and as often as one likes, with nothing left to
         look up. The caller keeps the arrays' memory."""
         ...
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         """Allocations inside lie where nothing but graphs, and the steps that precede their capture, use it."""
-        ...
+        return contextlib.nullcontext()
 
     def graph_bytes(self) -> int:
         """Bytes that `graph_memory` holds, in use or not."""
-        ...
+        return 0
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record what `run` launches into a graph, and compute nothing; the result launches that graph. Called within

@@ -8,18 +8,17 @@ of kernels and memory follows from the same code.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from tcbench.core.session import Phase
 from tcbench.engine.accelerators import routes
-from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
+from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.work import Norm, Work
 from tcbench.hardware.gpus import GpuProperties
 
@@ -56,12 +55,9 @@ class Memory:
 
 
 @dataclass
-class TracingAccelerator:
+class TracingAccelerator(Accelerator):
     """See `tcbench.engine.accelerators.protocol.Accelerator`. `events` grows; the reader clears it. `captured`: what
     the latest captured graph does."""
-
-    shares_host_memory: ClassVar = False
-    adds_to_dgrad: ClassVar = False
 
     properties: GpuProperties
     fast_batch_norm: bool = True
@@ -92,22 +88,10 @@ class TracingAccelerator:
     def download(self, array: Array) -> Any:
         return np.zeros(array.shape, array.dtype)
 
-    def address(self, array: Array) -> int:
-        return int(array.ctypes.data)
-
-    def launch(self, work: Work, *arrays: Array) -> None:
-        self.prepare(work, *arrays)()
-
     def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
         check(work, arrays)
         routes.check_dtypes(work)
         return functools.partial(self.events.append, Event("launch", work))
-
-    def graph_memory(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def graph_bytes(self) -> int:
-        return 0
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         before = len(self.events)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 
@@ -17,3 +23,82 @@ def normal(shape: tuple[int, ...], std: float, rng: np.random.RandomState) -> np
     """Normal with this standard deviation, float32."""
     values: np.ndarray = rng.standard_normal(shape) * std
     return values.astype(np.float32)
+
+
+_BLOCK = 1 << 18
+_MOST_BLOCKS = 128
+
+
+class DrawnAhead(np.random.RandomState):
+    """A RandomState of a seed whose normal numbers a thread draws before they are asked for, at most 256 MiB of them.
+    It holds no GIL meanwhile, so that a process can import what it needs. The numbers are the same to the bit."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._blocks: queue.Queue[tuple[Any, np.ndarray]] = queue.Queue(_MOST_BLOCKS)
+        self._block, self._at = np.empty(0), 0
+        self._before = self.get_state(legacy=False)
+        self._is_over = threading.Event()
+        threading.Thread(target=self._draw, args=(seed,), name="initial weights", daemon=True).start()
+
+    def _draw(self, seed: int) -> None:
+        rng = np.random.RandomState(seed)
+        while not self._is_over.is_set():
+            before = rng.get_state(legacy=False)
+            self._blocks.put((before, rng.standard_normal(_BLOCK)))
+
+    def standard_normal(self, size: Any = None) -> Any:
+        """See RandomState."""
+        if size is None or self._is_over.is_set():
+            self.end()
+            return super().standard_normal(size)
+        drawn = np.empty(size)
+        flat, n = drawn.reshape(-1), 0
+        while n < flat.size:
+            if self._at == self._block.size:
+                (self._before, self._block), self._at = self._blocks.get(), 0
+            part = self._block[self._at : self._at + flat.size - n]
+            flat[n : n + part.size] = part
+            n, self._at = n + part.size, self._at + part.size
+        return drawn
+
+    def randint(self, *arguments: Any, **more: Any) -> Any:
+        """See RandomState. Nothing is drawn ahead from here on."""
+        self.end()
+        return super().randint(*arguments, **more)
+
+    def end(self) -> None:
+        """Go on without the thread, from the number after the last that was asked for."""
+        if self._is_over.is_set():
+            return
+        self._is_over.set()
+        with contextlib.suppress(queue.Empty):
+            self._blocks.get_nowait()  # which a thread with nowhere to put its block waits for
+        self.set_state(self._before)
+        super().standard_normal(self._at)
+        self._block = np.empty(0)
+
+
+_begun: dict[int, DrawnAhead] = {}
+
+
+@contextlib.contextmanager
+def ahead(seed: int) -> Iterator[None]:
+    """Draw meanwhile what the first `numbers` of this seed will give."""
+    begun = _begun[seed] = DrawnAhead(seed)
+    try:
+        yield
+    finally:
+        begun.end()
+        _begun.pop(seed, None)
+
+
+@contextlib.contextmanager
+def numbers(seed: int) -> Iterator[np.random.RandomState]:
+    """The random numbers of a seed, from its first, for as long as a network is built."""
+    begun = _begun.pop(seed, None)
+    try:
+        yield begun or np.random.RandomState(seed)
+    finally:
+        if begun is not None:
+            begun.end()

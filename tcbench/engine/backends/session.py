@@ -145,7 +145,7 @@ class BaseSession:
             peak_memory_bytes=peak_bytes,
             peak_memory_of=of,
             prefetch_depth=step.feed.prefetch_depth,
-            decoding=getattr(step.feed, "decoding", None),
+            decoding=step.feed.decoding,
             parameters=self.n_parameters,
             macs_per_image=self._macs,
             reduced_bytes=exchange.reduced_bytes if exchange else 0,

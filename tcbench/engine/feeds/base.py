@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,24 +25,23 @@ STD = np.array([58.395, 57.12, 57.375], np.float32)
 """ImageNet's standard deviation of R, G, B in 0..255 units, (3,)."""
 
 
-class Feed(Protocol):
+class Feed:
     """An endless stream of batches. Each epoch brings every file once, in a permutation of its own; a batch may span
-    two epochs."""
+    two epochs. `decoding`: a record's words for it, where it is not as on every host."""
 
-    @property
-    def prefetch_depth(self) -> int:
-        """Batches that may lie ready before `next` is called; 0 when `next` does the work itself."""
+    prefetch_depth: int = 0
+    """Batches that may lie ready before `next` is called; 0 when `next` does the work itself."""
+    on_device: bool = False
+    """Whether batches are delivered in the memory of the current accelerator, rather than the host's."""
+    decoding: str | None = None
 
-    @property
-    def on_device(self) -> bool:
-        """Whether batches are delivered in the memory of the current accelerator, rather than the host's."""
-
-    def next(self) -> tuple[np.ndarray, np.ndarray]:
+    def next(self) -> tuple[Any, Any]:
         """x: (N, 3, S, S) or (N, S, S, 3), C-contiguous, in the spec's layout and dtype; t: int32 (N,).
 
         Both are valid until the following call of `next` or `close`; who needs them longer copies them. Raises
         DataError, naming the file, when an image cannot be read or decoded.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Gives threads and buffers back. May be called twice."""

@@ -108,7 +108,7 @@ def gpu_placement(index: int, stream: Any) -> Placement:
     return Placement(device_id=index, decoder="mixed", hand_over=view, stream=stream, fence=fence)
 
 
-class DaliFeed:
+class DaliFeed(Feed):
     """Batches that DALI has made ahead; `next` waits for one and hands over DALI's own buffer, without a copy.
 
     The outputs of the latest `next` are kept, and with them their buffer, until the next call lets DALI use it again;

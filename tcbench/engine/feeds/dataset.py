@@ -9,13 +9,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tcbench.core.errors import DataError
 from tcbench.engine.feeds import image_header
-
-if TYPE_CHECKING:
-    pass
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg"})
 """Compared in lower case, so ImageNet's .JPEG is one of them."""

@@ -10,7 +10,7 @@ from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.synthetic import SyntheticFeed
 
 
-class FixedBuffers:
+class FixedBuffers(Feed):
     """Copies every batch of another feed into the same two device arrays, in the order of the device's stream: a step
     that still reads the batch before is not disturbed."""
 
@@ -21,7 +21,7 @@ class FixedBuffers:
         self._empty_like, self._copy = empty_like, copy
         self._batch: tuple[Any, Any] | None = None
         self.prefetch_depth = feed.prefetch_depth
-        self.decoding = getattr(feed, "decoding", None)
+        self.decoding = feed.decoding
 
     def next(self) -> tuple[Any, Any]:
         arrived = self._feed.next()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tcbench.engine.accelerators.protocol import current
-from tcbench.engine.feeds.base import scaled_shape
+from tcbench.engine.feeds.base import Feed, scaled_shape
 from tcbench.engine.feeds.dali import PREFETCH_DEPTH
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.work import DType, Work, shared, stored
@@ -71,11 +71,9 @@ def _batch_ns(spec: FeedSpec) -> int:
     return round(spec.batch_size / spec.images_per_s * 1e9)
 
 
-class WorkersFeed:
-    """Batches that `next` stacks of images which lie in the host's memory, as worker processes leave them there."""
-
-    prefetch_depth = 0  # of whole batches
-    on_device = False
+class WorkersFeed(Feed):
+    """Batches that `next` stacks of images which lie in the host's memory, as worker processes leave them there: no
+    whole batch is ready."""
 
     def __init__(self, spec: FeedSpec) -> None:
         size = spec.image_size
@@ -88,9 +86,6 @@ class WorkersFeed:
     def next(self) -> tuple[np.ndarray, np.ndarray]:
         self._decoder.take()
         return np.stack(self._examples), np.array(self._labels)
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -131,7 +126,7 @@ def stages(batch_size: int, image_size: int, dtype: DType) -> tuple[Stage, ...]:
     )
 
 
-class MixedFeed:
+class MixedFeed(Feed):
     """Batches of which the host's share is decoded ahead, and the device's share follows when they are asked for."""
 
     prefetch_depth = PREFETCH_DEPTH
@@ -154,6 +149,3 @@ class MixedFeed:
         for launch in self._launches:
             launch()
         return self._x, self._t
-
-    def close(self) -> None:
-        pass

@@ -24,11 +24,8 @@ _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 
 
-class OpenCVFeed:
+class OpenCVFeed(Feed):
     """Batches made in `next`, by the thread that calls it; OpenCV may split one image's work over `spec.threads`."""
-
-    prefetch_depth = 0
-    on_device = False
 
     def __init__(self, spec: FeedSpec, cv2: Any) -> None:
         self._cv2 = cv2

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tcbench.engine.feeds.base import MEAN, STD, broken_image, crop_window, images_of, scaled_shape
+from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, crop_window, images_of, scaled_shape
 from tcbench.engine.feeds.spec import FeedSpec
 
 _MEAN = MEAN[:, None, None]
@@ -53,11 +53,8 @@ def shuffled(spec: FeedSpec) -> np.random.RandomState | None:
     return np.random.RandomState(spec.seed % 2**32) if spec.augment else None
 
 
-class PillowFeed:
+class PillowFeed(Feed):
     """Batches made in `next`, by the thread that calls it."""
-
-    prefetch_depth = 0
-    on_device = False
 
     def __init__(self, spec: FeedSpec) -> None:
         self._spec = spec
@@ -71,9 +68,6 @@ class PillowFeed:
             [finished(scaled_image(path, self._spec.image_size), self._spec, self._rng) for path, _ in samples]
         )
         return x, np.array([label for _, label in samples], np.int32)
-
-    def close(self) -> None:
-        pass
 
     def _indices(self) -> Iterator[int]:
         order, n = shuffled(self._spec), len(self._files)

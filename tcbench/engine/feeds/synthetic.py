@@ -13,11 +13,9 @@ from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.work import stored
 
 
-class SyntheticFeed:
+class SyntheticFeed(Feed):
     """Hands out the same two arrays for ever; who writes to them writes to the next batch. They are in the host's
     memory, or where `upload` brings them."""
-
-    prefetch_depth = 0
 
     def __init__(self, spec: FeedSpec, upload: Callable[[Any], Any] | None = None) -> None:
         rng = np.random.default_rng(spec.seed)
@@ -33,9 +31,6 @@ class SyntheticFeed:
 
     def next(self) -> tuple[Any, Any]:
         return self._x, self._t
-
-    def close(self) -> None:
-        pass
 
 
 class UnfilledFeed(SyntheticFeed):

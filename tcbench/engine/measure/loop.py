@@ -118,6 +118,7 @@ def measure(
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
+    listen(Progress("profiled", 0, timed_s[-1]))  # the timed pass is over, whatever follows
     if timed_phases:
         phases = tuple(
             PhaseTimes(name=phase.name, host_s=_over_periods(list(times_s), facts.period))
@@ -126,7 +127,6 @@ def measure(
     else:
         steps = max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s)))
         steps = world.bcast(_whole(steps, facts.period))
-        listen(Progress("profiled", 0, timed_s[-1]))
         phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling, facts.period)
         listen(Progress("profiled", steps, timed_s[-1]))
         facts = session.facts()

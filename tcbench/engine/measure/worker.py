@@ -58,8 +58,12 @@ def run(
     token = SEND.set(send)
     try:
         send(Building("imports", os.getpid()))
-        environment = describe(cell)
-        measurement = measured(cell, send, request, environment.device_name, opened)
+        from tcbench.engine.backends import initial
+
+        draws = not cell.is_own and kind_of(cell.device).simulates is None
+        with initial.ahead(cell.seed) if draws else contextlib.nullcontext():
+            environment = describe(cell)
+            measurement = measured(cell, send, request, environment.device_name, opened)
         if cell.is_own:
             loaded = machine.sources(machine.loaded_files())
             environment = msgspec.structs.replace(environment, sources=loaded)
@@ -216,6 +220,8 @@ def _title(cell: Cell, device_name: str) -> str:
 
 def describe(cell: Cell) -> Environment:
     """The facts of this machine and its libraries, as this process sees them."""
+    git = threading.Thread(target=machine.commit)  # it answers beside what is imported here, and is asked once
+    git.start()
     from tcbench.engine.accelerators import device
     from tcbench.engine.backends import DEFAULT, backend
 
@@ -224,17 +230,19 @@ def describe(cell: Cell) -> Environment:
     rungs = the_backend.RUNGS
     kind = kind_of(cell.device)
     launches = cell.backend == DEFAULT  # any other computes by libraries of its own
-    return machine.environment(
+    facts = (
         here.machine,
         here.title,
         the_backend.PACKAGES,
         _blas(),
         kind.facts(cell.device),
         tuple(name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions)),
-        accelerator=kind.library() if launches else None,
-        shortfall=kind.shortfall() if launches else None,
-        simulated=kind.simulated(cell.device, cell.host_speed),
+        kind.library() if launches else None,
+        kind.shortfall() if launches else None,
+        kind.simulated(cell.device, cell.host_speed),
     )
+    git.join()
+    return machine.environment(*facts)
 
 
 def _blas() -> str:

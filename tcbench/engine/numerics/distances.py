@@ -65,11 +65,8 @@ class _Float64(Rung):
         return dataclasses.replace(parts, spec=dataclasses.replace(parts.spec, dtype="float64"))
 
 
-class RandomBatches:
+class RandomBatches(Feed):
     """Random pixels and labels, the same numbers for every layout and dtype."""
-
-    prefetch_depth = 0
-    on_device = False
 
     def __init__(self, spec: FeedSpec) -> None:
         self._spec = spec
@@ -84,13 +81,6 @@ class RandomBatches:
         if spec.tensor.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(x, dtype=spec.tensor.dtype), t
-
-    def close(self) -> None: ...
-
-
-def make_random_feed(spec: FeedSpec) -> Feed:
-    """A feed of random batches."""
-    return RandomBatches(spec)
 
 
 _ByParameter = dict[str, np.ndarray]
@@ -280,7 +270,7 @@ def _session(cell: Cell, rungs: list[Any], site: OpenDevice) -> Iterator[Chainer
         site,
         rungs=rungs,
         geometry=WELL_CONDITIONED,
-        make_feed=make_random_feed,
+        make_feed=RandomBatches,
     )
     try:
         yield session

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tcbench.core.numerics import Kind
+from tcbench.core.numerics import GradientKind
 from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.layers import link_name
 
-Observe = Callable[[Kind, str, Any], None]
+Observe = Callable[[GradientKind, str, Any], None]
 """Told of one array of gradients: its kind, its layer ("stem", "block2.b", "head"), the array on the host."""
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tcbench.core.errors import TrainingError
-from tcbench.core.numerics import BASE, Job
+from tcbench.core.numerics import BASE, TrainingJob
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
@@ -64,11 +64,8 @@ class Trained:
     skipped_steps: int
 
 
-class PatternFeed:
+class PatternFeed(Feed):
     """Batches of generated images: a fresh permutation each epoch, or one after the other without a generator."""
-
-    prefetch_depth = 0
-    on_device = False
 
     def __init__(self, images: patterns.Images, spec: FeedSpec, rng: np.random.Generator | None) -> None:
         self._images = images
@@ -88,8 +85,6 @@ class PatternFeed:
             x = x.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(x, dtype=self._spec.tensor.dtype), self._images.t[chosen]
 
-    def close(self) -> None: ...
-
 
 @dataclass(frozen=True)
 class Data:
@@ -100,7 +95,7 @@ class Data:
 
 
 def train(
-    job: Job,
+    job: TrainingJob,
     site: OpenDevice,
     observe: Callable[[int, float, Callable[[Observe], None]], None] | None = None,
     progress: Callable[[int], None] | None = None,
@@ -139,7 +134,7 @@ class _Session(ChainerSession):
 
     data: Data
 
-    def __init__(self, job: Job, site: OpenDevice) -> None:
+    def __init__(self, job: TrainingJob, site: OpenDevice) -> None:
         self._job = job
         super().__init__(job.cell, site, geometry=SMALL_RESNET if job.cell.model == SMALL_RESNET.name else None)
 
@@ -189,7 +184,7 @@ class _Session(ChainerSession):
         return kind(*built, shards=self._job.setting.ranks) if kind else Step(*built)
 
 
-def _steps(job: Job, step: Step, observe: Any, progress: Callable[[int], None] | None) -> tuple[float, ...]:
+def _steps(job: TrainingJob, step: Step, observe: Any, progress: Callable[[int], None] | None) -> tuple[float, ...]:
     losses: list[float] = []
     waiting: list[Any] = []
     observed_steps = set(job.observe_at) if observe else set()
@@ -229,7 +224,7 @@ def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], obs
     observe(number, loss, to)
 
 
-def _overflowed(job: Job) -> str:
+def _overflowed(job: TrainingJob) -> str:
     scale, technique = job.loss_scale, job.technique
     if technique.scaling == "static":
         shown = f"2^{np.log2(scale):g}"
@@ -237,7 +232,7 @@ def _overflowed(job: Job) -> str:
     return "gradients are not finite; lower the learning rate"
 
 
-def _collect(job: Job, step: Step, losses: list[float], waiting: list[Any]) -> None:
+def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[Any]) -> None:
     """Bring the waiting losses over. Raises DivergedError for what is not finite."""
     _take(losses, waiting)
     waiting.clear()

@@ -16,18 +16,18 @@ import msgspec
 from tcbench.core.numerics import (
     KINDS,
     AnyJob,
-    Finished,
+    GradientKind,
     Gradients,
-    Job,
-    Kind,
     LayerGradients,
     Magnitudes,
-    Message,
+    NumericsMessage,
     ParityFinished,
     ParityJob,
-    Progress,
     Run,
     StepGradients,
+    StepsDone,
+    TrainingFinished,
+    TrainingJob,
 )
 from tcbench.engine.measure.pipe import serve
 from tcbench.engine.measure.worker import describe, failure
@@ -36,23 +36,23 @@ from tcbench.engine.measure.worker import describe, failure
 def main() -> None:
     """Train the job that stands on standard input."""
     decoder: msgspec.json.Decoder[AnyJob] = msgspec.json.Decoder(AnyJob)
-    serve(decoder.decode, lambda job, send: run(job, send) if isinstance(job, Job) else parity(job, send))
+    serve(decoder.decode, lambda job, send: run(job, send) if isinstance(job, TrainingJob) else parity(job, send))
 
 
 class Counting:
     """Counts what it is handed, by kind, layer and step."""
 
     def __init__(self) -> None:
-        self._layers: dict[tuple[Kind, str], list[Magnitudes]] = {}
+        self._layers: dict[tuple[GradientKind, str], list[Magnitudes]] = {}
         self._steps: list[StepGradients] = []
 
     def step(self, number: int, loss: float, hand_over: Callable[[Any], None]) -> None:
         """One step's gradients."""
         from tcbench.engine.numerics.gradients import count, total
 
-        here: dict[Kind, list[Magnitudes]] = {kind: [] for kind in KINDS}
+        here: dict[GradientKind, list[Magnitudes]] = {kind: [] for kind in KINDS}
 
-        def observe(kind: Kind, layer: str, values: Any) -> None:
+        def observe(kind: GradientKind, layer: str, values: Any) -> None:
             counted = count(values)
             here[kind].append(counted)
             self._layers.setdefault((kind, layer), []).append(counted)
@@ -71,15 +71,15 @@ class Counting:
         return Gradients(seed=seed, layers=tuple(layers), steps=tuple(self._steps))
 
 
-def run(job: Job, send: Callable[[Message], None]) -> Finished:
+def run(job: TrainingJob, send: Callable[[NumericsMessage], None]) -> TrainingFinished:
     """Train; never raises but on a signal."""
     counting = Counting()
     environment = None
 
-    def ended(status: Any, reason: str | None, **facts: Any) -> Finished:
+    def ended(status: Any, reason: str | None, **facts: Any) -> TrainingFinished:
         begun = {"first_scale": job.loss_scale, "last_scale": job.loss_scale}
         made = Run(technique=job.technique.name, seed=job.cell.seed, status=status, reason=reason, **(begun | facts))
-        return Finished(made, counting.gradients(job.cell.seed) if job.observe_at else None, environment)
+        return TrainingFinished(made, counting.gradients(job.cell.seed) if job.observe_at else None, environment)
 
     try:
         environment = describe(job.cell)
@@ -91,7 +91,7 @@ def run(job: Job, send: Callable[[Message], None]) -> Finished:
                 job,
                 open_site(job.cell),
                 counting.step if job.observe_at else None,
-                lambda steps: send(Progress(steps)),
+                lambda steps: send(StepsDone(steps)),
             )
         except DivergedError as error:
             return ended("diverged", str(error), losses=_rounded(error.losses))
@@ -111,7 +111,7 @@ def run(job: Job, send: Callable[[Message], None]) -> Finished:
     )
 
 
-def parity(job: ParityJob, send: Callable[[Message], None]) -> ParityFinished:
+def parity(job: ParityJob, send: Callable[[NumericsMessage], None]) -> ParityFinished:
     """Hold every config against the one without its last rung; never raises but on a signal."""
     environment = None
     try:
@@ -119,7 +119,7 @@ def parity(job: ParityJob, send: Callable[[Message], None]) -> ParityFinished:
         from tcbench.engine.backends.chainer.sites import open_site
         from tcbench.engine.numerics.distances import compare, slope_error
 
-        runs = compare(job, open_site, lambda done: send(Progress(done)))
+        runs = compare(job, open_site, lambda done: send(StepsDone(done)))
         return ParityFinished(runs, slope_error(job), environment=environment)
     except Exception as error:
         _, reason = failure(job.cell, error)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar, get_args
@@ -96,8 +97,8 @@ def updates(*names: str) -> dict[str, Role]:
 class Work:
     """A piece of work. Arrays are handed over in the order of `operands`.
 
-    A class declares `roles` (its operands by name, in order) and `numbers` (fields that a kernel is handed); `array`
-    gives an operand's shape and dtype. What it does, its class's docstring says.
+    A class declares `roles` (its operands by name, in order) and `numbers` (attributes that a kernel is handed, such as
+    "size" or "conv.n"); `array` gives an operand's shape and dtype. What it does, its class's docstring says.
     """
 
     name: ClassVar[str]
@@ -116,7 +117,9 @@ class Work:
     @property
     def scalars(self) -> tuple[int | float, ...]:
         """Numbers that follow the operands in a kernel's argument list: int as long long, float as float."""
-        return tuple(getattr(self, name) for name in self.numbers)
+        floats = {field.name for field in dataclasses.fields(self) if field.type == "float"}
+        values = ((name, operator.attrgetter(name)(self)) for name in self.numbers)
+        return tuple(float(value) if name in floats else value for name, value in values)
 
     @property
     def flops(self) -> int:

@@ -26,18 +26,11 @@ def channel_transpose(conv: Conv2d) -> Conv2d:
 
 @dataclass(frozen=True)
 class _ColumnsWork(Work):
-    numbers = ("n", "c", "h", "w", "p", "q", "r", "s", "stride", "pad")
+    numbers = tuple(f"conv.{name}" for name in ("n", "c", "h", "w", "p", "q", "r", "s", "stride", "pad"))
     conv: Conv2d
 
     def array(self, name: str) -> Array:
-        conv = self.conv
-        if name.endswith("columns"):
-            return product(conv).x_shape, conv.dtype
-        return conv.x_shape, conv.dtype
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return tuple(getattr(self.conv, name) for name in self.numbers)
+        return (product(self.conv) if name.endswith("columns") else self.conv).x_shape, self.conv.dtype
 
 
 class Im2col(_ColumnsWork):

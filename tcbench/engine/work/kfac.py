@@ -52,6 +52,7 @@ class DampFactors(Work):
 
     name = "damp_factors"
     roles = reads("a", "g") | writes("damped_a", "damped_g")
+    numbers = ("d", "k", "damping")
     d: int
     k: int
     damping: float
@@ -60,10 +61,6 @@ class DampFactors(Work):
     def array(self, name: str) -> Array:
         size = self.d if name.endswith("a") else self.k
         return (size, size), self.dtype
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (self.d, self.k, float(self.damping))
 
 
 @dataclass(frozen=True)

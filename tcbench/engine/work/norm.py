@@ -58,9 +58,13 @@ class Norm:
         return self.n * self.c * self.h * self.w
 
     @property
+    def pixels(self) -> int:
+        return self.h * self.w
+
+    @property
     def count(self) -> int:
         """Values per channel."""
-        return self.n * self.h * self.w
+        return self.n * self.pixels
 
     @property
     def relu(self) -> bool:
@@ -180,6 +184,7 @@ class BatchNormFinalize(Work):
 
     name = "batch_norm_finalize"
     roles = reads("sum", "square_sum", "gamma", "beta") | _RUNNING | writes("mean", "inv_std", "scale", "bias")
+    numbers = ("c", "count", "eps", "momentum")
     c: int
     count: int
     eps: float
@@ -189,20 +194,13 @@ class BatchNormFinalize(Work):
     def array(self, name: str) -> Array:
         return (self.c,), self.dtype
 
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (self.c, self.count, float(self.eps), float(self.momentum))
-
 
 class BatchNormApply(_NormWork):
     """y = [relu](scale * x + bias [+ residual]), computed in float32."""
 
     name = "batch_norm_apply"
     roles = reads("x", "residual", "scale", "bias") | writes("y")
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (self.norm.size, self.norm.c, self.norm.h * self.norm.w)
+    numbers = ("norm.size", "norm.c", "norm.pixels")
 
     @property
     def flops(self) -> int:

@@ -43,22 +43,15 @@ class Pool:
     def y_shape(self) -> tuple[int, int, int, int]:
         return stored(self.layout, self.n, self.c, self.p, self.q)
 
-    @property
-    def scalars(self) -> tuple[int, ...]:
-        return (self.n, self.c, self.h, self.w, self.p, self.q, self.ksize, self.stride, self.pad)
-
 
 @dataclass(frozen=True)
 class _PoolWork(Work):
+    numbers = tuple(f"pool.{name}" for name in ("n", "c", "h", "w", "p", "q", "ksize", "stride", "pad"))
     pool: Pool
 
     def array(self, name: str) -> Array:
         shape = self.pool.x_shape if name in ("x", "gx") else self.pool.y_shape
         return shape, "uint8" if name == "place" else self.pool.dtype
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return self.pool.scalars
 
 
 class MaxPoolForward(_PoolWork):
@@ -77,6 +70,7 @@ class MaxPoolBackward(_PoolWork):
 
 @dataclass(frozen=True)
 class _GlobalAverage(Work):
+    numbers = ("n", "c", "pixels")
     n: int
     c: int
     h: int
@@ -90,8 +84,8 @@ class _GlobalAverage(Work):
         return (self.n, self.c), self.dtype
 
     @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (self.n, self.c, self.h * self.w)
+    def pixels(self) -> int:
+        return self.h * self.w
 
 
 class GlobalAverageForward(_GlobalAverage):
@@ -115,6 +109,7 @@ class _TiledAverage(Work):
     pooling; of 14 pixels 4 outputs have GoogLeNet's 5x5 windows with stride 3; where there are fewer pixels than
     outputs, each is the mean of all."""
 
+    numbers = ("n", "c", "side", "side", "out", "out", "ksize", "stride")
     n: int
     c: int
     side: int
@@ -133,10 +128,6 @@ class _TiledAverage(Work):
     def array(self, name: str) -> Array:
         side = self.side if name in ("x", "gx") else self.out
         return stored(self.layout, self.n, self.c, side, side), self.dtype
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (self.n, self.c, self.side, self.side, self.out, self.out, self.ksize, self.stride)
 
 
 class TiledAverageForward(_TiledAverage):

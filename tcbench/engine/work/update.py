@@ -7,6 +7,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tcbench.engine.work.base import ITEM_BYTES, Array, DType, Half, Work, reads, round_up, updates, writes
 from tcbench.engine.work.pointwise import Pointwise
@@ -34,7 +35,7 @@ class Unscale(Pointwise):
 class _OneParameter(Work):
     """On `size` values."""
 
-    numbers = ("size",)
+    numbers: ClassVar[tuple[str, ...]] = ("size",)
     size: int
 
 
@@ -68,15 +69,12 @@ class WeightDecay(_OneParameter):
 
     name = "weight_decay"
     roles = updates("g") | reads("w")
+    numbers = ("size", "weight_decay")
     weight_decay: float
     dtype: DType = "float32"
 
     def array(self, name: str) -> Array:
         return (self.size,), self.dtype
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (self.size, float(self.weight_decay))
 
 
 @dataclass(frozen=True)
@@ -85,16 +83,13 @@ class MomentumUpdate(_OneParameter):
 
     name = "momentum_update"
     roles = reads("g") | updates("v", "w")
+    numbers = ("size", "learning_rate", "momentum")
     learning_rate: float
     momentum: float
     dtype: DType = "float32"
 
     def array(self, name: str) -> Array:
         return (self.size,), self.dtype
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (self.size, float(self.learning_rate), float(self.momentum))
 
 
 # -- all parameters at once ----------------------------------------------------------------------------------------
@@ -196,14 +191,11 @@ class BatchedUpdate(_BatchedWork):
 
     name = "batched_update"
     roles = reads("table", "chunks") | updates("master", "velocity", "state")
+    numbers = ("learning_rate", "momentum", "weight_decay", "dynamic")
     learning_rate: float
     momentum: float
     weight_decay: float
     dynamic: bool
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (float(self.learning_rate), float(self.momentum), float(self.weight_decay), int(self.dynamic))
 
     @property
     def bytes(self) -> int:
@@ -220,15 +212,12 @@ class PackGradients(_BatchedWork):
 
     name = "pack_gradients"
     roles = reads("table", "chunks") | writes("flat")
+    numbers = ("factor",)
     dtype: DType
     factor: float
 
     def array(self, name: str) -> Array:
         return ((self.parameters.total,), self.dtype) if name == "flat" else super().array(name)
-
-    @property
-    def scalars(self) -> tuple[int | float, ...]:
-        return (float(self.factor),)
 
     @property
     def flops(self) -> int:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, Verdict
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, BoundVerdict
 from tcbench.analysis.explanation import Explanation
 from tcbench.present.format import counted, number
 from tcbench.present.groups import grouped
@@ -29,7 +29,7 @@ from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.bottleneck.chart import bottleneck_chart
 from tcbench.views.bottleneck.table import added, columns, notes, tried_and_slower
 
-_BADGES: Mapping[Verdict, Badge] = {
+_BADGES: Mapping[BoundVerdict, Badge] = {
     "input-bound": Badge("input-bound", "input"),
     "host-bound": Badge("host-bound", "host"),
     "gpu-bound": Badge("gpu-bound", "full"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
+from tcbench.analysis.claims import OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.core.record import TAKE_ENOUGH
@@ -28,7 +28,7 @@ SCHEMA_VERSION = 2
 IN_2018 = "held"
 """The talk's outcome of its own claims, on a Tesla V100-16GB."""
 
-BADGES: Mapping[Outcome, Badge] = {
+BADGES: Mapping[ClaimOutcome, Badge] = {
     "holds": Badge("holds", "check", "good"),
     "does not hold": Badge("does not hold", "cross", "bad"),
     "undecided": Badge("undecided", "question", "warn"),

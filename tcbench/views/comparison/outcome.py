@@ -20,7 +20,7 @@ from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
 from tcbench.present.app import given
-from tcbench.present.options import ANOTHER_FILE, format_option, output_option, takes
+from tcbench.present.options import ANOTHER_FILE, format_option, option, output_option
 from tcbench.present.sides import Labels, several
 
 if TYPE_CHECKING:
@@ -39,49 +39,6 @@ MISSING = "missing"
 """The word of --allow for cells that current lacks."""
 
 JUDGE = "Judging"
-
-MetricOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric",
-        metavar="NAME",
-        callback=takes("`throughput`, `memory`, `energy`", lambda names: metrics(names)),
-        help="throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
-        rich_help_panel=JUDGE,
-    ),
-]
-ThresholdOption = Annotated[
-    str,
-    typer.Option(
-        "--threshold",
-        metavar="SHARE",
-        help="The loss that matters: 3% or 0.03.",
-        callback=takes("a share above 0% and below 100%, as 3% or 0.03", lambda text: threshold(text)),
-        rich_help_panel=JUDGE,
-    ),
-]
-_FACETS = "simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, measure, input"
-AllowOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="FACET,...",
-        callback=takes(f"{_FACETS}, all, missing", lambda words: allowed(words)),
-        help=f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: "
-        "nothing.",
-        rich_help_panel=JUDGE,
-    ),
-]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit code 4 where something is inconclusive.", rich_help_panel=JUDGE)
-]
-FormatOption = Annotated[Format, format_option(get_args(Format))]
-OutputOption = Annotated[
-    Path | None,
-    output_option(
-        "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -128,6 +85,48 @@ def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> l
         if word not in known:
             raise SelectionError(f"{option} {word[:40]!a}: unknown; {hint(word, known)}")
     return list(dict.fromkeys(words))
+
+
+MetricOption = Annotated[
+    list[str] | None,
+    option(
+        "--metric NAME",
+        JUDGE,
+        "throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
+        takes="`throughput`, `memory`, `energy`",
+        read=metrics,
+    ),
+]
+ThresholdOption = Annotated[
+    str,
+    option(
+        "--threshold SHARE",
+        JUDGE,
+        "The loss that matters: 3% or 0.03.",
+        takes="a share above 0% and below 100%, as 3% or 0.03",
+        read=threshold,
+    ),
+]
+_FACETS = "simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, measure, input"
+AllowOption = Annotated[
+    list[str] | None,
+    option(
+        "--allow FACET,...",
+        JUDGE,
+        f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: "
+        "nothing.",
+        takes=f"{_FACETS}, all, missing",
+        read=allowed,
+    ),
+]
+StrictOption = Annotated[bool, option("--strict", JUDGE, "Exit code 4 where something is inconclusive.")]
+FormatOption = Annotated[Format, format_option(get_args(Format))]
+OutputOption = Annotated[
+    Path | None,
+    output_option(
+        "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
+    ),
+]
 
 
 def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: Labels) -> None:
@@ -195,8 +194,7 @@ def _forgiven(comparison: Comparison) -> Comparison:
 
 def retry_command(context: typer.Context) -> str:
     """The command that was given, but for its --allow, to be pasted into a shell."""
-    parameters = [parameter for parameter in context.command.params if parameter.name != "allow"]
-    return shlex.join(["tcbench", context.info_name or "", *given(context, parameters)])
+    return shlex.join(["tcbench", context.info_name or "", *given(context, without=("allow",))])
 
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None) -> None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from tcbench.analysis.diff import Diff, Level, Part
+from tcbench.analysis.diff import Diff, Level, StepPart
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page, name_rows, put
@@ -101,11 +101,11 @@ def _rows(diff: Diff, level: Level) -> list[_Row]:
     return rows
 
 
-def _times(part: Part) -> str:
+def _times(part: StepPart) -> str:
     return " → ".join("none" if s is None else milliseconds(s) for s in (part.base_s, part.current_s))
 
 
-def _fill(part: Part) -> dict[str, Any]:
+def _fill(part: StepPart) -> dict[str, Any]:
     return _CHANGES[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tcbench.analysis.diff import Diff, Part
+from tcbench.analysis.diff import Diff, StepPart
 from tcbench.present.format import counted, doubtful
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Prose, Section, say, strong
@@ -30,7 +30,7 @@ def section(diffs: Sequence[Diff], base: str) -> Section | None:
     return Section("changes", "Why it changed", (Prose((lead,)), drawing))
 
 
-_COLUMNS: tuple[Column[tuple[Diff, Part]], ...] = (
+_COLUMNS: tuple[Column[tuple[Diff, StepPart]], ...] = (
     Column("cell", lambda row: row[0].current.label),
     Column("part", lambda row: Field(row[1].name, strong=row[1] is row[0].step)),
     Column("base", lambda row: row[1].base_s, SECONDS),
@@ -41,6 +41,6 @@ _COLUMNS: tuple[Column[tuple[Diff, Part]], ...] = (
 )
 
 
-def _table(diffs: Sequence[Diff]) -> Table[tuple[Diff, Part]]:
+def _table(diffs: Sequence[Diff]) -> Table[tuple[Diff, StepPart]]:
     rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
     return Table(_COLUMNS, rows, "Parts of the steps that changed")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.diff import Diff, Level, Part, Side
+from tcbench.analysis.diff import Diff, DiffSide, Level, StepPart
 from tcbench.analysis.stats import Interval
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
@@ -60,7 +60,7 @@ def shared_out(diff: Diff) -> bool:
     return step.decided or (step.change is None and abs(step.change_s) >= _LEAST_SHARE * (step.base_s or 0.0))
 
 
-def share(diff: Diff, part: Part) -> str:
+def share(diff: Diff, part: StepPart) -> str:
     """The part's share of the step's change, rounded: `96%`; empty where shares say nothing."""
     value = diff.share(part)
     return "" if value is None or not shared_out(diff) else f"{value:.0%}".replace("-0%", "0%")
@@ -70,7 +70,7 @@ def _limits(interval: Interval | None) -> str:
     return "" if interval is None else f", 95% interval {signed(interval.low)} to {signed(interval.high)}"
 
 
-def shown(level: Level, top: int) -> tuple[list[Part], Part | None]:
+def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
     """The parts that changed most, and all others as one."""
     parts, others = list(level.parts[:top]), level.parts[top:]
     if len(others) < 2:  # one line for one part
@@ -78,7 +78,7 @@ def shown(level: Level, top: int) -> tuple[list[Part], Part | None]:
     base_s, current_s = (
         math.fsum(filter(None, s)) for s in zip(*((p.base_s, p.current_s) for p in others), strict=True)
     )
-    return parts, Part(f"{len(others)} others", None, base_s, current_s)
+    return parts, StepPart(f"{len(others)} others", None, base_s, current_s)
 
 
 def tables(diff: Diff, top: int = TOP) -> list[tuple[str, Table[_Row]]]:
@@ -95,13 +95,13 @@ def _title(level: Level) -> str:
     }[level.name]
 
 
-_Row = tuple[Part, str, str]
+_Row = tuple[StepPart, str, str]
 """A part, its style and a remark."""
 
 
 def _table(diff: Diff, level: Level, top: int) -> Table[_Row]:
     parts, others = shown(level, top)
-    step = Part("step", None, diff.step.base_s, diff.step.current_s, diff.step.change)
+    step = StepPart("step", None, diff.step.base_s, diff.step.current_s, diff.step.change)
     rows = [(part, "" if part.decided or part.change is None else "dim", fate(part)) for part in parts]
     rows += [(others, "dim", "")] if others else []
     rows += [(level.rest, "dim", "the rest"), (step, "bold", fate(diff.step))]
@@ -123,7 +123,7 @@ CHANGE = Kind(signed)
 _TIME = Kind(lambda seconds: signed(seconds).removeprefix("+"))
 
 
-def fate(part: Part) -> str:
+def fate(part: StepPart) -> str:
     """`grew`; with its interval where trials give one; what may be nothing says so."""
     if part.change is None:
         return part.kind
@@ -131,7 +131,7 @@ def fate(part: Part) -> str:
     return f"{part.kind} ({limits})" if part.decided else f"may be nothing ({limits})"
 
 
-def _launches(part: Part) -> str:
+def _launches(part: StepPart) -> str:
     if part.base_n is None and part.current_n is None:
         return ""
     before, after = (digits(n or 0) for n in (part.base_n, part.current_n))
@@ -147,7 +147,7 @@ def head(diff: Diff, labels: Labels) -> str:
     return f"base {base}\ncurrent {current}"
 
 
-def _measured(side: Side) -> str:
+def _measured(side: DiffSide) -> str:
     return f"{counted(side.trials, 'trial')}, {counted(side.steps, 'step')}"
 
 
@@ -195,12 +195,12 @@ def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[s
     return document(SCHEMA, SCHEMA_VERSION, **fields(labels, "base current"), not_paired=missing, cells=cells)
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _side(side: DiffSide) -> dict[str, Any]:
     value = fields(side, "label device_name cell_key=cell.key trials steps")
     return value | {"doubtful": side.doubt or None, "simulated": is_simulated(side.environment)}
 
 
-def _part(diff: Diff, part: Part) -> dict[str, Any]:
+def _part(diff: Diff, part: StepPart) -> dict[str, Any]:
     return {
         **fields(part, "name phase base_s current_s change_s change_interval_s=change decided ratio"),
         "share": diff.share(part),

@@ -20,7 +20,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import Verdict
-from tcbench.analysis.history import CellHistory, History, Point, Revision
+from tcbench.analysis.history import CellHistory, History, HistoryPoint, Revision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Code
@@ -105,12 +105,12 @@ class _Group:
     cells: tuple[CellHistory, ...]
 
 
-def _span(strips: Iterable[Sequence[Point]]) -> float:
+def _span(strips: Iterable[Sequence[HistoryPoint]]) -> float:
     """The factor from bottom to top, which all strips share."""
     return float(max([high / low for low, high in map(_ends, strips)] + [_LEAST_SPAN]) ** 1.12)
 
 
-def _limits(points: Sequence[Point], span: float) -> tuple[float, float]:
+def _limits(points: Sequence[HistoryPoint], span: float) -> tuple[float, float]:
     """Images/s at a strip's bottom and top."""
     low, high = _ends(points)
     middle = math.sqrt(low) * math.sqrt(high)
@@ -173,24 +173,24 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     return lines
 
 
-def _regressions(points: Sequence[tuple[CellHistory, Point]]) -> str:
+def _regressions(points: Sequence[tuple[CellHistory, HistoryPoint]]) -> str:
     """All of them in words, the first ones by name."""
     regressions = []
     for cell, point in points:
         if not point.regressed or point.change is None:
             continue
-        what = change(point.change.ratio.value) if point.change.ratio else ended(point.status)
+        what = change(point.change.ratio.value) if point.change.ratio else ended(point.side.status)
         phase = f" in {point.change.culprit.name}" if point.change.culprit else ""
         regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
     return drawable(several(regressions, 12))
 
 
-def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[Point, ...]:
+def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[HistoryPoint, ...]:
     there = set(revisions)
     return tuple(point for point in cell.points if point.revision in there)
 
 
-def _ends(points: Sequence[Point]) -> tuple[float, float]:
+def _ends(points: Sequence[HistoryPoint]) -> tuple[float, float]:
     """The lowest and highest of what a strip has to show, images/s; whiskers out of all proportion are cut."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     if not rates:
@@ -202,7 +202,7 @@ def _ends(points: Sequence[Point]) -> tuple[float, float]:
     return min([low, *lows]), max([high, *highs])
 
 
-def _frame(axes: Axes, cell: CellHistory, points: Sequence[Point], limits: tuple[float, float], n: int) -> None:
+def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], limits: tuple[float, float], n: int) -> None:
     """A strip for `n` commits: its axes, its name on the left and its newest figure on the right."""
     low, high = limits
     axes.set_xlim(-0.5, n - 0.5)
@@ -210,7 +210,7 @@ def _frame(axes: Axes, cell: CellHistory, points: Sequence[Point], limits: tuple
     axes.set_ylim(low, high)
     axes.set_xticks([])
     axes.yaxis.set_minor_locator(NullLocator())
-    ticks = _ticks(low, high, line_height(SMALL) / _STRIP) if any(point.figures for point in points) else []
+    ticks = _ticks(low, high, line_height(SMALL) / _STRIP) if any(point.side.figures for point in points) else []
     axes.set_yticks(ticks, [EngFormatter(sep="")(value) for value in ticks], size=SMALL)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(visible=False, axis="x")
@@ -236,7 +236,7 @@ def _ticks(low: float, high: float, line: float) -> list[float]:
     return values[::2] if too_close else values
 
 
-def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[Point], revisions: Sequence[Revision]) -> None:
+def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], revisions: Sequence[Revision]) -> None:
     """Lines that end where a new one begins, whiskers, marks whose form says the verdict, and words beside them."""
     places = {revision: place for place, revision in enumerate(revisions)}
     colour = fill(cell.cell.config).colour
@@ -276,7 +276,7 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[Point], revision
             label(axes, words, mark, taken, gap=12, far=True, avoid=avoid, color=ink, zorder=5)
 
 
-def _draw_mark(axes: Axes, point: Point, at: tuple[float, float], colour: str) -> None:
+def _draw_mark(axes: Axes, point: HistoryPoint, at: tuple[float, float], colour: str) -> None:
     marks = {"regression": ("v", 6.5, LOSS), "improved": ("^", 6.5, GAIN), "pass": ("o", 4.2, colour)}
     form, size, face = marks.get(point.change.verdict if point.change else "", ("o", 4.2, PAPER))
     style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": INK, "markeredgewidth": 0.8}
@@ -285,10 +285,10 @@ def _draw_mark(axes: Axes, point: Point, at: tuple[float, float], colour: str) -
     axes.plot(*at, form, markersize=size, zorder=4, clip_on=False, **style)
 
 
-def _words(point: Point) -> tuple[str, str]:
+def _words(point: HistoryPoint) -> tuple[str, str]:
     """Words beside a point, and their ink."""
     if point.images_per_s is None:
-        return f"{FORMS['changed status'].sign} {ended(point.status)}", LOSS if point.regressed else QUIET
+        return f"{FORMS['changed status'].sign} {ended(point.side.status)}", LOSS if point.regressed else QUIET
     if point.change is not None and point.change.verdict in _INKS and point.change.ratio is not None:
         verdict = point.change.verdict
         return f"{FORMS[verdict].signed} {change(point.change.ratio.value)}", _INKS[verdict]

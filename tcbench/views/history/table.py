@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from tcbench.analysis.history import History, Point
+from tcbench.analysis.history import History, HistoryPoint
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present.document import document, fields
@@ -28,7 +28,7 @@ LEAST_SPAN = 1.1
 """A sparkline is as high as this factor at least, so that noise looks like noise."""
 
 
-def blocks(history: History) -> Iterable[tuple[Text, Table[Point]]]:
+def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
     """A heading and a table for each cell, by batch size and ranks."""
     widths = _widths(history)
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
@@ -40,7 +40,7 @@ def blocks(history: History) -> Iterable[tuple[Text, Table[Point]]]:
         yield Text(f"{words}  {line}".rstrip(), style="bold"), table
 
 
-def sparkline(points: Sequence[Point]) -> str:
+def sparkline(points: Sequence[HistoryPoint]) -> str:
     """Throughput as blocks, a cross where there is none, a bar where a new line begins."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     low = min(rates, default=1.0)
@@ -106,23 +106,25 @@ def to_json(history: History) -> str:
     return document(SCHEMA, SCHEMA_VERSION, threshold=history.rule.threshold, commits=commits, cells=cells)
 
 
-def reason(point: Point) -> str:
+def reason(point: HistoryPoint) -> str:
     """The words in place of a change: why a line begins, or why there is no figure."""
     if point.broken_by:
         return "new line: " + "; ".join(difference.says for difference in point.broken_by)
     if point.images_per_s is None:
-        return f"{FORMS['changed status'].sign} {point.status}: {point.reason}" if point.reason else point.status
+        status, why = point.side.status, point.side.reason
+        return f"{FORMS['changed status'].sign} {status}: {why}" if why else status
     return ""
 
 
-def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[Point], ...]:
+def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[HistoryPoint], ...]:
     """`widths`: the least of all columns but the verdict's."""
 
-    def trials(point: Point) -> str:
-        return f"{point.trials_ok}" if point.trials_ok == point.trials else f"{point.trials_ok} of {point.trials}"
+    def trials(point: HistoryPoint) -> str:
+        ok, trials = point.side.trials_ok, point.side.trials
+        return f"{ok}" if ok == trials else f"{ok} of {trials}"
 
-    def rated(point: Point) -> Interval | float | str:
-        return point.status if point.images_per_s is None else point.interval or point.images_per_s
+    def rated(point: HistoryPoint) -> Interval | float | str:
+        return point.side.status if point.images_per_s is None else point.interval or point.images_per_s
 
     return (
         Column("commit", lambda point: point.revision.short, wraps=False, width=widths[0]),
@@ -145,7 +147,7 @@ def _widths(history: History) -> list[int]:
     return [max((len(column.text(point)) for point in points), default=0) for column in _columns("")[:-1]]
 
 
-def _verdict(point: Point) -> Text:
+def _verdict(point: HistoryPoint) -> Text:
     instead = reason(point)
     if point.change is None:
         return Text(instead, "" if point.images_per_s is not None else "yellow")
@@ -154,9 +156,11 @@ def _verdict(point: Point) -> Text:
     return Text(signed(point.change), STYLES[tone(point.change)])
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: HistoryPoint) -> dict[str, Any]:
     return {
-        **fields(point, "commit=revision.name began_at=revision.began_at status reason trials trials_ok images_per_s"),
-        **fields(point, "interval since=since.name ratio=change.ratio verdict=change.verdict failing=regressed"),
+        **fields(point, "commit=revision.name began_at=revision.began_at"),
+        **fields(point.side, "status reason trials trials_ok"),
+        **fields(point, "images_per_s interval since=since.name"),
+        **fields(point, "ratio=change.ratio verdict=change.verdict failing=regressed"),
         **fields(point, "why=change.why more_trials=change.more_trials phase=change.culprit.name new_line=broken_by"),
     }

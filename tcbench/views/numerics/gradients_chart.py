@@ -18,14 +18,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
 from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
-from tcbench.core.numerics import KINDS, Document, Kind, LayerGradients, Magnitudes
+from tcbench.core.numerics import KINDS, Document, GradientKind, LayerGradients, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.present.charts.page import GROUND, Page, boxes
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS
 from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
 from tcbench.present.format import percent
 
-TITLES: dict[Kind, str] = {
+TITLES: dict[GradientKind, str] = {
     "activations": "Gradients of the activations",
     "weights": "Gradients of the weights",
 }
@@ -80,9 +80,9 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     return page.settle()
 
 
-def _rows(document: Document) -> dict[Kind, list[LayerGradients]]:
+def _rows(document: Document) -> dict[GradientKind, list[LayerGradients]]:
     """Layers in the model's order, from the input on; of a deep model every n-th."""
-    layers: dict[Kind, list[LayerGradients]] = {}
+    layers: dict[GradientKind, list[LayerGradients]] = {}
     # A backward pass meets the layers from the last one on.
     backward = [layer.layer for layer in document.gradients.layers if layer.kind == "activations"]
     order = {layer: -place for place, layer in enumerate(backward)}
@@ -160,12 +160,12 @@ def _exponents(axes: Axes, limits: tuple[int, int]) -> None:
     axes.xaxis.set_major_formatter("2^{x:.0f}")
 
 
-def _lost(axes: Axes, counts: dict[Kind, Magnitudes], safe_range: SafeScales, k: int) -> None:
+def _lost(axes: Axes, counts: dict[GradientKind, Magnitudes], safe_range: SafeScales, k: int) -> None:
     smallest, largest = safe_range.smallest, safe_range.largest
     low = min(-4, k - 2)
     high = max(40, (largest or 0) + 6, k + 2)
     scales = np.arange(low, high + 1)
-    styles: dict[Kind, Any] = {"activations": "-", "weights": (0, (5, 2))}
+    styles: dict[GradientKind, Any] = {"activations": "-", "weights": (0, (5, 2))}
     for kind, style in styles.items():
         at = [shares(counts[kind], int(scale)) for scale in scales]
         for fate, colour, values in (

@@ -15,9 +15,9 @@ from rich.text import Text
 from tcbench.analysis.numerics.equivalence import Equivalence
 from tcbench.analysis.numerics.judgement import (
     SCALES,
-    Costs,
     Margins,
-    Verdict,
+    TechniqueCosts,
+    TechniqueVerdict,
     Word,
     costs,
     like,
@@ -27,7 +27,16 @@ from tcbench.analysis.numerics.judgement import (
     verdicts,
     whole,
 )
-from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Kind, Setting, Technique
+from tcbench.core.numerics import (
+    ALL_TECHNIQUES,
+    DECAYS,
+    KINDS,
+    WARM_UP,
+    Document,
+    GradientKind,
+    Technique,
+    TrainingSetting,
+)
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.present import tables
 from tcbench.present.document import fields
@@ -68,14 +77,14 @@ def about(document: Document) -> list[str]:
     ]
 
 
-def _factors(s: Setting) -> tuple[float, float]:
+def _factors(s: TrainingSetting) -> tuple[float, float]:
     """The factors of the loss's divisor: the replicas of a global batch, and what makes up for a feature map that is
     smaller than that of the scenario's model, which the small network alone needs (`tcbench.run.numerics_plan`)."""
     replicas = s.global_batch / s.batch_size
     return replicas, s.loss_divisor / replicas if s.data is None else 1.0
 
 
-def _divided(s: Setting) -> str:
+def _divided(s: TrainingSetting) -> str:
     replicas, pixels = _factors(s)
     if s.loss_divisor == 1:
         return "loss not divided"
@@ -87,7 +96,7 @@ SMALL_RATE = 1e-3
 """The learning rate that a schedule ends with: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
 
 
-def _ranks_lines(s: Setting) -> list[str]:
+def _ranks_lines(s: TrainingSetting) -> list[str]:
     """The ranks, and the schedule of their learning rate."""
     n, rate = s.ranks, s.learning_rate
     own = s.batch_size // n
@@ -140,7 +149,7 @@ def gradients_table(document: Document) -> Table[int]:
     used = round(math.log2(document.static_scale))
     parts = [(kind, what) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
 
-    def share(kind: Kind, what: str) -> Column[int]:
+    def share(kind: GradientKind, what: str) -> Column[int]:
         heading = f"{kind}: {what}" if what == "zero" else what
         return Column(heading, lambda k: getattr(whole(document.gradients, k)[kind], what), tables.Kind(_share))
 
@@ -178,19 +187,21 @@ def bfloat16_line(document: Document) -> str:
     return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
 
 
-def costs_table(document: Document) -> Table[Costs]:
+def costs_table(document: Document) -> Table[TechniqueCosts]:
     """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
     process neither time nor memory says anything."""
     rows = costs(document)
     alone = document.setting.ranks == 1
 
-    def ended(row: Costs) -> bool:
+    def ended(row: TechniqueCosts) -> bool:
         return None not in (row.train_time_s, row.peak_memory_bytes, row.accuracy)
 
-    def of(heading: str, figure: Callable[[Costs], object], kind: tables.Kind = COUNT) -> Column[Costs]:
+    def of(
+        heading: str, figure: Callable[[TechniqueCosts], object], kind: tables.Kind = COUNT
+    ) -> Column[TechniqueCosts]:
         return Column(heading, lambda row: figure(row) if ended(row) else None, kind)
 
-    def time_ratio(row: Costs) -> str:
+    def time_ratio(row: TechniqueCosts) -> str:
         return f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio)
 
     figures = [of("test loss", lambda row: row.test_loss, tables.Kind(_loss)), of("accuracy (95%)", _accuracy)]
@@ -209,7 +220,7 @@ def costs_table(document: Document) -> Table[Costs]:
     return Table([Column("technique", lambda row: ALL_TECHNIQUES[row.technique].label), *figures], rows)
 
 
-def _accuracy(row: Costs) -> str | None:
+def _accuracy(row: TechniqueCosts) -> str | None:
     if row.accuracy is None:
         return None
     half = (row.accuracy.high - row.accuracy.low) / 2
@@ -221,9 +232,9 @@ def _loss(value: float) -> str:
     return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
 
 
-def verdicts_table(judged: Sequence[Verdict], base: Technique) -> Table[Verdict]:
+def verdicts_table(judged: Sequence[TechniqueVerdict], base: Technique) -> Table[TechniqueVerdict]:
     """A technique's word and why."""
-    columns: list[Column[Verdict]] = [
+    columns: list[Column[TechniqueVerdict]] = [
         Column("technique", lambda verdict: ALL_TECHNIQUES[verdict.technique].label),
         Column("verdict", lambda verdict: verdict.word, style=lambda verdict: _STYLES[verdict.word]),
         Column(f"difference from {base.label}, same seed (90%)", lambda verdict: verdict.reason),

@@ -17,9 +17,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from tcbench.analysis.numerics.equivalence import Equivalence
 from tcbench.analysis.numerics.judgement import (
+    CurvePoint,
     Margins,
-    Point,
-    Verdict,
+    TechniqueVerdict,
     Word,
     loss_curve,
     not_learnt,
@@ -117,7 +117,7 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     return page.figure
 
 
-def _write_verdicts(axes: Axes, judged: Sequence[Verdict]) -> None:
+def _write_verdicts(axes: Axes, judged: Sequence[TechniqueVerdict]) -> None:
     """Left of the axes: each technique's name, and its word."""
     names = [ALL_TECHNIQUES[verdict.technique].label for verdict in judged]
     axes.set_yticks([i + 0.5 for i in range(len(judged))], [v.word for v in judged], size=LEGEND, weight="bold")
@@ -141,7 +141,7 @@ def _write_reason(axes: Axes, place: float, reason: str, room: float) -> None:
     put(axes, "\n".join(lines), (0, place), (4, 0), ha="left", color=QUIET, **at)
 
 
-def _curves(axes: Axes, curves: dict[str, tuple[Point, ...]], *, bands: bool, steps: int) -> None:
+def _curves(axes: Axes, curves: dict[str, tuple[CurvePoint, ...]], *, bands: bool, steps: int) -> None:
     for name, points in curves.items():
         line = _STYLES[name]
         x = [point.step for point in points]
@@ -165,7 +165,7 @@ def _curves(axes: Axes, curves: dict[str, tuple[Point, ...]], *, bands: bool, st
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def _ends(drawn: tuple[float, float], curves: dict[str, tuple[Point, ...]]) -> tuple[float, float]:
+def _ends(drawn: tuple[float, float], curves: dict[str, tuple[CurvePoint, ...]]) -> tuple[float, float]:
     """The axis' ends: what was drawn, but a band far wider than all curves is cut off."""
     values = [point.value.value for points in curves.values() for point in points]
     values = [value for value in values if 0 < value < math.inf] or [1.0]
@@ -176,7 +176,7 @@ _BAND_AT_MOST = 3.0
 
 
 def _differences(
-    axes: Axes, tests: Sequence[Equivalence | None], judged: Sequence[Verdict], margin: float, of_loss: bool
+    axes: Axes, tests: Sequence[Equivalence | None], judged: Sequence[TechniqueVerdict], margin: float, of_loss: bool
 ) -> None:
     """An interval per row, in percent or points; what is beyond 1000% or 100 points ends there, as an arrow."""
     edge = 100 * margin

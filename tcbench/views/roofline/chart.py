@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-from tcbench.analysis.roofline import Ceilings, CellRoofline, Part, Precision, worth_showing
+from tcbench.analysis.roofline import Ceilings, CellRoofline, ConfigPrecision, WorkPart, worth_showing
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import Page, put
@@ -30,7 +30,7 @@ MAX_CELLS = 40
 _HEIGHT = 4.6
 _POINT, _DOT = 7.9, 3.7
 """Width of a phase's and of a layer's mark, points."""
-_STYLES: dict[Precision, Any] = {"fp32": "-", "tf32": (0, (5, 2)), "fp16": (0, (2, 1.5)), "bf16": (0, (1, 1))}
+_STYLES: dict[ConfigPrecision, Any] = {"fp32": "-", "tf32": (0, (5, 2)), "fp16": (0, (2, 1.5)), "bf16": (0, (1, 1))}
 
 
 def roofline_chart(rooflines: Sequence[CellRoofline]) -> Figure:
@@ -50,7 +50,7 @@ def roofline_chart(rooflines: Sequence[CellRoofline]) -> Figure:
             f"{len(rooflines)} cells do not fit in one roofline (at most {MAX_CELLS}); choose some (--bs)"
         )
     [ceilings] = devices
-    precisions: list[Precision] = list(dict.fromkeys(one.precision for one in rooflines))
+    precisions: list[ConfigPrecision] = list(dict.fromkeys(one.precision for one in rooflines))
     single = len(rooflines) == 1
     title = f"Roofline: {drawable(rooflines[0].summary.cell.label)}" if single else "Roofline"
     cells = [] if single else [f"{i}  {one.summary.cell.label}" for i, one in enumerate(rooflines, start=1)]
@@ -75,7 +75,9 @@ def roofline_chart(rooflines: Sequence[CellRoofline]) -> Figure:
     return page.figure
 
 
-def _frame(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, precisions: Sequence[Precision]) -> None:
+def _frame(
+    axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, precisions: Sequence[ConfigPrecision]
+) -> None:
     """Logarithmic axes, FLOP per byte and FLOP/s, that hold all parts and ceilings."""
     parts = [part for one in rooflines for part in (*worth_showing(one.phases), *worth_showing(one.layers))]
     peaks = [peak for peak in map(ceilings.flops_s, precisions) if math.isfinite(peak)]
@@ -94,7 +96,9 @@ def _frame(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, pr
     axes.set_ylabel("GFLOP/s")
 
 
-def _draw(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, precisions: Sequence[Precision]) -> None:
+def _draw(
+    axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, precisions: Sequence[ConfigPrecision]
+) -> None:
     """Ceilings, parts, and the parts' names; large marks and what takes long are named first."""
     single = len(rooflines) == 1
     taken: list[Bbox] = []
@@ -117,7 +121,7 @@ def _draw(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, pre
         label(axes, name, at, taken, gap=size / 144 * DPI + 4, color=QUIET, zorder=5, bbox=None)
 
 
-def _draw_points(axes: Axes, parts: Sequence[Part], size: float) -> None:
+def _draw_points(axes: Axes, parts: Sequence[WorkPart], size: float) -> None:
     """Marks of one phase, `size` points wide."""
     colour = PHASE_COLOURS.get(parts[0].phase, OTHER)
     axes.scatter(
@@ -132,7 +136,7 @@ def _draw_points(axes: Axes, parts: Sequence[Part], size: float) -> None:
     )
 
 
-def _draw_roof(axes: Axes, ceilings: Ceilings, precision: Precision, *, is_first: bool) -> list[Bbox]:
+def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is_first: bool) -> list[Bbox]:
     """Bandwidth up to the ridge, then the peak, where they stand, each with its words; returns what they cover, in
     pixels."""
     peak, ridge = ceilings.flops_s(precision), ceilings.ridge(precision)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, Part
+from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, WorkPart
 from tcbench.present.document import document, fields
 from tcbench.present.format import doubtful, listed, number
 from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
@@ -25,7 +25,7 @@ def headline(ceilings: Ceilings) -> str:
     return f"{ceilings.device_name}: {', '.join(standing) or 'no ceiling is known'}: {ceilings.says}"
 
 
-_Row = tuple[CellRoofline, Part]
+_Row = tuple[CellRoofline, WorkPart]
 
 
 def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
@@ -85,7 +85,7 @@ def to_json(rooflines: Iterable[CellRoofline]) -> str:
 def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
     ceilings = roofline.ceilings
 
-    def part_json(part: Part) -> dict[str, Any]:
+    def part_json(part: WorkPart) -> dict[str, Any]:
         value = fields(part, "name phase flops bytes flop_per_byte=intensity time_s flops_s")
         return value | {"floor_s": part.least_s(ceilings, roofline.precision)}
 

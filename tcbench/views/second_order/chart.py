@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, Document
+from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, StepsDocument
 from tcbench.present.charts.page import Page
 from tcbench.present.charts.palette import QUIET, RAMPS
 from tcbench.present.charts.text import WORDS
@@ -21,7 +21,7 @@ _DASHES = {"sgd": "-", "kfac": (0, (5, 1.5))}
 _PANEL = 2.8  # inches
 
 
-def steps_chart(document: Document, about: Sequence[str]) -> Figure:
+def steps_chart(document: StepsDocument, about: Sequence[str]) -> Figure:
     """`about`: the small print's facts of machine and setting."""
     methods = tuple(LABELS)
     seeds = len(document.of(methods[0]))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 
-from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, Document
+from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, StepsDocument
 from tcbench.present.tables import COUNT, Column, Table
 
 LABELS = {"sgd": "SGD", "kfac": "K-FAC"}
 
 
-def table(document: Document) -> Table[str]:
+def table(document: StepsDocument) -> Table[str]:
     """Steps to each loss, seed by seed, and the time of a step."""
 
     def step_ms(method: str) -> str:
@@ -32,7 +32,7 @@ def table(document: Document) -> Table[str]:
     return Table(columns, tuple(LABELS))
 
 
-def notes(document: Document) -> list[str]:
+def notes(document: StepsDocument) -> list[str]:
     """Notes that explain the table."""
     kfac, n = document.kfac, document.setting.steps
     lines = [

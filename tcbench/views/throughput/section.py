@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import Key, base_config, best
+from tcbench.analysis.summary import CellKey, base_config, best
 from tcbench.present import cells
 from tcbench.present.cells import Row
 from tcbench.present.page import drawings
@@ -18,7 +18,7 @@ from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.throughput.chart import throughput_chart
 from tcbench.views.throughput.table import footnotes
 
-Speedups = Mapping[Key, Interval | None]
+Speedups = Mapping[CellKey, Interval | None]
 """Each cell's images/s over the base's."""
 
 

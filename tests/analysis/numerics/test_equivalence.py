@@ -6,19 +6,22 @@ import pytest
 from tcbench.analysis.numerics.equivalence import equivalence
 
 
-def test_small_differences_that_hardly_vary_are_equivalent():
-    answer = equivalence([0.001, -0.002, 0.0, 0.002, -0.001], 0.02)
-    assert answer.decision == "equivalent"
-    assert -0.02 < answer.low < 0 < answer.high < 0.02
-
-
-def test_no_significant_difference_is_not_enough():
-    assert equivalence([0.05, -0.06, 0.04, -0.03], 0.02).decision == "undecided"
-
-
-def test_large_differences_are_different_on_either_side():
-    assert equivalence([0.10, 0.11, 0.09], 0.02).decision == "different"
-    assert equivalence([-0.10, -0.11, -0.09], 0.02).decision == "different"
+@pytest.mark.parametrize(
+    ("differences", "decision"),
+    [
+        ([0.001, -0.002, 0.0, 0.002, -0.001], "equivalent"),
+        ([0.0, 0.0], "equivalent"),  # bit-identical
+        ([0.05, -0.06, 0.04, -0.03], "undecided"),  # no significant difference is not enough
+        ([0.0], "undecided"),
+        ([0.10, 0.11, 0.09], "different"),
+        ([-0.10, -0.11, -0.09], "different"),
+    ],
+)
+def test_the_whole_interval_decides(differences, decision):
+    answer = equivalence(differences, 0.02)
+    assert answer.decision == decision
+    if decision == "equivalent":
+        assert -0.02 < answer.low <= 0 <= answer.high < 0.02
 
 
 def test_what_is_read_off_a_coarse_scale_is_no_surer_than_the_scale():
@@ -26,14 +29,6 @@ def test_what_is_read_off_a_coarse_scale_is_no_surer_than_the_scale():
     answer = equivalence([0.0, 0.0, 0.0], 0.02, least_error=0.001)
     assert answer.decision == "equivalent"
     assert answer.high == pytest.approx(2.92 * 0.001, rel=1e-3)
-
-
-def test_one_pair_decides_nothing():
-    assert equivalence([0.0], 0.02).decision == "undecided"
-
-
-def test_bit_identical_runs_are_equivalent():
-    assert equivalence([0.0, 0.0], 1e-9).decision == "equivalent"
 
 
 @pytest.mark.parametrize(("differences", "margin"), [([], 0.1), ([0.1], 0.0), ([float("nan")], 0.1)])

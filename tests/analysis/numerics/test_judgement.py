@@ -15,7 +15,7 @@ from tcbench.analysis.numerics.judgement import (
     safe,
     verdicts,
 )
-from tcbench.core.claim import Claim, Side
+from tcbench.core.claim import Claim, ClaimSide
 from tcbench.core.numerics import TECHNIQUES, Gradients
 
 
@@ -24,24 +24,16 @@ def words(document, margins=None):
 
 
 def test_a_technique_that_ends_where_fp32_does_trains_like_it_and_others_do_not():
-    by_technique = words(make_document())
-    assert by_technique == {
-        "neither": "does not",
-        "scaling": "does not",
-        "masters": "does not",
-        "both": "trains like fp32",
-        "dynamic": "trains like fp32",
-        "bf16": "trains like fp32",
+    assert words(make_document()) == {
+        **dict.fromkeys(("neither", "scaling", "masters"), "does not"),
+        **dict.fromkeys(("both", "dynamic", "bf16"), "trains like fp32"),
     }
 
 
-def test_few_or_wavering_seeds_leave_a_verdict_undecided():
+def test_few_or_wavering_seeds_leave_a_verdict_undecided_else_the_margin_decides():
     assert set(words(make_document(seeds=[0])).values()) == {"undecided"}
     wavering = [make_run("both", seed, worse) for seed, worse in enumerate((0.05, -0.05, 0.04, -0.04, 0.0))]
     assert words(make_document(extra=wavering))["both"] == "undecided"
-
-
-def test_the_margin_decides():
     document = make_document(worse={"both": 0.03})
     assert words(document, Margins(0.02, 0.02))["both"] == "does not"
     assert words(document, Margins(0.10, 0.10))["both"] == "trains like fp32"
@@ -53,9 +45,7 @@ def test_a_run_that_diverged_is_an_answer_and_one_that_failed_is_none():
     assert (verdict.word, verdict.reason) == ("does not", "diverged at step 3: overflow")
     failed = [make_run("both", 0, status="failed", reason="killed")]
     assert words(make_document(extra=failed))["both"] == "undecided"
-
-
-def test_nothing_trains_like_an_fp32_that_did_not_get_to_the_end():
+    # Nothing trains like an fp32 that did not get to the end.
     broken = [make_run("fp32", seed, status="diverged", reason="x", test_loss=None, accuracy=None) for seed in range(5)]
     assert set(words(make_document(extra=broken)).values()) == {"undecided"}
 
@@ -97,15 +87,11 @@ def test_above_chance_is_asked_over_seeds_and_over_test_images():
     assert not_learnt(make_document(extra=few, setting=setting(test_images=4)))
     assert not not_learnt(make_document(extra=few, setting=setting(test_images=64)))
     # What diverged is an answer all the same.
-    diverged = [make_run("both", 0, status="diverged", reason="x", test_loss=None, accuracy=None)]
-    few = [run for run in few if run.technique != "both"]
-    assert words(make_document(extra=[*few, *diverged], setting=setting(test_images=4)))["both"] == "does not"
-    assert (
-        by_training(make_document(extra=[*few, *diverged], setting=setting(test_images=4)))(
-            claim("trains like")
-        ).outcome
-        == "undecided"
-    )
+    diverged = make_run("both", 0, status="diverged", reason="x", test_loss=None, accuracy=None)
+    others = [run for run in few if run.technique != "both"]
+    document = make_document(extra=[*others, diverged], setting=setting(test_images=4))
+    assert words(document)["both"] == "does not"
+    assert by_training(document)(claim("trains like")).outcome == "undecided"
 
 
 def test_few_test_images_tell_no_accuracies_apart():
@@ -152,8 +138,8 @@ def test_curves_are_paired_by_seed():
 
 
 def claim(relation, left="fp16"):
-    right = Side("fp32") if relation == "trains like" else None
-    return Claim(says="x", left=Side(left), batch_sizes=(4,), relation=relation, right=right, slide=5)
+    right = ClaimSide("fp32") if relation == "trains like" else None
+    return Claim(says="x", left=ClaimSide(left), batch_sizes=(4,), relation=relation, right=right, slide=5)
 
 
 def test_a_claim_of_bf16_is_answered_by_bf16_alone():
@@ -170,9 +156,8 @@ def test_documents_answer_the_claims_of_slides_5_to_7():
     assert evidence(claim("fewer kernels")) is None
     assert by_training(make_document(worse={"dynamic": 0.3}))(claim("trains like")).outcome == "does not hold"
     assert by_training(make_document(seeds=[0]))(claim("trains like")).outcome == "undecided"
-    assert (
-        by_training(make_document(gradients=Gradients(seed=0, layers=(), steps=())))(claim("keeps gradients")) is None
-    )
+    unseen = make_document(gradients=Gradients(seed=0, layers=(), steps=()))
+    assert by_training(unseen)(claim("keeps gradients")) is None
     easy = make_document(gradients=make_gradients(-8.0), static_scale=1.0)
     assert by_training(easy)(claim("keeps gradients")).outcome == "does not hold"
 
@@ -189,24 +174,18 @@ def test_the_outcome_holds_zero_shares_before_and_after_the_scale():
 
 
 def test_ranks_are_held_against_one_rank_at_the_same_global_batch():
-    assert words(make_ranks_document()) == {
-        "ranks": "trains like one rank",
-        "no-warm-up": "does not",
-        "unscaled": "does not",
-        "own-batch": "does not",
-    }
+    worse = dict.fromkeys(("no-warm-up", "unscaled", "own-batch"), "does not")
+    assert words(make_ranks_document()) == {"ranks": "trains like one rank", **worse}
     assert words(make_ranks_document(worse={"ranks": 0.3}))["ranks"] == "does not"
     assert set(words(make_ranks_document(seeds=[0])).values()) == {"undecided"}
-
-
-def test_the_margin_of_ranks_is_wider_unless_one_is_given():
+    # The margin is wider than without ranks, unless one is given.
     document = make_ranks_document(worse={"ranks": 0.015})
     assert words(document)["ranks"] == "trains like one rank"
     assert words(document, Margins(0.001, 0.001))["ranks"] == "does not"
 
 
 def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_else():
-    scales = Claim("many ranks train like one", "scales", Side("fp32"), (4,), slide=34)
+    scales = Claim("many ranks train like one", "scales", ClaimSide("fp32"), (4,), slide=34)
     assert by_training(make_document())(scales) is None
     evidence = by_training(make_ranks_document(), source="numerics-ranks.json")
     finding = evidence(scales)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tcbench.analysis.numerics.steps import SMOOTH, Document, MethodRun, best
+from tcbench.analysis.numerics.steps import SMOOTH, MethodRun, StepsDocument, best
 from tcbench.commands.numerics.second_order import race
-from tcbench.core.numerics import Finished, Run
+from tcbench.core.numerics import Run, TrainingFinished
 from tcbench.core.record import KfacSettings
 from tcbench.engine.accelerators.device import host
 from tcbench.run import numerics_plan as plan
@@ -67,7 +67,7 @@ class Trains:
             slow = abs(job.setting.learning_rate - 0.3) + (0.1 if "kfac" in job.cell.rungs else 0.2)
             losses = tuple(max(0.05, 2.3 - number / (20 * slow)) for number in range(job.setting.steps))
             run = Run(technique="fp32", seed=job.cell.seed, status="ok", losses=losses, train_time_s=1.5)
-            yield job, Finished(run, None, None)
+            yield job, TrainingFinished(run, None, None)
 
 
 def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_shows(tmp_path, monkeypatch, capsys):
@@ -75,7 +75,7 @@ def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_sh
     race(setting(steps=24), KfacSettings(), 2, host(), 60.0, tmp_path, True, False)
     said = capsys.readouterr().out
     kept = {path.suffix: path for path in tmp_path.rglob("steps-*")}
-    document = msgspec.json.decode(kept[".json"].read_bytes(), type=Document)
+    document = msgspec.json.decode(kept[".json"].read_bytes(), type=StepsDocument)
     assert kept[".png"].stat().st_size > 10_000
     assert len(document.tuning) == 8
     assert {run.seed for run in document.tuning} == {plan.TUNING_SEED}
@@ -88,10 +88,10 @@ def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_sh
     assert f"{steps[0]}, {steps[0]}" in said and f"{steps[1]}, {steps[1]}" in said
 
 
-def document(rate: float, losses) -> Document:
+def document(rate: float, losses) -> StepsDocument:
     runs = tuple(made(losses, method, rate) for method in plan.METHODS)
     tuning = tuple(made(losses, method, one) for method in plan.METHODS for one in plan.RATES)
-    return Document(created_at="", setting=setting(), kfac=KfacSettings(), tuning=tuning, runs=runs)
+    return StepsDocument(created_at="", setting=setting(), kfac=KfacSettings(), tuning=tuning, runs=runs)
 
 
 def test_a_best_rate_at_the_end_of_the_list_is_said():

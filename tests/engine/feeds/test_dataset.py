@@ -67,34 +67,14 @@ def test_scan_finds_classes_and_files_in_sorted_order(tmp_path: Path) -> None:
     ]
 
 
-def _missing(root: Path) -> None:
-    pass
-
-
-def _a_file(root: Path) -> None:
-    _touch(root)
-
-
-def _empty(root: Path) -> None:
-    root.mkdir()
-
-
-def _flat(root: Path) -> None:
-    _touch(root / "a.jpg")
-
-
-def _no_images(root: Path) -> None:
-    _touch(root / "class" / "a.png")
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (_missing, "does not exist"),
-        (_a_file, "is a file"),
-        (_empty, "no class folders"),
-        (_flat, "no class folders"),
-        (_no_images, "no .jpg or .jpeg image"),
+        (lambda root: None, "does not exist"),
+        (_touch, "is a file"),
+        (Path.mkdir, "no class folders"),
+        (lambda root: _touch(root / "a.jpg"), "no class folders"),
+        (lambda root: _touch(root / "class" / "a.png"), "no .jpg or .jpeg image"),
     ],
 )
 def test_scan_says_in_one_line_what_is_wrong_and_what_mends_it(tmp_path: Path, make: Any, says: str) -> None:
@@ -105,11 +85,9 @@ def test_scan_says_in_one_line_what_is_wrong_and_what_mends_it(tmp_path: Path, m
         scan(root)
 
     message = str(caught.value)
-    assert says in message
-    assert str(root) in message
-    assert "CLASS/IMAGE.jpg" in message
-    assert "tcbench data make" in message
-    assert "--data synthetic" in message
+    assert all(
+        part in message for part in (says, str(root), "CLASS/IMAGE.jpg", "tcbench data make", "--data synthetic")
+    )
     assert "\n" not in message
 
 
@@ -256,38 +234,21 @@ def test_a_complete_set_is_taken_as_it_is(cache: Path) -> None:
     assert not calls
 
 
-def _lose_a_file(root: Path) -> None:
-    next(root.rglob("*.JPEG")).unlink()
-
-
-def _gain_a_file(root: Path) -> None:
-    _touch(next(root.rglob("*.JPEG")).with_name("extra.jpg"))
-
-
-def _cut_a_file(root: Path) -> None:
-    os.truncate(next(root.rglob("*.JPEG")), 1000)
-
-
-def _lose_the_manifest(root: Path) -> None:
-    (root / "manifest.json").unlink()
-
-
-def _half_a_manifest(root: Path) -> None:
-    os.truncate(root / "manifest.json", 20)
-
-
-def _another_version(root: Path) -> None:
-    manifest = root / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(generated.SET_VERSION, "jpeg-v0"))
-
-
 @pytest.mark.parametrize(
     "damage",
-    [_lose_a_file, _gain_a_file, _cut_a_file, _lose_the_manifest, _half_a_manifest, _another_version],
+    [
+        lambda image, _: image.unlink(),
+        lambda image, _: _touch(image.with_name("extra.jpg")),
+        lambda image, _: os.truncate(image, 1000),
+        lambda _, manifest: manifest.unlink(),
+        lambda _, manifest: os.truncate(manifest, 20),
+        lambda _, manifest: manifest.write_text(manifest.read_text().replace(generated.SET_VERSION, "jpeg-v0")),
+    ],
+    ids=["a file less", "a file more", "a file cut", "no manifest", "half a manifest", "another version"],
 )
 def test_a_damaged_set_is_made_anew(cache: Path, damage: Any) -> None:
     whole = _digest(ensure_generated().root)
-    damage(cache)
+    damage(next(cache.rglob("*.JPEG")), cache / "manifest.json")
 
     again = ensure_generated()
     manifest = read_manifest(cache)

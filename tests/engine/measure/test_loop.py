@@ -66,7 +66,9 @@ SETTINGS = MeasureSettings(block_steps=6, min_timed_steps=10, profiled_steps=4)
 
 def test_on_the_host_the_counted_steps_tell_the_phases():
     session = FakeSession()
-    measured = loop.measure(session, SETTINGS)
+    heard = []
+    measured = loop.measure(session, SETTINGS, heard.append)
+    assert (heard[-1].stage, heard[-1].steps) == ("profiled", 0)  # by which others know that the timed pass is over
     assert session.steps == 5 + 12
     assert measured.step_times_s == (2.0,) * 12
     assert [(phase.name, phase.host_s, phase.device_s) for phase in measured.phases] == [

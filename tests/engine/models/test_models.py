@@ -9,6 +9,7 @@ import pytest
 from tcbench.engine import models
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Conv, Layer, MaxPool, _Walk
+from tcbench.engine.models.resnet import RESNET50
 
 PUBLISHED = {
     "alexnet": (61_100_840, 0.71),
@@ -31,6 +32,13 @@ def test_every_model_has_its_published_numbers():
         for name, model in MODELS.items()
     }
     assert counted == PUBLISHED
+
+
+@pytest.mark.parametrize(("variant", "strides", "gmacs"), [("v1", (2, 1, 1), 3.86), ("v1.5", (1, 2, 1), 4.09)])
+def test_resnet50s_variants_differ_in_where_the_stride_sits(variant, strides, gmacs):
+    blocks = [tuple(conv.stride for conv in block.convs) for block in RESNET50.blocks(variant)]
+    assert (len(blocks), [block for block in blocks if 2 in block]) == (16, [strides] * 3)
+    assert RESNET50.macs(variant, 224, 1000) / 1e9 == pytest.approx(gmacs, abs=0.005)
 
 
 def test_vggs_macs_are_those_of_its_layers_counted_by_hand():

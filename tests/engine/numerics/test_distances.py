@@ -19,7 +19,7 @@ from tcbench.engine.accelerators.device import OpenDevice, host
 from tcbench.engine.backends import backend
 from tcbench.engine.backends.chainer.ops import convolution
 from tcbench.engine.backends.chainer.ops.batch_norm import BatchNorm
-from tcbench.engine.backends.chainer.ops.linear import LinearWgrad
+from tcbench.engine.backends.chainer.ops.linear import Linear
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.sites import open_site
@@ -104,14 +104,14 @@ NHWC, FUSED = "fp32+nhwc", "fp32+nhwc+fused"
 
 def wgrad_of(monkeypatch, change):
     """Every filter's gradient changed: `change(node)` is the factor."""
-    right = convolution.ConvolutionWgrad.forward_on
+    right = convolution.Convolution.wgrad
 
-    def changed(self, accelerator, inputs):
-        (gw,) = right(self, accelerator, inputs)
-        gw *= gw.dtype.type(change(self.of))
+    def changed(self, accelerator, gy):
+        (gw,) = right(self, accelerator, gy)
+        gw *= gw.dtype.type(change(self))
         return (gw,)
 
-    monkeypatch.setattr(convolution.ConvolutionWgrad, "forward_on", changed)
+    monkeypatch.setattr(convolution.Convolution, "wgrad", changed)
 
 
 def scales_gradient_of(monkeypatch, change):
@@ -205,8 +205,8 @@ def test_an_operation_that_raises_is_a_config_that_is_off(monkeypatch):
 
 
 def classifiers_gradient(monkeypatch):
-    right = LinearWgrad.forward_on
-    monkeypatch.setattr(LinearWgrad, "forward_on", lambda *arguments: (right(*arguments)[0] * 1.1,))
+    right = Linear.wgrad
+    monkeypatch.setattr(Linear, "wgrad", lambda *arguments: (right(*arguments)[0] * 1.1,))
 
 
 def stems_gradient(monkeypatch):

@@ -19,6 +19,7 @@ from tcbench.engine.backends.chainer.parts import OptimizerSpec, Parts
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import Step
 from tcbench.engine.backends.chainer.sites import processor
+from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.small import SMALL_RESNET
 from tcbench.engine.numerics import training
@@ -39,19 +40,14 @@ def job(technique, of=None):
     return next(j for j in plan.ranks_jobs(of or setting(), 1) if j.technique.name == technique)
 
 
-class Given:
+class Given(Feed):
     """A feed of batches that are there already."""
-
-    prefetch_depth = 0
-    on_device = False
 
     def __init__(self, batches):
         self._batches = iter(batches)
 
     def next(self):
         return next(self._batches)
-
-    def close(self): ...
 
 
 @pytest.fixture

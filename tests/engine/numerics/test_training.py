@@ -10,7 +10,7 @@ import pytest
 from training import numpys_processor, on_numpy
 
 from tcbench.core.errors import DataError
-from tcbench.core.numerics import KINDS, TECHNIQUES, Finished
+from tcbench.core.numerics import KINDS, TECHNIQUES, TrainingFinished
 from tcbench.engine.accelerators.device import host
 from tcbench.engine.backends.chainer.sites import processor
 from tcbench.engine.feeds import dataset, generated
@@ -66,7 +66,7 @@ def test_a_loss_that_is_not_finite_ends_a_run_with_the_finite_losses_before_it(s
     assert np.isfinite(raised.value.losses).all()
     told = worker.run(job("neither", of=of), lambda _: None)
     assert (told.run.status, told.run.losses != ()) == ("diverged", True)
-    assert msgspec.json.decode(msgspec.json.encode(told), type=Finished) == told
+    assert msgspec.json.decode(msgspec.json.encode(told), type=TrainingFinished) == told
 
 
 def test_a_run_whose_test_loss_is_not_finite_diverged(monkeypatch):

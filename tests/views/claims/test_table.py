@@ -12,13 +12,13 @@ from consoles import printed
 
 from tcbench.analysis.claims import AtBatchSize, Evaluated, Scorecard
 from tcbench.analysis.stats import Interval
-from tcbench.core.claim import Claim, Side
+from tcbench.core.claim import Claim, ClaimSide
 from tcbench.core.text import plain
 from tcbench.views.claims import table as view
 
 
 def make_evaluated(slide: int | None = 12, **changes: Any) -> Evaluated:
-    claim = Claim("fp16 is faster", "faster", Side("fp16"), (4, 8), slide, Side("fp32"))
+    claim = Claim("fp16 is faster", "faster", ClaimSide("fp16"), (4, 8), slide, ClaimSide("fp32"))
     at = (
         AtBatchSize(4, "holds", left="fp16", right="fp32", ratio=Interval(1.5, 1.4, 1.6), unit="trials"),
         AtBatchSize(8, "not measured", "fp32 out of memory", out_of_memory=True),
@@ -93,9 +93,9 @@ def test_batch_sizes_that_say_the_same_stand_together() -> None:
 
 def test_the_fastest_of_a_glob_is_named_and_a_stated_figure_is_told_in_images_per_s() -> None:
     at = (AtBatchSize(4, "holds", left="fp16+dali", right="fp32", ratio=Interval(2, 1.9, 2.1), unit="trials"),)
-    best = Claim("s", "faster", Side("fp16*", best=True), (4,), right=Side("fp32"))
+    best = Claim("s", "faster", ClaimSide("fp16*", best=True), (4,), right=ClaimSide("fp32"))
     assert view.measured(make_evaluated(claim=best, at=at)) == "4: 2× (1.9 to 2.1) by fp16+dali"
-    stated = Claim("s", "about", Side("fp16+dali"), (4,), images_per_s=600.0)
+    stated = Claim("s", "about", ClaimSide("fp16+dali"), (4,), images_per_s=600.0)
     assert view.measured(make_evaluated(claim=stated, at=at)) == "4: 1200 images/s, 2× (1.9 to 2.1)"
 
 
@@ -139,7 +139,7 @@ def cells_of(row: str) -> list[str]:
 @pytest.mark.parametrize("nasty", [plain(text) for text in NASTY])
 def test_markdown_makes_no_markup_of_what_records_and_scenarios_say(nasty: str) -> None:
     at = AtBatchSize(4, "not measured", f"{nasty} failed: {nasty}")
-    claim = Claim(nasty, "faster", Side(nasty), (4,), 12, Side("fp32"))
+    claim = Claim(nasty, "faster", ClaimSide(nasty), (4,), 12, ClaimSide("fp32"))
     environment = factories.make_environment(machine=nasty, device_name=nasty)
     command = f"tcbench run --config {nasty}"
     card = make_card(

@@ -14,7 +14,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from present.charts.charts import assert_tidy, extent, legend, words
 
-from tcbench.analysis.roofline import Ceilings, CellRoofline, Part, layer_parts, roofline
+from tcbench.analysis.roofline import Ceilings, CellRoofline, WorkPart, layer_parts, roofline
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
 from tcbench.views.roofline.chart import roofline_chart
@@ -85,7 +85,7 @@ def test_each_precision_has_its_own_ceiling() -> None:
 def test_any_times_of_layers_give_a_clear_picture(times_s: list[float], config: str) -> None:
     cell = cell_roofline(config, 4)
     parts = itertools.zip_longest(layer_parts(cell.summary.cell), times_s[: len(cell.layers)])
-    layers = tuple(Part(p.name, p.phase, p.flops, p.bytes, time_s) for p, time_s in parts)
+    layers = tuple(WorkPart(p.name, p.phase, p.flops, p.bytes, time_s) for p, time_s in parts)
     figure = roofline_chart([replace(cell, layers=layers)])
     assert_tidy(figure)
     assert_clear(figure)

@@ -6,7 +6,7 @@ import factories
 import pytest
 from consoles import printed
 
-from tcbench.analysis.scale_out import Step
+from tcbench.analysis.scale_out import RankStep
 from tcbench.core.errors import SelectionError
 from tcbench.hardware import networks
 from tcbench.present.format import number
@@ -14,7 +14,7 @@ from tcbench.run.scale_out import Basis, scale_out
 from tcbench.views.scale_out import table as view
 from tcbench.views.scale_out.chart import Curve, Point, curves_of, scale_out_chart
 
-STEP = Step(time_s=0.025, images=32, gradient_bytes=51_114_064, power_w=300.0)
+STEP = RankStep(time_s=0.025, images=32, gradient_bytes=51_114_064, power_w=300.0)
 
 
 def basis(source="forecast", batch_size=32, step=STEP):
@@ -57,7 +57,7 @@ def test_one_rank_has_one_row():
 
 
 def test_energy_is_left_out_where_no_power_is_known():
-    step = Step(time_s=0.1, images=4, gradient_bytes=1000)
+    step = RankStep(time_s=0.1, images=4, gradient_bytes=1000)
     out = scale_out([basis("measured", step=step)], [8], networks.load("10,5"))
     assert "kWh" not in shown(out)
     assert "Energy: the power of the device is not known here." in view.assumptions(out)

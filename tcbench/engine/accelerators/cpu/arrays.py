@@ -11,11 +11,11 @@ import numpy as np
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import threads as cpu_threads
 from tcbench.engine.accelerators.cpu.mpi import MpiReducer
-from tcbench.engine.accelerators.protocol import Array, Reducer
+from tcbench.engine.accelerators.protocol import Accelerator, Array, Reducer
 from tcbench.engine.world import World
 
 
-class HostArrays:
+class HostArrays(Accelerator):
     """See `tcbench.engine.accelerators.protocol.Accelerator`."""
 
     shares_host_memory = True
@@ -26,12 +26,6 @@ class HostArrays:
     def enter(self) -> contextlib.AbstractContextManager[None]:
         """Held while work is launched: the number of threads, which is the process's."""
         return cpu_threads.use(self._threads)
-
-    def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
-        raise NotImplementedError
-
-    def launch(self, work: w.Work, *arrays: Array) -> None:
-        self.prepare(work, *arrays)()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return np.empty(shape, dtype)
@@ -48,17 +42,8 @@ class HostArrays:
     def download(self, array: Array) -> Any:
         return np.array(array)
 
-    def address(self, array: Array) -> int:
-        return int(array.ctypes.data)
-
     def reducer(self, world: World) -> Reducer:
         return MpiReducer(world, lambda a, b: self.launch(_add(a.size, a.dtype.name), a, b, b))
-
-    def graph_memory(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def graph_bytes(self) -> int:
-        return 0
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         raise NotImplementedError("a processor captures no graphs: the rung cuda_graph needs a GPU")

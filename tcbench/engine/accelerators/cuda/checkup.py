@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tcbench.core.finding import Finding, State
+from tcbench.core.finding import Finding, FindingState
 from tcbench.core.record import GpuSample, GpuState, throttle_reasons
 from tcbench.engine.accelerators.cuda import driver, nvml, packages
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
@@ -54,7 +54,7 @@ def _packages(gpus: Gpus, installed: tuple[packages.Installed, ...]) -> Iterator
             if trouble is None:
                 yield Finding("ok", part.name, versions)
             else:
-                state: State = "unusable" if part.needed else "missing"
+                state: FindingState = "unusable" if part.needed else "missing"
                 said = f"{versions} is installed but does not work: {trouble}"
                 yield Finding(state, part.name, said, f"{remedy} --reinstall-package {those[0].distribution}")
     for misfit in packages.misfits(installed, gpus):

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from tcbench.core.errors import TraceError
-from tcbench.core.recording import Activity, ActivityKind, Call
+from tcbench.core.recording import Activity, ActivityKind, ApiCall
 from tcbench.engine.accelerators.cuda import packages
 
 _LOG = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
 
 _CLOCK_TRIES = 9
+_Recorded = TypeVar("_Recorded", Activity, ApiCall)
 
 
 def import_cupti() -> Any:
@@ -62,19 +64,17 @@ class Activities:
         self._cupti = cupti or import_cupti()
         self._now_ns = now_ns
         self._activities: list[Activity] = []
-        self._calls: list[Call] = []
+        self._calls: list[ApiCall] = []
         self._offset_ns = 0
         self.dropped = 0
         kinds = self._cupti.ActivityKind
         self._readers: dict[int, Callable[[Any], None]] = {
-            int(kinds.CONCURRENT_KERNEL): self._kernel,
-            int(kinds.MEMCPY): self._copy,
-            int(kinds.MEMSET): self._memset,
-            int(kinds.RUNTIME): self._runtime_call,
-            int(kinds.DRIVER): self._driver_call,
+            int(kinds.CONCURRENT_KERNEL): lambda record: self._add("kernel", str(record.name), record),
+            int(kinds.MEMCPY): lambda record: self._add("copy", _copy_name(record), record),
+            int(kinds.MEMSET): lambda record: self._add("memset", "memset", record),
+            int(kinds.RUNTIME): functools.partial(self._call, _call_names(self._cupti, "runtime_api_trace_cbid")),
+            int(kinds.DRIVER): functools.partial(self._call, _call_names(self._cupti, "driver_api_trace_cbid")),
         }
-        self._runtime_names = _call_names(self._cupti, "runtime_api_trace_cbid")
-        self._driver_names = _call_names(self._cupti, "driver_api_trace_cbid")
         with _refusals(), contextlib.ExitStack() as enabled:
             cupti = self._cupti
             # The system's ids of threads, as threading.get_native_id() has them. It opens libcupti.
@@ -99,22 +99,24 @@ class Activities:
 
     @property
     def activities(self) -> tuple[Activity, ...]:
-        return tuple(
-            msgspec.structs.replace(a, begin_ns=a.begin_ns + self._offset_ns, end_ns=a.end_ns + self._offset_ns)
-            for a in sorted(self._activities, key=lambda a: a.begin_ns)
-        )
+        return self._in_order(self._activities)
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[ApiCall, ...]:
         """One for each correlation: the runtime's call where the driver's below it shares its number."""
-        by_correlation: dict[int, Call] = {}
+        by_correlation: dict[int, ApiCall] = {}
         for call in self._calls:
             there = by_correlation.get(call.correlation)
             if there is None or call.begin_ns < there.begin_ns:
                 by_correlation[call.correlation] = call
+        return self._in_order(by_correlation.values())
+
+    def _in_order(self, recorded: Iterable[_Recorded]) -> tuple[_Recorded, ...]:
+        """By their begin, in nanoseconds of CLOCK_MONOTONIC."""
+        offset_ns = self._offset_ns
         return tuple(
-            msgspec.structs.replace(c, begin_ns=c.begin_ns + self._offset_ns, end_ns=c.end_ns + self._offset_ns)
-            for c in sorted(by_correlation.values(), key=lambda c: c.begin_ns)
+            msgspec.structs.replace(span, begin_ns=span.begin_ns + offset_ns, end_ns=span.end_ns + offset_ns)
+            for span in sorted(recorded, key=lambda span: span.begin_ns)
         )
 
     def _clock_offset_ns(self) -> int:
@@ -138,15 +140,6 @@ class Activities:
                 self.dropped += 1
                 _LOG.debug("a record of CUPTI's cannot be read", exc_info=True)
 
-    def _kernel(self, record: Any) -> None:
-        self._add("kernel", str(record.name), record)
-
-    def _copy(self, record: Any) -> None:
-        self._add("copy", f"memcpy {_COPY_KINDS.get(int(record.copy_kind), '')}".strip(), record)
-
-    def _memset(self, record: Any) -> None:
-        self._add("memset", "memset", record)
-
     def _add(self, kind: ActivityKind, name: str, record: Any) -> None:
         begin_ns, end_ns = int(record.start), int(record.end)
         if not begin_ns or not end_ns:  # CUPTI says so of what it could not time
@@ -166,17 +159,11 @@ class Activities:
             )
         )
 
-    def _runtime_call(self, record: Any) -> None:
-        self._call(self._runtime_names, record)
-
-    def _driver_call(self, record: Any) -> None:
-        self._call(self._driver_names, record)
-
     def _call(self, names: dict[int, str], record: Any) -> None:
         number = int(record.cbid)
         name = names.get(number, f"call {number}")
         thread, correlation = int(record.thread_id), int(record.correlation_id)
-        self._calls.append(Call(name, thread, correlation, int(record.start), int(record.end)))
+        self._calls.append(ApiCall(name, thread, correlation, int(record.start), int(record.end)))
 
 
 @contextlib.contextmanager
@@ -211,6 +198,10 @@ def _one_for_all_threads(cupti: Any) -> None:
         cupti.activity_set_attribute(attribute, ctypes.addressof(size), ctypes.addressof(off))
     except Exception as error:
         _LOG.info("CUPTI keeps a buffer for each thread: %s", error)
+
+
+def _copy_name(record: Any) -> str:
+    return f"memcpy {_COPY_KINDS.get(int(record.copy_kind), '')}".strip()
 
 
 def _call_names(cupti: Any, enumeration: str) -> dict[int, str]:

@@ -24,7 +24,7 @@ from tcbench.engine.accelerators.cuda.cudnn.plans import PlanFacts, Plans, plan_
 from tcbench.engine.accelerators.cuda.kernels.load import Kernels
 from tcbench.engine.accelerators.cuda.nccl import NcclReducer
 from tcbench.engine.accelerators.event_clock import EventClock
-from tcbench.engine.accelerators.protocol import Array, BatchNormRoute, Reducer
+from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute, Reducer
 from tcbench.engine.accelerators.staging import Slot, Staging
 from tcbench.engine.work import Norm, Work
 from tcbench.engine.world import World
@@ -34,12 +34,9 @@ _LOG = logging.getLogger(__name__)
 Run = Callable[..., None]
 
 
-class CudaAccelerator:
+class CudaAccelerator(Accelerator):
     """See `tcbench.engine.accelerators.protocol.Accelerator`. Everything happens between `enter` and its end, on a
     non-blocking stream of its own."""
-
-    shares_host_memory = False
-    adds_to_dgrad = False
 
     def __init__(self, index: int, settings: CudnnSettings, fresh_autotune: bool = False) -> None:
         import cupy
@@ -149,9 +146,6 @@ class CudaAccelerator:
         return array.data.ptr  # type: ignore[no-any-return]
 
     # -- work
-
-    def launch(self, work: Work, *arrays: Array) -> None:
-        self.prepare(work, *arrays)()
 
     def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
         prepared = self._runs.get(id(work))

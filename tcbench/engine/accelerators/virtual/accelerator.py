@@ -18,7 +18,7 @@ from tcbench.core.recording import ActivityKind
 from tcbench.engine.accelerators import out_of_memory, routes
 from tcbench.engine.accelerators.attained import attained, expected_s
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES
-from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
+from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.accelerators.staging import Slot, Staging
 from tcbench.engine.accelerators.tracing import check, check_copy
 from tcbench.engine.accelerators.virtual import activities
@@ -28,13 +28,10 @@ from tcbench.engine.work import Norm, Work
 from tcbench.hardware.gpus import GpuFile
 
 
-class VirtualAccelerator:
+class VirtualAccelerator(Accelerator):
     """See `tcbench.engine.accelerators.protocol.Accelerator`. `host_speed`: how many times as fast as it is the host is
     to seem. The host's share cannot be hurried, so the device's is stretched by it, and whoever reads a time divides it
     by that."""
-
-    shares_host_memory = False
-    adds_to_dgrad = False
 
     def __init__(self, card: GpuFile, settings: CudnnSettings, host_speed: float = 1.0) -> None:
         self.properties = card.properties()
@@ -101,9 +98,6 @@ class VirtualAccelerator:
         self.stream.put(self._copying("memcpy DtoH", array.nbytes, self._attained.over_link_s(array.nbytes)))
         self.stream.synchronize()
         return np.zeros(array.shape, array.dtype)
-
-    def address(self, array: Array) -> int:
-        return int(array.ctypes.data)
 
     # -- work
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 
-from tcbench.core.recording import Activity, Call
+from tcbench.core.recording import Activity, ApiCall
 from tcbench.engine.accelerators.virtual.stream import Stream, Task
 
 STREAMS: weakref.WeakSet[Stream] = weakref.WeakSet()
@@ -24,7 +24,7 @@ class Activities:
 
     def __init__(self) -> None:
         self._correlation = itertools.count(1).__next__
-        self._calls: list[Call] = []
+        self._calls: list[ApiCall] = []
         self._activities: list[Activity] = []
 
     @contextlib.contextmanager
@@ -39,7 +39,7 @@ class Activities:
                 stream.listener = None
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[ApiCall, ...]:
         return tuple(self._calls)
 
     @property
@@ -48,7 +48,7 @@ class Activities:
 
     def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
         correlation = self._correlation()
-        self._calls.append(Call(task.call, threading.get_native_id(), correlation, call_begin_ns, call_end_ns))
+        self._calls.append(ApiCall(task.call, threading.get_native_id(), correlation, call_begin_ns, call_end_ns))
         if not task.nodes:
             end_ns = begin_ns + task.device_ns
             self._activities.append(Activity(task.kind, task.name, _STREAM, correlation, begin_ns, end_ns, task.bytes))
@@ -63,4 +63,4 @@ class Activities:
         self._activities.append(Activity("input", "decoding", _STREAM, self._correlation(), begin_ns, end_ns))
 
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None:
-        self._calls.append(Call(call, threading.get_native_id(), self._correlation(), begin_ns, end_ns))
+        self._calls.append(ApiCall(call, threading.get_native_id(), self._correlation(), begin_ns, end_ns))

@@ -6,13 +6,15 @@ Owns the import of Chainer. Every module of this backend takes it from here::
 
 Three things that Chainer imports are gone: `pkg_resources` (setuptools 82), `numpy.distutils.system_info`
 (Python 3.12) and `np.sctypes` (NumPy 2). They are set while Chainer is imported and taken away again, so that no
-other package mistakes a stand-in for the real thing.
+other package mistakes a stand-in for the real thing. SciPy, of which a step takes nothing and whose import is half of
+Chainer's, is kept out meanwhile: the datasets, distributions and functions that want it say that it is not there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import sys
 import types
 import warnings
@@ -69,14 +71,17 @@ def _system_info() -> tuple[types.ModuleType, types.ModuleType]:
 @contextlib.contextmanager
 def _stand_ins() -> Iterator[None]:
     package, module = _system_info()
+    # CuPy's own import takes parts of SciPy.
+    without_scipy = "scipy" not in sys.modules and importlib.util.find_spec("cupy") is None
     stand_ins = {
+        **({"scipy": None} if without_scipy else {}),
         "pkg_resources": _pkg_resources(),
         "numpy.distutils": package,
         "numpy.distutils.system_info": module,
     }
     before = {name: sys.modules.get(name, _ABSENT) for name in stand_ins}
     distutils_before = vars(np).get("distutils", _ABSENT)
-    sys.modules.update(stand_ins)
+    sys.modules.update(stand_ins)  # type: ignore[arg-type]
     vars(np)["distutils"] = package
     try:
         yield

@@ -17,7 +17,7 @@ import numpy as np
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array, current
-from tcbench.engine.backends.chainer.ops.node import dtype_of, half_of, on_gradient
+from tcbench.engine.backends.chainer.ops.node import OnGradient, dtype_of, half_of, on_gradient
 from tcbench.engine.backends.chainer.optimizers import to_half, to_single
 from tcbench.engine.backends.chainer.parts import ExchangeSpec, Replica
 
@@ -48,7 +48,27 @@ class PerParameter:
         """See Exchange. ChainerMN's own end waits for all ranks, of which some may be gone."""
 
 
-class Flat:
+class _Packed:
+    """An exchange by the device's own engine, of gradients packed side by side. `listener` is told of every gradient
+    as it is made (`on_gradient`)."""
+
+    overlaps = True
+
+    def __init__(self, replica: Replica, buckets: Sequence[_Bucket], listener: OnGradient | None = None) -> None:
+        self._reducer = replica.reducer(replica.world)
+        self.engine = self._reducer.engine
+        self.reduced_bytes = sum(int(bucket.buffer.nbytes) for bucket in buckets)
+        self._exit = contextlib.ExitStack()
+        self._exit.callback(self._reducer.close)
+        if listener is not None:
+            self._exit.enter_context(on_gradient(listener))
+
+    def close(self) -> None:
+        """See Exchange."""
+        self._exit.close()
+
+
+class Flat(_Packed):
     """All gradients packed by one launch into one buffer, divided by the number of ranks on the way, and reduced by
     the device's own engine. The batched update reads the buffer."""
 
@@ -58,9 +78,7 @@ class Flat:
         parameters = tuple(replica.model.params())
         self._bucket = _Bucket(parameters, *_dtypes(spec, parameters), replica.world.size)
         replica.optimizer.read(self._bucket.views)
-        self._reducer = replica.reducer(replica.world)
-        self.engine = self._reducer.engine
-        self.reduced_bytes = int(self._bucket.buffer.nbytes)
+        super().__init__(replica, [self._bucket])
 
     def allreduce(self) -> bool:
         """See Exchange."""
@@ -68,17 +86,11 @@ class Flat:
         self._reducer.reduce(self._bucket.buffer)
         return True
 
-    def close(self) -> None:
-        """See Exchange."""
-        self._reducer.close()
 
-
-class DoubleBuffered:
+class DoubleBuffered(_Packed):
     """As Flat, but into two buffers in turn: while one is reduced, the next step computes its gradients, and what is
     applied are those of the step before. The first step applies nothing, as in ChainerMN's double buffering, which
     only its `pure_nccl` has."""
-
-    overlaps = True
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         parameters = tuple(replica.model.params())
@@ -86,13 +98,8 @@ class DoubleBuffered:
             _Bucket(parameters, *_dtypes(spec, parameters), replica.world.size) for _ in range(2)
         )
         self._optimizer = replica.optimizer
-        self._reducer = replica.reducer(replica.world)
         self._wait: Callable[[], None] | None = None
-        self.engine = self._reducer.engine
-        self.reduced_bytes = int(self._next.buffer.nbytes)
-        self._exit = contextlib.ExitStack()
-        self._exit.callback(self._reducer.close)
-        self._exit.enter_context(on_gradient(lambda *_: self._reducer.advance()))
+        super().__init__(replica, [self._next], lambda *_: self._reducer.advance())
 
     def allreduce(self) -> bool:
         """See Exchange."""
@@ -105,16 +112,10 @@ class DoubleBuffered:
         self._next, self._under_way = ready, self._next
         return before is not None
 
-    def close(self) -> None:
-        """See Exchange."""
-        self._exit.close()
 
-
-class Overlapped:
+class Overlapped(_Packed):
     """Buckets of gradients, each packed and reduced as soon as backward has made them, from the last layer on; what is
     left to do after backward is to wait. The order of buckets is fixed, and so is the same on all ranks."""
-
-    overlaps = True
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         parameters = tuple(replica.model.params())
@@ -133,12 +134,7 @@ class Overlapped:
             for index, parameter in enumerate(bucket.parameters)
         }
         self._waits: list[Callable[[], None]] = []
-        self._reducer = replica.reducer(replica.world)
-        self.engine = self._reducer.engine
-        self.reduced_bytes = sum(int(bucket.buffer.nbytes) for bucket in self._buckets)
-        self._exit = contextlib.ExitStack()
-        self._exit.callback(self._reducer.close)
-        self._exit.enter_context(on_gradient(self._arrive))
+        super().__init__(replica, self._buckets, self._arrive)
 
     def _arrive(self, node: Any, gradient: Array) -> None:
         self._reducer.advance()
@@ -163,10 +159,6 @@ class Overlapped:
             wait()
         self._waits.clear()
         return True
-
-    def close(self) -> None:
-        """See Exchange."""
-        self._exit.close()
 
 
 class _Bucket:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.feeds.base import images_of
+from tcbench.engine.feeds.base import Feed, images_of
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.pillow import finished, scaled_image, shuffled
 from tcbench.engine.feeds.spec import FeedSpec
@@ -47,11 +47,8 @@ class PreprocessedDataset(chainer.dataset.DatasetMixin):
         return finished(image, self._spec, self._rng), label
 
 
-class ChainerFeed:
+class ChainerFeed(Feed):
     """Batches made in `next`, by the thread that calls it."""
-
-    prefetch_depth = 0
-    on_device = False
 
     def __init__(self, spec: FeedSpec) -> None:
         images = images_of(spec)

@@ -82,7 +82,8 @@ class ChainerSession(BaseSession):
 
     def build(self, stack: contextlib.ExitStack) -> Step:
         parts = self.fold("parts", Parts(TensorSpec()))
-        model = Network(parts, self._stages, sites.random(self.site, self.cell.seed))
+        with sites.random(self.site, self.cell.seed) as rng:
+            model = Network(parts, self._stages, rng)
         sites.adopt(self.site, model)
         self.n_parameters = sum(int(p.size) for p in model.params())
         spec = self.optimizer_spec()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
 from tcbench.core.record import Cell, CudnnSettings
 from tcbench.engine.accelerators.device import OpenDevice, host_kind, kind_of
+from tcbench.engine.backends import initial
 from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.fixed import on_accelerator
 
 
-def random(site: OpenDevice, seed: int) -> np.random.RandomState:
+def random(site: OpenDevice, seed: int) -> contextlib.AbstractContextManager[np.random.RandomState]:
     """The source of initial weights. Where nothing computes they are never looked at, and none are drawn."""
-    return np.random.RandomState(seed) if site.computes else _NoNumbers()
+    return initial.numbers(seed) if site.computes else contextlib.nullcontext(_NoNumbers())
 
 
 class _NoNumbers(np.random.RandomState):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
@@ -14,22 +13,10 @@ from tcbench.engine.feeds.pillow import PillowFeed
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.feeds.synthetic import SyntheticFeed
 
-
-class Batches(Protocol):
-    """The source of a step's batches. One is valid until the next call."""
-
-    @property
-    def prefetch_depth(self) -> int: ...
-
-    def next(self) -> Batch: ...
-
-    def close(self) -> None: ...
+MakeFeed = Callable[[FeedSpec, Site], Feed]
 
 
-MakeBatches = Callable[[FeedSpec, Site], Batches]
-
-
-class Arriving:
+class Arriving(Feed):
     """The batches of a feed, as they come."""
 
     def __init__(self, feed: Feed, spec: FeedSpec, site: Site) -> None:
@@ -37,7 +24,7 @@ class Arriving:
         self._site = site
         self._channels_last = spec.tensor.layout == "NHWC"
         self.prefetch_depth = feed.prefetch_depth
-        self.decoding = getattr(feed, "decoding", None)
+        self.decoding = feed.decoding
 
     def next(self) -> Batch:
         x, t = self._site.arrive(*self._feed.next())
@@ -48,12 +35,10 @@ class Arriving:
         self._feed.close()
 
 
-class Kept:
+class Kept(Feed):
     """One batch for ever: no input work, and no copy to the device either."""
 
-    prefetch_depth = 0
-
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: Feed) -> None:
         self._batches = batches
         self._batch = batches.next()
 
@@ -64,23 +49,22 @@ class Kept:
         self._batches.close()
 
 
-def at_fixed_addresses(batches: Batches) -> Batches:
+def at_fixed_addresses(batches: Feed) -> Feed:
     """The same batches in the same two tensors, which a captured graph reads; one batch for ever is there already."""
     if isinstance(batches, Kept):
         return batches
     return FixedBuffers(batches, torch.empty_like, lambda source, target: target.copy_(source, non_blocking=True))
 
 
-def arriving(make_feed: Callable[[FeedSpec, Site], Feed]) -> MakeBatches:
+def arriving(make_feed: MakeFeed) -> MakeFeed:
     """Batches of the feed that `make_feed` makes for a spec and a site."""
     return lambda spec, site: Arriving(make_feed(spec, site), spec, site)
 
 
-def pillow(spec: FeedSpec, site: Site) -> Batches:
-    """Decoded by Pillow in the calling thread."""
-    return Arriving(PillowFeed(spec), spec, site)
+pillow = arriving(lambda spec, _: PillowFeed(spec))
+"""Decoded by Pillow in the calling thread."""
 
 
-def synthetic(spec: FeedSpec, site: Site) -> Batches:
+def synthetic(spec: FeedSpec, site: Site) -> Feed:
     """One batch of noise, kept at the site."""
     return Kept(Arriving(SyntheticFeed(spec), spec, site))

@@ -8,19 +8,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from tcbench.core.record import Cell
+from tcbench.engine.backends import initial
 from tcbench.engine.backends.session import BaseSession, BaseStep
-from tcbench.engine.backends.torch.batches import Batches, pillow, synthetic
+from tcbench.engine.backends.torch.batches import pillow, synthetic
 from tcbench.engine.backends.torch.distributed import DataParallel, process_group
 from tcbench.engine.backends.torch.network import Network
 from tcbench.engine.backends.torch.parts import Forward, Optimizer, OptimizerSpec, Parts
 from tcbench.engine.backends.torch.rungs import RUNGS
 from tcbench.engine.backends.torch.sites import Site
-from tcbench.engine.feeds.base import FeedRecipe
+from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.models.geometry import Network as Geometry
 
 
@@ -31,7 +31,7 @@ class Step(BaseStep):
         self,
         forward: Forward,
         optimizer: Optimizer,
-        feed: Batches,
+        feed: Feed,
         autocast: Callable[[], Any],
         exchange: DataParallel | None = None,
         auxiliary_weights: Sequence[float] = (),
@@ -65,7 +65,8 @@ class TorchSession(BaseSession):
     def build(self, stack: contextlib.ExitStack) -> Step:
         cell, site = self.cell, self.site
         parts: Parts = self.fold("parts", Parts())
-        self.model = model = Network(self._stages, np.random.RandomState(cell.seed))
+        with initial.numbers(cell.seed) as rng:
+            self.model = model = Network(self._stages, rng)
         model.train().to(device=site.device, memory_format=parts.memory_format)
         self.n_parameters = sum(parameter.numel() for parameter in model.parameters())
         spec = OptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)

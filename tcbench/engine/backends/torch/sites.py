@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -26,67 +26,39 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 """Images and labels (N,)."""
 
 
-class Site(Protocol):
-    """A place to compute."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def scope(self) -> contextlib.AbstractContextManager[None]:
-        """Held from build to end."""
-        ...
-
-    def arrive(self, x: Any, t: Any) -> Batch:
-        """A feed's batch as tensors here, shape and dtype unchanged."""
-        ...
-
-    def dali(self) -> dali.Placement:
-        """The place where DALI decodes for a consumer here."""
-        ...
-
-    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        """Bytes, and of what."""
-        ...
-
-    @property
-    def backend(self) -> str:
-        """PyTorch's name of what reduces tensors here over ranks."""
-        ...
-
-    def collectives(self) -> str:
-        """Its name and version for people."""
-        ...
-
-
-class Host:
-    """The processor, in this process. Tensors share the feed's memory."""
+class Site:
+    """A place to compute: the processor, in this process. Tensors share the feed's memory. `backend`: PyTorch's name of
+    what reduces tensors here over ranks."""
 
     backend = "gloo"
+    clock: Clock
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
         self.clock = HostClock()
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Held from build to end."""
         return contextlib.nullcontext()
 
     def arrive(self, x: Any, t: Any) -> Batch:
+        """A feed's batch as tensors here, shape and dtype unchanged."""
         return torch.from_numpy(x), torch.from_numpy(t)
 
     def dali(self) -> dali.Placement:
+        """The place where DALI decodes for a consumer here."""
         return dali.ON_CPU
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
+        """Bytes, and of what."""
         return peak_resident_bytes(), "process"
 
     def collectives(self) -> str:
+        """The name and version of `backend` for people."""
         return self.backend
 
 
-class Gpu:
+class Gpu(Site):
     """One NVIDIA GPU, on PyTorch's current stream of it."""
 
     backend = "nccl"
@@ -176,4 +148,4 @@ class _Pinned:
 def open_site(device: str) -> Site:
     """The site that "cpu" or "cuda:N" names. Raises SelectionError where PyTorch finds no GPU."""
     kind, _, index = device.partition(":")
-    return Host() if kind == "cpu" else Gpu(int(index or 0))
+    return Site() if kind == "cpu" else Gpu(int(index or 0))

@@ -9,7 +9,7 @@ from types import SimpleNamespace as Record
 import pytest
 
 from tcbench.core.errors import TraceError
-from tcbench.core.recording import Activity, Call
+from tcbench.core.recording import Activity, ApiCall
 from tcbench.engine.accelerators.cuda import cupti
 
 
@@ -113,9 +113,9 @@ def test_a_runtime_call_stands_for_the_drivers_below_it():
         call(Kind.RUNTIME, 999, S + 400, correlation=3),
     )
     assert activities.calls == (
-        Call("cudaLaunchKernel", 42, 1, 100, 110),
-        Call("cuLaunchKernel", 42, 2, 300, 310),
-        Call("call 999", 42, 3, 400, 410),
+        ApiCall("cudaLaunchKernel", 42, 1, 100, 110),
+        ApiCall("cuLaunchKernel", 42, 2, 300, 310),
+        ApiCall("call 999", 42, 3, 400, 410),
     )
 
 

@@ -43,8 +43,8 @@ class Seen(chainer.FunctionHook):
         self.of: dict[int, tuple[object, np.ndarray, np.ndarray]] = {}
 
     def forward_preprocess(self, function, in_data) -> None:
-        if type(function).__name__ in ("ConvolutionWgrad", "LinearWgrad"):
-            node = function.of
+        if function.label.endswith(".wgrad"):
+            node = function.launch.__self__
             self.of[id(node.w)] = node, node.x.astype(np.float64), in_data[0].astype(np.float64)
 
 

@@ -1,16 +1,20 @@
-"""Every network trains with every rung as it does without, and as it does in float64."""
+"""Every network is what its description counts, and trains with every rung as without, and as in float64."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine.backends.chainer.test_network import _Macs, built
 from networks import THIN
 from training import change_distance, loss_distance, numpys_processor, on_numpy, run_step, small_session, train
 
 from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer.network import Network
+from tcbench.engine.backends.chainer.parts import Parts
+from tcbench.engine.backends.initial import he_normal
+from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.googlenet import GoogLeNet
+from tcbench.engine.models.resnet import RESNET50
 from tcbench.engine.models.small import WELL_CONDITIONED
 
 NETWORKS = pytest.mark.parametrize("model", THIN)
@@ -74,15 +78,57 @@ def test_a_captured_step_drops_other_values_each_time(model):
     np.testing.assert_allclose(captured, plain.losses, rtol=1e-5)
 
 
+def built(geometry, variant="v1", n_classes=10, spec=TensorSpec()):  # noqa: B008  (frozen)
+    return Network(Parts(spec), geometry.stages(variant, n_classes), np.random.RandomState(0))
+
+
+class _Macs(chainer.FunctionHook):
+    """Counts multiply-accumulates from the shapes that convolutions and the classifier really get."""
+
+    name = "macs"
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def forward_postprocess(self, function, in_data) -> None:
+        label = type(function).__name__
+        if label == "Convolution":
+            x, w = in_data
+            out = (x.shape[2] + 2 * function.pad - w.shape[2]) // function.stride + 1
+            self.total += x.shape[0] * out * out * w.size
+        elif label == "Linear":
+            self.total += in_data[0].shape[0] * in_data[1].size
+
+
 @pytest.mark.usefixtures("on_the_processor")
-@pytest.mark.parametrize("geometry", [WELL_CONDITIONED, *(geometry for geometry, _ in THIN.values())], ids=str)
-def test_the_built_network_has_the_parameters_and_does_the_arithmetic_that_its_description_counts(geometry):
-    network = built(geometry)
+@pytest.mark.parametrize(
+    ("geometry", "variant"),
+    [(RESNET50, "v1.5"), *((geometry, "v1") for geometry in (WELL_CONDITIONED, *(thin for thin, _ in THIN.values())))],
+    ids=str,
+)
+def test_the_built_network_has_the_parameters_and_does_the_arithmetic_that_its_description_counts(geometry, variant):
+    network = built(geometry, variant)
     assert sum(p.size for p in network.params()) == geometry.parameters(10)
     with chainer.using_config("train", True), chainer.no_backprop_mode(), _Macs() as hook:
         logits = network.loss(np.zeros((1, 3, 64, 64), np.float32), np.zeros(1, np.int32))
     assert logits.shape == ()
-    assert hook.total == geometry.macs("v1", 64, 10)
+    assert hook.total == geometry.macs(variant, 64, 10)
+
+
+@pytest.mark.usefixtures("on_the_processor")
+def test_the_smallest_image_it_takes_leaves_a_pixel():
+    least = RESNET50.min_image_size
+    with chainer.using_config("train", False), chainer.no_backprop_mode():
+        assert built(RESNET50)(np.zeros((1, 3, least, least), np.float32)).shape == (1, 10)
+
+
+def test_filters_are_hes_and_the_same_for_every_layout_and_dtype():
+    network, other = built(RESNET50), built(RESNET50, spec=TensorSpec("NHWC", "float16"))
+    w = network.stem.w.array
+    assert w.std() == pytest.approx(np.sqrt(2 / (3 * 49)), rel=0.02)
+    assert he_normal((400, 250), 8, np.random.RandomState(1)).var() == pytest.approx(2 / 8, rel=0.02)
+    assert np.array_equal(other.stem.w.array, w.transpose(0, 2, 3, 1).astype(np.float16))
+    assert np.array_equal(other.head.w.array, network.head.w.array.astype(np.float16))
 
 
 def test_auxiliary_losses_count_with_their_weight_and_in_training_alone():

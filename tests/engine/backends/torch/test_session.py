@@ -18,7 +18,7 @@ from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.engine.backends import backend
 from tcbench.engine.backends.torch import batches
 from tcbench.engine.backends.torch.network import Network
-from tcbench.engine.backends.torch.sites import Host, open_site
+from tcbench.engine.backends.torch.sites import Site, open_site
 from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
@@ -141,7 +141,7 @@ def test_a_feeds_batch_arrives_without_a_copy_as_the_layout_says(images, layout,
     pytest.importorskip({"dali": "nvidia.dali", "opencv": "cv2"}.get(make, "PIL"))
     start = FeedRecipe(spec(images, layout), batches.pillow)
     recipe = start if make == "pillow" else backend("torch").RUNGS[make].feed(start, None)
-    source = recipe.make(Host())
+    source = recipe.make(Site())
     try:
         x, t = source.next()
         assert x.shape == (4, 3, 32, 32)
@@ -152,12 +152,11 @@ def test_a_feeds_batch_arrives_without_a_copy_as_the_layout_says(images, layout,
         source.close()
 
 
-class Counting:
+class Counting(Feed):
     """A feed that counts, and hands out the same memory every time."""
 
     prefetch_depth = 1
     decoding = "on the GPU"
-    on_device = False
 
     def __init__(self) -> None:
         self.x, self.t, self.closed = np.zeros((2, 3, 4, 4), np.float32), np.zeros(2, np.int32), 0
@@ -171,7 +170,7 @@ class Counting:
 
 
 def arriving(feed: Feed) -> batches.Arriving:
-    return batches.Arriving(feed, spec(None), Host())
+    return batches.Arriving(feed, spec(None), Site())
 
 
 def test_arriving_batches_share_the_feeds_memory():

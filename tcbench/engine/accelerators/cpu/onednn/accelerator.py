@@ -20,8 +20,6 @@ from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
 class OneDnnAccelerator(HostArrays):
     """See `tcbench.engine.accelerators.protocol.Accelerator`."""
 
-    adds_to_dgrad = False
-
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
         self._fallback = NumpyAccelerator(threads)

@@ -15,30 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
-from tcbench.engine.accelerators.cpu.onednn.library import (
-    BACKWARD,
-    DIFF_DST,
-    DIFF_SCALE,
-    DIFF_SHIFT,
-    DIFF_SRC,
-    DST,
-    FORWARD_TRAINING,
-    FUSE_RELU,
-    MEAN,
-    SCALE,
-    SHIFT,
-    SRC,
-    USE_SCALE,
-    USE_SHIFT,
-    VARIANCE,
-    WORKSPACE,
-    Array,
-    Engine,
-    Operand,
-    Primitive,
-    Unimplemented,
-)
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Operand, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import batch_norm as numpy_batch_norm
 from tcbench.engine.accelerators.protocol import BatchNormRoute
@@ -132,30 +111,43 @@ def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> P
     sizes = (norm.n, norm.c, norm.h, norm.w)
     x = engine.descriptor(norm.dtype, sizes, strides(norm.layout, sizes))
     vector = engine.descriptor("float32", (norm.c,), (1,))
-    flags = USE_SCALE | USE_SHIFT | (FUSE_RELU if norm.relu else 0)
+    flags = dnnl.USE_SCALE | dnnl.USE_SHIFT | (dnnl.FUSE_RELU if norm.relu else 0)
 
     def describe(dtype: str) -> int:
         stored = engine.descriptor(dtype, sizes, strides(norm.layout, sizes)).handle
         made = engine.describe(
-            "batch_normalization_forward", FORWARD_TRAINING, stored, stored, eps, flags, engine.plain
+            "batch_normalization_forward", dnnl.FORWARD_TRAINING, stored, stored, eps, flags, engine.plain
         )
         if backward:
             made = engine.describe(
-                "batch_normalization_backward", BACKWARD, stored, stored, stored, eps, flags, made, engine.plain
+                "batch_normalization_backward", dnnl.BACKWARD, stored, stored, stored, eps, flags, made, engine.plain
             )
         return made
 
     def operands(described: int) -> list[Operand]:
-        kept = [Operand(WORKSPACE, engine.descriptor_of(described, WORKSPACE), not backward)] if norm.relu else []
+        kept = (
+            [Operand(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
+            if norm.relu
+            else []
+        )
         if backward:
             return [
-                *(Operand(DIFF_DST, x), Operand(SRC, x), Operand(SCALE, vector)),
-                *(Operand(MEAN, vector), Operand(VARIANCE, vector), *kept),
-                *(Operand(DIFF_SRC, x, True), Operand(DIFF_SCALE, vector, True), Operand(DIFF_SHIFT, vector, True)),
+                *(Operand(dnnl.DIFF_DST, x), Operand(dnnl.SRC, x), Operand(dnnl.SCALE, vector)),
+                *(Operand(dnnl.MEAN, vector), Operand(dnnl.VARIANCE, vector), *kept),
+                *(
+                    Operand(dnnl.DIFF_SRC, x, True),
+                    Operand(dnnl.DIFF_SCALE, vector, True),
+                    Operand(dnnl.DIFF_SHIFT, vector, True),
+                ),
             ]
         return [
-            *(Operand(SRC, x), Operand(SCALE, vector), Operand(SHIFT, vector), Operand(DST, x, True)),
-            *(Operand(MEAN, vector, True), Operand(VARIANCE, vector, True), *kept),
+            *(
+                Operand(dnnl.SRC, x),
+                Operand(dnnl.SCALE, vector),
+                Operand(dnnl.SHIFT, vector),
+                Operand(dnnl.DST, x, True),
+            ),
+            *(Operand(dnnl.MEAN, vector, True), Operand(dnnl.VARIANCE, vector, True), *kept),
         ]
 
     if x.bytes > _LARGE_BYTES:

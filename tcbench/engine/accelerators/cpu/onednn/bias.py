@@ -8,18 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.onednn.library import (
-    BINARY_ADD,
-    DST,
-    SRC,
-    SRC_1,
-    WEIGHTS,
-    Array,
-    Engine,
-    Operand,
-    Unimplemented,
-    contiguous,
-)
+from tcbench.engine.accelerators.cpu.onednn import library as dnnl
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Operand, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.pointwise import n_slices
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference import bias as numpy_bias
@@ -33,14 +23,14 @@ def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
     rows = work.n // threads
     y_sizes, b_sizes = ((rows, work.k, work.pixels), (1, work.k, 1)) if of_maps else ((rows, work.k), (1, work.k))
     attributes = engine.attributes(relu_after=relu)
-    b = engine.descriptor("float32", b_sizes, contiguous(b_sizes))
+    b = engine.descriptor("float32", b_sizes, dnnl.contiguous(b_sizes))
 
     def describe(dtype: str) -> int:
-        y = engine.descriptor(dtype, y_sizes, contiguous(y_sizes)).handle
-        return engine.describe("binary", BINARY_ADD, y, b.handle, y, attributes)
+        y = engine.descriptor(dtype, y_sizes, dnnl.contiguous(y_sizes)).handle
+        return engine.describe("binary", dnnl.BINARY_ADD, y, b.handle, y, attributes)
 
-    y = engine.descriptor(work.dtype, y_sizes, contiguous(y_sizes))
-    operands = Operand(SRC, y, step=y.bytes), Operand(SRC_1, b), Operand(DST, y, True, y.bytes)
+    y = engine.descriptor(work.dtype, y_sizes, dnnl.contiguous(y_sizes))
+    operands = Operand(dnnl.SRC, y, step=y.bytes), Operand(dnnl.SRC_1, b), Operand(dnnl.DST, y, True, y.bytes)
     primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
     summed = w.BiasGradient(work.n, work.k, work.dtype, work.pixels, work.n if of_maps else threads)
     total = gradient(engine, summed)
@@ -78,16 +68,16 @@ def gradient(engine: Engine, work: w.BiasGradient) -> Choice:
         if of_maps
         else ((1, 1, summed), (batch, summed, work.k), (batch, 1, work.k))
     )
-    ones_index, gy_index = (WEIGHTS, SRC) if of_maps else (SRC, WEIGHTS)
+    ones_index, gy_index = (dnnl.WEIGHTS, dnnl.SRC) if of_maps else (dnnl.SRC, dnnl.WEIGHTS)
 
     def operand(index: int, dtype: str, sizes: tuple[int, ...], *, sliced: bool = True) -> Operand:
-        stored = engine.descriptor(dtype, sizes, contiguous(sizes))
-        return Operand(index, stored, index == DST, stored.bytes if sliced else 0)
+        stored = engine.descriptor(dtype, sizes, dnnl.contiguous(sizes))
+        return Operand(index, stored, index == dnnl.DST, stored.bytes if sliced else 0)
 
     def describe(dtype: str) -> int:
         ones, gy = (operand(index, dtype, sizes) for index, sizes in ((ones_index, ones_sizes), (gy_index, gy_sizes)))
         left, right = (gy, ones) if of_maps else (ones, gy)
-        written = operand(DST, "float32", gb_sizes)
+        written = operand(dnnl.DST, "float32", gb_sizes)
         return engine.describe(
             "matmul", left.stored.handle, right.stored.handle, None, written.stored.handle, engine.plain
         )
@@ -95,7 +85,7 @@ def gradient(engine: Engine, work: w.BiasGradient) -> Choice:
     operands = (
         operand(ones_index, work.dtype, ones_sizes, sliced=False),
         operand(gy_index, work.dtype, gy_sizes),
-        operand(DST, "float32", gb_sizes),
+        operand(dnnl.DST, "float32", gb_sizes),
     )
     primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
     ones = np.ones(summed, work.operands[0].dtype)

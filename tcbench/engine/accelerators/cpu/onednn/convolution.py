@@ -8,23 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.onednn.library import (
-    CONVOLUTION_DIRECT,
-    DIFF_DST,
-    DIFF_SRC,
-    DIFF_WEIGHTS,
-    DST,
-    FORWARD_TRAINING,
-    REFERENCE,
-    SRC,
-    WEIGHTS,
-    Descriptor,
-    Engine,
-    Operand,
-    Unimplemented,
-    contiguous,
-    dims,
-)
+from tcbench.engine.accelerators.cpu.onednn import library as dnnl
+from tcbench.engine.accelerators.cpu.onednn.library import Descriptor, Engine, Operand, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Candidate, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.im2col import col2im, im2col
@@ -95,9 +80,9 @@ def _cut(
 
 
 _ARGUMENTS = {
-    ConvFprop: ((SRC, "x"), (WEIGHTS, "w"), (DST, "y")),
-    ConvDgrad: ((DIFF_DST, "y"), (WEIGHTS, "w"), (DIFF_SRC, "x")),
-    ConvWgrad: ((SRC, "x"), (DIFF_DST, "y"), (DIFF_WEIGHTS, "w")),
+    ConvFprop: ((dnnl.SRC, "x"), (dnnl.WEIGHTS, "w"), (dnnl.DST, "y")),
+    ConvDgrad: ((dnnl.DIFF_DST, "y"), (dnnl.WEIGHTS, "w"), (dnnl.DIFF_SRC, "x")),
+    ConvWgrad: ((dnnl.SRC, "x"), (dnnl.DIFF_DST, "y"), (dnnl.DIFF_WEIGHTS, "w")),
 }
 """oneDNN's arguments in the order of a work's operands, with the array that each is or is the gradient of. The last is
 written."""
@@ -120,7 +105,7 @@ def _sizes(conv: Conv2d) -> dict[str, tuple[int, int, int, int]]:
 def strides(layout: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in values, of an array of logical sizes (N, C, H, W) that is stored in a layout."""
     _, c, h, w = sizes
-    return contiguous(sizes) if layout == "NCHW" else (h * w * c, 1, w * c, c)
+    return dnnl.contiguous(sizes) if layout == "NCHW" else (h * w * c, 1, w * c, c)
 
 
 def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> tuple[int, ...]:
@@ -136,18 +121,23 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
         x, y = stored["x"].handle, stored["y"].handle
         sizes = (conv.k, conv.c, conv.r, conv.s)
         w = engine.descriptor(dtype, sizes).handle
-        window = dims((conv.stride,) * 2), dims((0, 0)), dims((conv.pad,) * 2), dims(_pad_after(conv))
+        window = (
+            dnnl.dims((conv.stride,) * 2),
+            dnnl.dims((0, 0)),
+            dnnl.dims((conv.pad,) * 2),
+            dnnl.dims(_pad_after(conv)),
+        )
         forward = engine.describe(
-            "convolution_forward", FORWARD_TRAINING, CONVOLUTION_DIRECT, x, w, None, y, *window, engine.plain
+            "convolution_forward", dnnl.FORWARD_TRAINING, dnnl.CONVOLUTION_DIRECT, x, w, None, y, *window, engine.plain
         )
         if isinstance(work, ConvDgrad):
             return engine.describe(
-                "convolution_backward_data", CONVOLUTION_DIRECT, x, w, y, *window, forward, engine.plain
+                "convolution_backward_data", dnnl.CONVOLUTION_DIRECT, x, w, y, *window, forward, engine.plain
             )
         if isinstance(work, ConvWgrad):
             gw = engine.descriptor("float32", sizes).handle if partial else w
             return engine.describe(
-                "convolution_backward_weights", CONVOLUTION_DIRECT, x, gw, None, y, *window, forward, engine.plain
+                "convolution_backward_weights", dnnl.CONVOLUTION_DIRECT, x, gw, None, y, *window, forward, engine.plain
             )
         return forward
 
@@ -171,16 +161,16 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Candidate]:
         return []
     pixels = conv.n * conv.h * conv.w
     if isinstance(work, ConvFprop):
-        left, right = _Matrix(SRC, pixels, conv.c, (conv.c, 1)), _Matrix(WEIGHTS, conv.c, conv.k, (1, conv.c))
+        left, right = _Matrix(dnnl.SRC, pixels, conv.c, (conv.c, 1)), _Matrix(dnnl.WEIGHTS, conv.c, conv.k, (1, conv.c))
     elif isinstance(work, ConvDgrad):
-        left, right = _Matrix(SRC, pixels, conv.k, (conv.k, 1)), _Matrix(WEIGHTS, conv.k, conv.c, (conv.c, 1))
+        left, right = _Matrix(dnnl.SRC, pixels, conv.k, (conv.k, 1)), _Matrix(dnnl.WEIGHTS, conv.k, conv.c, (conv.c, 1))
     else:
-        left, right = _Matrix(SRC, conv.k, pixels, (1, conv.k)), _Matrix(WEIGHTS, pixels, conv.c, (conv.c, 1))
-    written = _Matrix(DST, left.rows, right.columns, (right.columns, 1))
+        left, right = _Matrix(dnnl.SRC, conv.k, pixels, (1, conv.k)), _Matrix(dnnl.WEIGHTS, pixels, conv.c, (conv.c, 1))
+    written = _Matrix(dnnl.DST, left.rows, right.columns, (right.columns, 1))
     made: list[Candidate] = []
     for rows, columns, preferred in _WAYS:
         slices = engine.slices(left.rows if rows else right.columns) if rows or columns else 1
-        cuts = {SRC: (rows, False), WEIGHTS: (False, columns), DST: (rows, columns)}
+        cuts = {dnnl.SRC: (rows, False), dnnl.WEIGHTS: (False, columns), dnnl.DST: (rows, columns)}
         operands = [
             matrix.operand(engine, dtype, slices, *cuts[matrix.index])
             for matrix, dtype in ((left, conv.dtype), (right, conv.dtype), (written, result))
@@ -196,7 +186,7 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Candidate]:
             described = engine.describe("matmul", a, b, None, c, engine.plain)
         except Unimplemented:
             continue
-        if engine.implementation(described).startswith(REFERENCE):
+        if engine.implementation(described).startswith(dnnl.REFERENCE):
             continue
         if isinstance(work, ConvWgrad):
             operands[:2] = reversed(operands[:2])
@@ -205,11 +195,11 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Candidate]:
 
 
 _WAYS = (
-    (True, False, SRC),
-    (True, False, WEIGHTS),
-    (False, True, SRC),
+    (True, False, dnnl.SRC),
+    (True, False, dnnl.WEIGHTS),
+    (False, True, dnnl.SRC),
     (False, True, None),
-    (False, False, SRC),
+    (False, False, dnnl.SRC),
 )
 """Of a product: whether it is cut by rows or by columns, and which factor is stored as oneDNN prefers it. Of the twelve
 ways those that were fastest for any convolution of ResNet-50 at 64x64 and batch size 8, in float32 or bfloat16."""
@@ -229,7 +219,7 @@ class _Matrix:
         sizes = (self.rows // slices if by_rows else self.rows, self.columns // slices if by_columns else self.columns)
         values = sizes[0] * self.strides[0] if by_rows else sizes[1] * self.strides[1] if by_columns else 0
         stored = engine.descriptor(dtype, sizes, self.strides)
-        return Operand(self.index, stored, self.index == DST, values * ITEM_BYTES[dtype])
+        return Operand(self.index, stored, self.index == dnnl.DST, values * ITEM_BYTES[dtype])
 
 
 class _Columns:

@@ -7,25 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
-from tcbench.engine.accelerators.cpu.onednn.library import (
-    BINARY_ADD,
-    DIFF_DST,
-    DIFF_SRC,
-    DST,
-    FORWARD_TRAINING,
-    POOLING_AVERAGE,
-    POOLING_MAX,
-    RELU_FROM_OUTPUT,
-    SRC,
-    SRC_1,
-    WORKSPACE,
-    Array,
-    Engine,
-    Operand,
-    Unimplemented,
-    dims,
-)
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Operand, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference import elementwise
 from tcbench.engine.accelerators.cpu.reference import pooling as numpy_pooling
@@ -41,13 +25,15 @@ def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
     def describe(dtype: str) -> int:
         stored = engine.descriptor(dtype, (size,), (1,)).handle
         forward = engine.describe(
-            "eltwise_forward", FORWARD_TRAINING, RELU_FROM_OUTPUT, stored, stored, 0.0, 0.0, engine.plain
+            "eltwise_forward", dnnl.FORWARD_TRAINING, dnnl.RELU_FROM_OUTPUT, stored, stored, 0.0, 0.0, engine.plain
         )
         return engine.describe(
-            "eltwise_backward", RELU_FROM_OUTPUT, stored, stored, stored, 0.0, 0.0, forward, engine.plain
+            "eltwise_backward", dnnl.RELU_FROM_OUTPUT, stored, stored, stored, 0.0, 0.0, forward, engine.plain
         )
 
-    return _first(engine, work.dtype, describe, slices, flat(DIFF_DST), flat(DST), flat(DIFF_SRC, written=True))
+    return _first(
+        engine, work.dtype, describe, slices, flat(dnnl.DIFF_DST), flat(dnnl.DST), flat(dnnl.DIFF_SRC, written=True)
+    )
 
 
 def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
@@ -57,9 +43,11 @@ def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
 
     def describe(dtype: str) -> int:
         stored = engine.descriptor(dtype, (size,), (1,)).handle
-        return engine.describe("binary", BINARY_ADD, stored, stored, stored, attributes)
+        return engine.describe("binary", dnnl.BINARY_ADD, stored, stored, stored, attributes)
 
-    choice = _first(engine, work.dtype, describe, slices, flat(SRC), flat(SRC_1), flat(DST, written=True))
+    choice = _first(
+        engine, work.dtype, describe, slices, flat(dnnl.SRC), flat(dnnl.SRC_1), flat(dnnl.DST, written=True)
+    )
     return _keeping_nan(engine, work, choice, elementwise.add_relu) if isinstance(work, w.AddRelu) else choice
 
 
@@ -71,7 +59,7 @@ def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
         raise Unimplemented(half)
     slices = n_slices(engine, work.size)
     x, y = (engine.descriptor(dtype, (work.size // slices,), (1,)) for dtype in (source, target))
-    primitive = engine.reorder(Operand(SRC, x, step=x.bytes), Operand(DST, y, True, y.bytes), slices)
+    primitive = engine.reorder(Operand(dnnl.SRC, x, step=x.bytes), Operand(dnnl.DST, y, True, y.bytes), slices)
     return Choice(primitive.bind, primitive.name)
 
 
@@ -83,7 +71,7 @@ def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choi
         (count - 1) * pool.stride + pool.ksize - size - pool.pad for count, size in ((pool.p, pool.h), (pool.q, pool.w))
     ]
     pooling = _Pooling(
-        POOLING_MAX,
+        dnnl.POOLING_MAX,
         pool.dtype,
         pool.layout,
         (pool.n, pool.c, pool.h, pool.w),
@@ -100,7 +88,7 @@ def global_average(engine: Engine, work: w.GlobalAverageForward | w.GlobalAverag
     """Means over all pixels, or the gradient of what they are of."""
     size = (work.h, work.w)
     pooling = _Pooling(
-        POOLING_AVERAGE,
+        dnnl.POOLING_AVERAGE,
         work.dtype,
         work.layout,
         (work.n, work.c, *size),
@@ -124,18 +112,18 @@ class _Pooling:
     places: bool
 
     def forward(self, engine: Engine) -> Choice:
-        x, y = self._operands(engine, SRC, DST)
+        x, y = self._operands(engine, dnnl.SRC, dnnl.DST)
         places = self._places(engine, written=True)
         describe = functools.partial(self._describe, engine)
         return _first(engine, self.dtype, describe, 1, x, replace(y, written=True), *places)
 
     def backward(self, engine: Engine) -> Choice:
-        gx, gy = self._operands(engine, DIFF_SRC, DIFF_DST)
+        gx, gy = self._operands(engine, dnnl.DIFF_SRC, dnnl.DIFF_DST)
         places = self._places(engine, written=False)
 
         def describe(dtype: str) -> int:
-            stored = (operand.stored.handle for operand in self._operands(engine, DIFF_SRC, DIFF_DST, dtype))
-            window = map(dims, self.window)
+            stored = (operand.stored.handle for operand in self._operands(engine, dnnl.DIFF_SRC, dnnl.DIFF_DST, dtype))
+            window = map(dnnl.dims, self.window)
             hint = self._describe(engine, dtype)
             return engine.describe("pooling_backward", self.algorithm, *stored, *window, hint, engine.plain)
 
@@ -144,9 +132,9 @@ class _Pooling:
         return _first(engine, dtype, describe, 1, gy, *places, replace(gx, written=True))
 
     def _describe(self, engine: Engine, dtype: str) -> int:
-        stored = (operand.stored.handle for operand in self._operands(engine, SRC, DST, dtype))
-        window = map(dims, self.window)
-        return engine.describe("pooling_forward", FORWARD_TRAINING, self.algorithm, *stored, *window, engine.plain)
+        stored = (operand.stored.handle for operand in self._operands(engine, dnnl.SRC, dnnl.DST, dtype))
+        window = map(dnnl.dims, self.window)
+        return engine.describe("pooling_forward", dnnl.FORWARD_TRAINING, self.algorithm, *stored, *window, engine.plain)
 
     def _operands(self, engine: Engine, x: int, y: int, dtype: str | None = None) -> tuple[Operand, Operand]:
         def operand(index: int, sizes: tuple[int, ...]) -> Operand:
@@ -156,7 +144,7 @@ class _Pooling:
 
     def _places(self, engine: Engine, *, written: bool) -> list[Operand]:
         stored = engine.descriptor("uint8", self.y_sizes, strides(self.layout, self.y_sizes))
-        return [Operand(WORKSPACE, stored, written)] if self.places else []
+        return [Operand(dnnl.WORKSPACE, stored, written)] if self.places else []
 
 
 def n_slices(engine: Engine, rows: int, width: int = 1) -> int:

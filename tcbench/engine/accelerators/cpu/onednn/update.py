@@ -9,19 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.onednn.library import (
-    ATTRIBUTE_SCALE,
-    BINARY_ADD,
-    DST,
-    SRC,
-    SRC_1,
-    Array,
-    Engine,
-    Operand,
-    Primitive,
-    Unimplemented,
-    address,
-)
+from tcbench.engine.accelerators.cpu.onednn import library as dnnl
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Operand, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.update import (
@@ -104,20 +93,22 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
     made = _OfThreads(engine)
     factors = np.array([0, -work.learning_rate * work.weight_decay], np.float32)  # of gradients and of weights
     blocks: dict[int, _Block] = {}
-    scaled = engine.attributes(scaled=(SRC, SRC_1), added=work.momentum)
+    scaled = engine.attributes(scaled=(dnnl.SRC, dnnl.SRC_1), added=work.momentum)
 
     def momentum(size: int) -> Primitive:
         flat, one = (engine.descriptor("float32", (n,), (1,)) for n in (size, 1))
-        described = engine.describe("binary", BINARY_ADD, flat.handle, flat.handle, flat.handle, scaled)
-        scales = (Operand(index | ATTRIBUTE_SCALE, one) for index in (SRC, SRC_1))
+        described = engine.describe("binary", dnnl.BINARY_ADD, flat.handle, flat.handle, flat.handle, scaled)
+        scales = (Operand(index | dnnl.ATTRIBUTE_SCALE, one) for index in (dnnl.SRC, dnnl.SRC_1))
         return engine.primitive(
-            described, [Operand(SRC, flat), Operand(SRC_1, flat), *scales, Operand(DST, flat, True)]
+            described, [Operand(dnnl.SRC, flat), Operand(dnnl.SRC_1, flat), *scales, Operand(dnnl.DST, flat, True)]
         )
 
     def addition(size: int) -> Primitive:
         flat = engine.descriptor("float32", (size,), (1,))
-        described = engine.describe("binary", BINARY_ADD, flat.handle, flat.handle, flat.handle, engine.plain)
-        return engine.primitive(described, [Operand(SRC, flat), Operand(SRC_1, flat), Operand(DST, flat, True)])
+        described = engine.describe("binary", dnnl.BINARY_ADD, flat.handle, flat.handle, flat.handle, engine.plain)
+        return engine.primitive(
+            described, [Operand(dnnl.SRC, flat), Operand(dnnl.SRC_1, flat), Operand(dnnl.DST, flat, True)]
+        )
 
     widen, narrow = _conversions(engine, work.parameters.half, made)
 
@@ -126,11 +117,11 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
 
         def step(place: int, g: Array, v: Array, w: Array) -> None:
             made.prepare_thread()
-            at = address(g), address(v), address(w)
+            at = dnnl.address(g), dnnl.address(v), dnnl.address(w)
             block = blocks.get(place)
             if block is None or block.at != at:
                 primitives = block.primitives if block else (momentum(v.size), addition(v.size))
-                block = blocks[place] = _Block(at, primitives, address(factors))
+                block = blocks[place] = _Block(at, primitives, dnnl.address(factors))
             block.run()
 
         update_by_blocks(work, table.reshape(-1, 2), master, velocity, state, Passes(widen, step, narrow))

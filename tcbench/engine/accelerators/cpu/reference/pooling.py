@@ -9,21 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.reference.half import compute_dtype, convert, load
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
-from tcbench.engine.work import (
-    GlobalAverageBackward,
-    GlobalAverageForward,
-    MaxPoolBackward,
-    MaxPoolForward,
-    Pool,
-    TiledAverageBackward,
-    TiledAverageForward,
-)
 
 
-def _windows(pool: Pool) -> list[tuple[slice, ...]]:
+def _windows(pool: w.Pool) -> list[tuple[slice, ...]]:
     """For each place in the window, in row-major order: the pixels of a padded image (1, ...) that stand there, one per
     output."""
 
@@ -39,7 +31,7 @@ def _windows(pool: Pool) -> list[tuple[slice, ...]]:
     ]
 
 
-def _padded(pool: Pool, name: str, dtype: np.dtype[Any], fill: float) -> tuple[Array, Array]:
+def _padded(pool: w.Pool, name: str, dtype: np.dtype[Any], fill: float) -> tuple[Array, Array]:
     """This thread's scratch for one image with its padding, filled; and the image in it."""
     reach = ((outputs - 1) * pool.stride + pool.ksize for outputs in (pool.p, pool.q))
     height, width = (max(size + 2 * pool.pad, end) for size, end in zip((pool.h, pool.w), reach, strict=True))
@@ -50,14 +42,14 @@ def _padded(pool: Pool, name: str, dtype: np.dtype[Any], fill: float) -> tuple[A
     return whole, whole[:, :, rows, columns] if pool.layout == "NCHW" else whole[:, rows, columns]
 
 
-def _first_inside(pool: Pool) -> Array:
+def _first_inside(pool: w.Pool) -> Array:
     """uint8 (1, P, Q), in the layout: the first place of each window that lies inside the image."""
     row, column = (np.maximum(pool.pad - pool.stride * np.arange(n), 0) for n in (pool.p, pool.q))
     first = (row[:, None] * pool.ksize + column).astype(np.uint8)
     return first[None, None] if pool.layout == "NCHW" else first[None, :, :, None]
 
 
-def max_pool(work: MaxPoolForward, x: Array, y: Array, place: Array) -> None:
+def max_pool(work: w.MaxPoolForward, x: Array, y: Array, place: Array) -> None:
     """See MaxPoolForward."""
     pool = work.pool
     dtype = compute_dtype(x.dtype)
@@ -87,7 +79,7 @@ def max_pool(work: MaxPoolForward, x: Array, y: Array, place: Array) -> None:
     threads.run(compute, range(pool.n))
 
 
-def max_pool_backward(work: MaxPoolBackward, gy: Array, place: Array, gx: Array) -> None:
+def max_pool_backward(work: w.MaxPoolBackward, gy: Array, place: Array, gx: Array) -> None:
     """See MaxPoolBackward."""
     pool = work.pool
     dtype = compute_dtype(gy.dtype)
@@ -110,7 +102,7 @@ def max_pool_backward(work: MaxPoolBackward, gy: Array, place: Array, gx: Array)
     threads.run(compute, range(pool.n))
 
 
-def global_average(work: GlobalAverageForward, x: Array, y: Array) -> None:
+def global_average(work: w.GlobalAverageForward, x: Array, y: Array) -> None:
     """See GlobalAverageForward."""
     dtype = compute_dtype(x.dtype)
     axes = (2, 3) if work.layout == "NCHW" else (1, 2)
@@ -121,14 +113,14 @@ def global_average(work: GlobalAverageForward, x: Array, y: Array) -> None:
     threads.run(compute, range(work.n))
 
 
-def global_average_backward(work: GlobalAverageBackward, gy: Array, gx: Array) -> None:
+def global_average_backward(work: w.GlobalAverageBackward, gy: Array, gx: Array) -> None:
     """See GlobalAverageBackward."""
     share = load(gy, "pool.gy") / compute_dtype(gy.dtype).type(work.h * work.w)
     rounded = convert(share, np.empty(share.shape, gy.dtype))
     gx[...] = rounded[:, :, None, None] if work.layout == "NCHW" else rounded[:, None, None, :]
 
 
-def _tiles(work: TiledAverageForward | TiledAverageBackward) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+def _tiles(work: w.TiledAverageForward | w.TiledAverageBackward) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """Each output's place in y, and its window in x."""
     starts = range(0, work.out * work.stride, work.stride) if work.stride else [0] * work.out
     spans = list(enumerate(slice(start, start + work.ksize) for start in starts))
@@ -139,7 +131,7 @@ def _tiles(work: TiledAverageForward | TiledAverageBackward) -> Iterator[tuple[t
             yield (..., p, q, slice(None)), (..., rows, columns, slice(None))
 
 
-def tiled_average(work: TiledAverageForward, x: Array, y: Array) -> None:
+def tiled_average(work: w.TiledAverageForward, x: Array, y: Array) -> None:
     """See TiledAverageForward."""
     axes = (2, 3) if work.layout == "NCHW" else (1, 2)
     values = load(x, "pool.x")
@@ -147,7 +139,7 @@ def tiled_average(work: TiledAverageForward, x: Array, y: Array) -> None:
         y[place] = values[window].mean(axis=axes, dtype=values.dtype)
 
 
-def tiled_average_backward(work: TiledAverageBackward, gy: Array, gx: Array) -> None:
+def tiled_average_backward(work: w.TiledAverageBackward, gy: Array, gx: Array) -> None:
     """See TiledAverageBackward."""
     shares = load(gy, "pool.gy") / compute_dtype(gy.dtype).type(work.ksize**2)
     sums = np.zeros(gx.shape, shares.dtype)

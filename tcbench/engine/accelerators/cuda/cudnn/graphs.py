@@ -148,22 +148,29 @@ class _Tensors:
 
     def given(self, name: str) -> Any:
         """The tensor of an operand that is read."""
+        return self._given(name, dims(self.operands[name][1].shape, self.layout))
+
+    def matrix(self, name: str, transposed: bool) -> Any:
+        """The same as a matrix: a filter (K, C), an image (channels, pixels)."""
+        return self._given(name, self._matrix_dims(self.operands[name][1], transposed))
+
+    def _given(self, name: str, sizes: _Dims) -> Any:
         uid, operand = self.operands[name]
-        dim, stride = dims(operand.shape, self.layout)
+        dim, stride = sizes
         return self.graph.tensor(name=name, dim=dim, stride=stride, data_type=self.types[operand.dtype], uid=uid)
 
-    def result(self, name: str, tensor: Any) -> None:
+    def result(self, name: str, tensor: Any, as_matrix: bool = False) -> None:
         """A tensor that the graph computes is this operand."""
         uid, operand = self.operands[name]
-        self._result(tensor, uid, operand)
+        self._result(tensor, uid, operand, self._matrix_dims(operand) if as_matrix else None)
 
     def written_again(self, name: str, tensor: Any) -> None:
         """A tensor that the graph computes goes to where an operand was read from. In the order of `slots`."""
         self._result(tensor, self.next_uid, self.operands[name][1])
         self.next_uid += 1
 
-    def _result(self, tensor: Any, uid: int, operand: Operand) -> None:
-        dim, stride = dims(operand.shape, self.layout)
+    def _result(self, tensor: Any, uid: int, operand: Operand, sizes: _Dims | None = None) -> None:
+        dim, stride = sizes or dims(operand.shape, self.layout)
         tensor.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
 
     def scalar(self, value: float) -> Any:
@@ -175,19 +182,6 @@ class _Tensors:
         tensor = self.graph.tensor_scalar(ctypes.c_float(value).value, self.cudnn.scalar_type.RUNTIME_PARAM)
         return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])
 
-    def matrix(self, name: str, transposed: bool = False) -> Any:
-        """The tensor of an operand that is read, as a matrix: a filter (K, C), an image (channels, pixels)."""
-        uid, operand = self.operands[name]
-        dim, stride = self._matrix_dims(operand, transposed)
-        return self.graph.tensor(name=name, dim=dim, stride=stride, data_type=self.types[operand.dtype], uid=uid)
-
-    def product(self, result: str, a: Any, b: Any) -> None:
-        """An operand is the product of two matrices."""
-        uid, operand = self.operands[result]
-        c = self.graph.matmul(A=a, B=b, compute_data_type=self.cudnn.data_type.FLOAT, name="product")
-        dim, stride = self._matrix_dims(operand)
-        c.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
-
     def _matrix_dims(self, operand: Operand, transposed: bool = False) -> _Dims:
         is_filter = operand.name.endswith("w")
         pixels_first = self.layout == "NHWC" and not is_filter
@@ -198,57 +192,37 @@ class _Tensors:
             dim, stride = dim[::-1], stride[::-1]
         return [1, *dim], [operand.size, *stride]
 
-    def geometry(self, conv: Conv2d) -> dict[str, Any]:
-        return {
-            "padding": [conv.pad, conv.pad],
-            "stride": [conv.stride, conv.stride],
-            "dilation": [1, 1],
-            "compute_data_type": self.cudnn.data_type.FLOAT,
-        }
+
+_CONVOLUTIONS: dict[type[Work], tuple[str, dict[str, str], str, dict[str, bool]]] = {
+    ConvFprop: ("conv_fprop", {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
+    ConvFpropStats: ("conv_fprop", {"image": "x", "weight": "w"}, "y", {}),
+    ConvDgrad: ("conv_dgrad", {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
+    ConvWgrad: ("conv_wgrad", {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
+}
+"""By work: the operation of its graph, the operands that it takes as arguments, and its result; and where it can be a
+product of two matrices, these and whether each is transposed."""
 
 
-def _conv_fprop(tensors: _Tensors, work: ConvFprop) -> None:
-    if tensors.as_matrices:
-        tensors.product("y", tensors.matrix("w"), tensors.matrix("x"))
+def _convolution(tensors: _Tensors, work: Any) -> None:
+    operation, arguments, result, factors = _CONVOLUTIONS[type(work)]
+    conv, graph, wide = work.conv, tensors.graph, tensors.cudnn.data_type.FLOAT
+    if tensors.as_matrices and factors:
+        a, b = (tensors.matrix(name, transposed) for name, transposed in factors.items())
+        tensors.result(result, graph.matmul(A=a, B=b, compute_data_type=wide, name="product"), as_matrix=True)
         return
-    _convolved(tensors, work)
-
-
-def _convolved(tensors: _Tensors, work: ConvFprop | ConvFpropStats) -> Any:
-    y = tensors.graph.conv_fprop(
-        image=tensors.given("x"), weight=tensors.given("w"), **tensors.geometry(work.conv), name="conv"
+    computed = getattr(graph, operation)(
+        **{argument: tensors.given(name) for argument, name in arguments.items()},
+        padding=[conv.pad, conv.pad],
+        stride=[conv.stride, conv.stride],
+        dilation=[1, 1],
+        compute_data_type=wide,
+        name="conv",
     )
-    tensors.result("y", y)
-    return y
-
-
-def _conv_fprop_stats(tensors: _Tensors, work: ConvFpropStats) -> None:
-    y = _convolved(tensors, work)
-    total, square_total = tensors.graph.genstats(
-        input=y, compute_data_type=tensors.cudnn.data_type.FLOAT, name="statistics"
-    )
-    tensors.result("sum", total)
-    tensors.result("square_sum", square_total)
-
-
-def _conv_dgrad(tensors: _Tensors, work: ConvDgrad) -> None:
-    if tensors.as_matrices:
-        tensors.product("gx", tensors.matrix("w", transposed=True), tensors.matrix("gy"))
-        return
-    gx = tensors.graph.conv_dgrad(
-        loss=tensors.given("gy"), filter=tensors.given("w"), **tensors.geometry(work.conv), name="conv"
-    )
-    tensors.result("gx", gx)
-
-
-def _conv_wgrad(tensors: _Tensors, work: ConvWgrad) -> None:
-    if tensors.as_matrices:
-        tensors.product("gw", tensors.matrix("gy"), tensors.matrix("x", transposed=True))
-        return
-    gw = tensors.graph.conv_wgrad(
-        image=tensors.given("x"), loss=tensors.given("gy"), **tensors.geometry(work.conv), name="conv"
-    )
-    tensors.result("gw", gw)
+    tensors.result(result, computed)
+    if isinstance(work, ConvFpropStats):
+        sums = graph.genstats(input=computed, compute_data_type=wide, name="statistics")
+        for name, total in zip(("sum", "square_sum"), sums, strict=True):
+            tensors.result(name, total)
 
 
 def _batch_norm_forward(tensors: _Tensors, work: BatchNormForward) -> None:
@@ -299,10 +273,7 @@ def _batch_norm_backward(tensors: _Tensors, work: BatchNormBackward) -> None:
 
 
 _BUILDERS: dict[type[Work], Callable[[_Tensors, Any], Any]] = {
-    ConvFprop: _conv_fprop,
-    ConvFpropStats: _conv_fprop_stats,
-    ConvDgrad: _conv_dgrad,
-    ConvWgrad: _conv_wgrad,
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
     BatchNormForward: _batch_norm_forward,
     BatchNormBackward: _batch_norm_backward,
 }

@@ -34,7 +34,12 @@ PRECOMPILED_TIMED = 12
 convolution, all of one engine."""
 RUNTIME_COMPILED_TIMED = 2
 """Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
-normalisation), the first two."""
+normalisation), the first two for each minute of the budget, and at least these."""
+
+
+def compiled_timed(budget_s: float) -> float:
+    """The number of runtime-compiled plans of a work that a trial with this budget looks at."""
+    return RUNTIME_COMPILED_TIMED * max(1.0, budget_s / 60)
 
 
 def plan_cache(fresh: bool = False) -> Cache:
@@ -136,18 +141,20 @@ class Search:
             if candidate is not None:
                 yield candidate
 
-    def shortlist(self, known: Mapping[str, PlanTime], has_time: Callable[[], bool]) -> Shortlist:
-        """In the heuristic's order as far as PRECOMPILED_TIMED and RUNTIME_COMPILED_TIMED go: of either kind the first
-        that fits, others while there is time. What is known is not built."""
+    def shortlist(
+        self, known: Mapping[str, PlanTime], has_time: Callable[[], bool], compiled_timed: float
+    ) -> Shortlist:
+        """In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed` go: of either kind the first that
+        fits, others while there is time. What is known is not built."""
         places, refused, cut = self._places(), 0, False
         candidates: list[Candidate] = []
-        room = {False: PRECOMPILED_TIMED, True: RUNTIME_COMPILED_TIMED}
+        room: dict[bool, float] = {False: PRECOMPILED_TIMED, True: compiled_timed}
         begun = set()
         for plan, place in places.items():
             compiled = self._is_runtime_compiled(place)
-            if not room[False]:
+            if room[False] < 1:
                 break
-            if not room[compiled]:
+            if room[compiled] < 1:
                 continue
             candidate: Candidate | None
             if plan in known:
@@ -282,7 +289,7 @@ def cache_key(
         "autotuned": autotuned,
         "present": present,
         "built": built,
-        "timed": f"{PRECOMPILED_TIMED} and {RUNTIME_COMPILED_TIMED}" if autotuned else "",
+        "timed": f"{PRECOMPILED_TIMED} and {RUNTIME_COMPILED_TIMED} a minute" if autotuned else "",
         "cudnn": libraries.version(),
         "nvrtc": libraries.nvrtc_version(),
         "frontend": libraries.frontend_version(),
@@ -381,13 +388,18 @@ class Plans:
         kept, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
         if isinstance(kept, NoPlan):
             raise kept
-        if kept is not None and not (kept.cut and kept.budget_s < self._budget_s):
+        if kept is not None and not self._goes_on_from(kept):
             graph = self._restore(work, data)
             if graph is not None:
                 return Plan(work, kept, graph, self._handle)
             self._cache.drop(key)
             kept = None
         return self._find(work, key, kept, data)
+
+    def _goes_on_from(self, kept: PlanFacts) -> bool:
+        """Whether this trial's budget reaches further than that of the one that kept it."""
+        more = compiled_timed(kept.budget_s) < compiled_timed(self._budget_s)
+        return bool(kept.left_out) and kept.budget_s < self._budget_s and (kept.cut or more)
 
     def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> Plan:
         """`kept`: of an earlier process that had less time for tuning, with its serialized plan; its times are used."""
@@ -423,7 +435,9 @@ class Plans:
         if self._workbench is None:
             return _facts(search, search.first())
         shortlist = search.shortlist(
-            {time.plan: time for time in known}, lambda: self._spent_s + perf_counter() - started < self._budget_s
+            {time.plan: time for time in known},
+            lambda: self._spent_s + perf_counter() - started < self._budget_s,
+            compiled_timed(self._budget_s),
         )
         candidates = shortlist.candidates
         if not candidates:

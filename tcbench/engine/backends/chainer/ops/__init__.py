@@ -4,13 +4,7 @@ float32 and float64 are computed in their own precision. float16 is stored as fl
 float32, and rounded once at an op's output: what a Tensor Core does.
 """
 
-from tcbench.engine.backends.chainer.ops.batch_norm import (
-    RunningStatistics,
-    batch_norm,
-    batch_norm_add_relu,
-    batch_norm_from_sums,
-    batch_norm_relu,
-)
+from tcbench.engine.backends.chainer.ops.batch_norm import RunningStatistics, batch_norm, batch_norm_from_sums
 from tcbench.engine.backends.chainer.ops.bias import bias
 from tcbench.engine.backends.chainer.ops.concat import concatenate
 from tcbench.engine.backends.chainer.ops.convolution import convolution_2d, convolution_2d_stats
@@ -30,9 +24,7 @@ __all__ = [
     "RunningStatistics",
     "add",
     "batch_norm",
-    "batch_norm_add_relu",
     "batch_norm_from_sums",
-    "batch_norm_relu",
     "bias",
     "concatenate",
     "convolution_2d",

@@ -12,7 +12,7 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
 from tcbench.engine.work import After, DType, Layout
 
 EPS = 2e-5
@@ -43,10 +43,6 @@ class BatchNorm(ForwardNode):
         self.eps = eps
         self.relu = relu
         self.train = bool(chainer.config.train)
-
-    @property
-    def label(self) -> str:
-        return "BatchNormRelu" if self.relu else "BatchNorm"
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, gamma, beta, residual = self._checked(inputs)
@@ -90,13 +86,6 @@ class BatchNorm(ForwardNode):
         return (y,)
 
     @property
-    def relu_output(self) -> Array:
-        """ReLU's output, whose sign its gradient needs."""
-        y: Array | None = self.y
-        assert y is not None
-        return y
-
-    @property
     def _after(self) -> After:
         return "none" if not self.relu else "add_relu" if self.with_residual else "relu"
 
@@ -110,17 +99,28 @@ class BatchNorm(ForwardNode):
             )
         residual = rest[0] if rest else None
         if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
-            raise ValueError(
-                f"batch_norm_add_relu: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}"
-            )
+            raise ValueError(f"batch_norm: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}")
         self.with_residual = residual is not None
         return x, gamma, beta, residual
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        gradients = BatchNormBackward(self, with_residual=3 in indexes).apply(gys)
-        if self.relu is False and 3 in indexes:
-            gradients = (*gradients, gys[0])
+        gradients = Gradient(self.gradients).apply(gys)
         return tuple([gradients[i] for i in indexes])
+
+    def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
+        """gx, ggamma, gbeta[, gresidual] of gy."""
+        backward = self.route.backward
+        if self.route.then != "none":
+            gy = relu_backward_on(accelerator, gy, self.y)
+        gx = accelerator.empty(gy.shape, gy.dtype)
+        ggamma, gbeta = (accelerator.empty(self.gamma.shape, self.gamma.dtype) for _ in range(2))
+        added = (accelerator.empty(gy.shape, gy.dtype),) if backward.norm.add else ()
+        # A call that fused ReLU computes its mask again from what it was of.
+        call = isinstance(backward, work.BatchNormCallBackward) and backward.norm.relu
+        again = (self.beta, self.y) if call else ()
+        kept = (self.x, self.gamma, self.mean, self.inv_std, *again, *self.kept)
+        accelerator.launch(backward, gy, *kept, gx, ggamma, gbeta, *added)
+        return gx, ggamma, gbeta, *(added or (gy,) * self.with_residual)
 
 
 class BatchNormFromSums(BatchNorm):
@@ -173,62 +173,24 @@ batch_norm_finalize = work.shared(work.BatchNormFinalize)
 batch_norm_apply = work.shared(work.BatchNormApply)
 
 
-class BatchNormBackward(GradientNode):
-    """gx, ggamma, gbeta[, gresidual] of gy."""
-
-    def __init__(self, forward_node: BatchNorm, with_residual: bool) -> None:
-        self.of = forward_node
-        self.with_residual = with_residual and forward_node.relu
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        of, (gy,) = self.of, inputs
-        backward = of.route.backward
-        if of.route.then != "none":
-            gy = relu_backward_on(accelerator, gy, of.relu_output)
-        gx = accelerator.empty(gy.shape, gy.dtype)
-        ggamma, gbeta = (accelerator.empty(of.gamma.shape, of.gamma.dtype) for _ in range(2))
-        added = (accelerator.empty(gy.shape, gy.dtype),) if backward.norm.add else ()
-        # A call that fused ReLU computes its mask again from what it was of.
-        again = (
-            (of.beta, of.relu_output) if isinstance(backward, work.BatchNormCallBackward) and backward.norm.relu else ()
-        )
-        accelerator.launch(
-            backward, gy, of.x, of.gamma, of.mean, of.inv_std, *again, *of.kept, gx, ggamma, gbeta, *added
-        )
-        if not self.with_residual:
-            return gx, ggamma, gbeta
-        return gx, ggamma, gbeta, *(added or (gy,))
-
-
 def batch_norm(
-    x: Variable, gamma: Variable, beta: Variable, running: RunningStatistics, *, layout: Layout, eps: float = EPS
-) -> Variable:
-    """gamma * (x - mean) / sqrt(var + eps) + beta per channel. gamma, beta (C,), float32 even if x is float16.
-
-    While chainer.config.train is set, with the batch's statistics, and `running` follows; else with `running`'s.
-    """
-    return BatchNorm(running, layout, eps, relu=False).apply((x, gamma, beta))[0]
-
-
-def batch_norm_relu(
-    x: Variable, gamma: Variable, beta: Variable, running: RunningStatistics, *, layout: Layout, eps: float = EPS
-) -> Variable:
-    """relu(batch_norm(x))"""
-    return BatchNorm(running, layout, eps, relu=True).apply((x, gamma, beta))[0]
-
-
-def batch_norm_add_relu(
     x: Variable,
     gamma: Variable,
     beta: Variable,
-    residual: Variable,
     running: RunningStatistics,
     *,
     layout: Layout,
+    relu: bool = False,
+    residual: Variable | None = None,
     eps: float = EPS,
 ) -> Variable:
-    """relu(batch_norm(x) + residual); residual has x's shape and dtype."""
-    return BatchNorm(running, layout, eps, relu=True).apply((x, gamma, beta, residual))[0]
+    """gamma * (x - mean) / sqrt(var + eps) + beta per channel, then ReLU if `relu`; with a residual of x's shape and
+    dtype, relu(that + residual). gamma, beta (C,), float32 even if x is float16.
+
+    While chainer.config.train is set, with the batch's statistics, and `running` follows; else with `running`'s.
+    """
+    added = () if residual is None else (residual,)
+    return BatchNorm(running, layout, eps, relu or bool(added)).apply((x, gamma, beta, *added))[0]
 
 
 def batch_norm_from_sums(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
 from tcbench.engine.feeds.spec import Layout
 
 add_bias = work.shared(work.AddBias)
@@ -19,10 +19,6 @@ class Bias(ForwardNode):
     def __init__(self, layout: Layout, relu: bool) -> None:
         self.layout = layout
         self.relu = relu
-
-    @property
-    def label(self) -> str:
-        return "BiasRelu" if self.relu else "Bias"
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, b = inputs
@@ -44,27 +40,19 @@ class Bias(ForwardNode):
         return n * h * w, c, 1
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        gx = gys[0] if self.y is None else ReluOfBias(self).apply(gys)[0]
-        return tuple(BiasOfMapsGradient(self).apply((gx,))[0] if i else gx for i in indexes)
+        gx = gys[0] if self.y is None else Gradient(self.relu_gradient).apply(gys)[0]
+        return tuple(Gradient(self.bias_gradient).apply((gx,))[0] if i else gx for i in indexes)
 
+    def relu_gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
+        """gx of gy."""
+        return (relu_backward_on(accelerator, gy, self.y),)
 
-class ReluOfBias(GradientNode):
-    """gx of gy."""
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        return (relu_backward_on(accelerator, inputs[0], self.of.y),)
-
-
-class BiasOfMapsGradient(GradientNode):
-    """gb of gx: the sum of each image, then of all images."""
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (gy,) = inputs
-        n, k, pixels = self.of.rows(gy)
-        images = gy.shape[0]
-        parts = accelerator.empty((images, k), self.of.bias_dtype)
-        gb = accelerator.empty((k,), self.of.bias_dtype)
-        accelerator.launch(bias_gradient(n, k, dtype_of(gy), pixels, images), gy, parts)
+    def bias_gradient(self, accelerator: Accelerator, gx: Array) -> tuple[Array]:
+        """gb of gx: the sum of each image, then of all images."""
+        n, k, pixels = self.rows(gx)
+        images = gx.shape[0]
+        parts, gb = (accelerator.empty(shape, self.bias_dtype) for shape in ((images, k), (k,)))
+        accelerator.launch(bias_gradient(n, k, dtype_of(gx), pixels, images), gx, parts)
         accelerator.launch(bias_gradient(images, k, dtype_of(parts)), parts, gb)
         return (gb,)
 

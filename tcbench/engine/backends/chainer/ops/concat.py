@@ -7,7 +7,7 @@ import math
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
 from tcbench.engine.feeds.spec import Layout
 
 put_columns = work.shared(work.PutColumns)
@@ -41,21 +41,15 @@ class Concatenation(ForwardNode):
         return [(rows, width, sum(widths), begin) for width, begin in zip(widths, begins, strict=False)]
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return tuple(PartGradient(self, i).apply(gys)[0] for i in indexes)
+        parts = Gradient(self.gradients).apply(gys)
+        return tuple(parts[i] for i in indexes)
 
-
-class PartGradient(GradientNode):
-    """gx of one part, of gy."""
-
-    def __init__(self, forward_node: Concatenation, part: int) -> None:
-        self.of = forward_node
-        self.part = part
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (gy,) = inputs
-        gx = accelerator.empty(self.of.shapes[self.part], gy.dtype)
-        accelerator.launch(take_columns(*self.of.places()[self.part], dtype_of(gy)), gy, gx)
-        return (gx,)
+    def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
+        """gx of every part."""
+        parts = tuple(accelerator.empty(shape, gy.dtype) for shape in self.shapes)
+        for part, place in zip(parts, self.places(), strict=True):
+            accelerator.launch(take_columns(*place, dtype_of(gy)), gy, part)
+        return parts
 
 
 def concatenate(xs: Variables, *, layout: Layout) -> Variable:

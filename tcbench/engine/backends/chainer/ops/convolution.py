@@ -7,15 +7,8 @@ from dataclasses import dataclass
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
-from tcbench.engine.backends.chainer.ops.node import (
-    ForwardNode,
-    GradientNode,
-    Variable,
-    Variables,
-    add_on,
-    dtype_of,
-    filter_gradient,
-)
+from tcbench.engine.backends.chainer.ops import node
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
 from tcbench.engine.feeds.spec import Layout
 from tcbench.engine.work import DType, Math
 
@@ -52,10 +45,40 @@ def works_of(
     )
 
 
-class Convolution(ForwardNode):
-    """y of x and w."""
+class Filtered(ForwardNode):
+    """An operation of x and a filter or matrix w, by the works of a convolution."""
 
     works: ConvWorks
+
+    def dgrad(self, accelerator: Accelerator, gy: Array, accumulated: Array | None = None) -> tuple[Array]:
+        """gx of gy; of gy and another gradient of x their sum."""
+        gx = accelerator.empty(self.x.shape, self.x.dtype)
+        if accumulated is not None and self.adds_to_dgrad(accelerator):
+            accelerator.launch(self.works.dgrad_add, gy, self.w, accumulated, gx)
+            return (gx,)
+        self.write_dgrad(accelerator, gy, gx)
+        return (gx,) if accumulated is None else node.add_on(accelerator, gx, accumulated, gx)
+
+    def wgrad(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
+        """gw of gy."""
+        gw = accelerator.empty(self.w.shape, self.w.dtype)
+        self.write_wgrad(accelerator, gy, gw)
+        node.filter_gradient(self, gy)
+        return (gw,)
+
+    def write_dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
+        accelerator.launch(self.works.dgrad, gy, self.w, gx)
+
+    def write_wgrad(self, accelerator: Accelerator, gy: Array, gw: Array) -> None:
+        accelerator.launch(self.works.wgrad, self.x, gy, gw)
+
+    def adds_to_dgrad(self, accelerator: Accelerator) -> bool:
+        """Whether another gradient of x is added by ConvDgradAdd."""
+        return accelerator.adds_to_dgrad
+
+
+class Convolution(Filtered):
+    """y of x and w."""
 
     def __init__(self, stride: int, pad: int, layout: Layout, math: Math) -> None:
         self.stride = stride
@@ -74,18 +97,6 @@ class Convolution(ForwardNode):
         """Write y."""
         accelerator.launch(self.works.fprop, self.x, self.w, y)
 
-    def dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
-        """Write the gradient of x."""
-        accelerator.launch(self.works.dgrad, gy, self.w, gx)
-
-    def wgrad(self, accelerator: Accelerator, gy: Array, gw: Array) -> None:
-        """Write the gradient of w."""
-        accelerator.launch(self.works.wgrad, self.x, gy, gw)
-
-    def adds_to_dgrad(self, accelerator: Accelerator) -> bool:
-        """Whether another gradient of x is added by ConvDgradAdd."""
-        return accelerator.adds_to_dgrad
-
     def _choose_works(self) -> None:
         self.works = works_of(
             self.x.shape, self.w.shape, self.stride, self.pad, self.layout, dtype_of(self.x), self.math
@@ -103,7 +114,7 @@ class Convolution(ForwardNode):
             raise ValueError(f"convolution_2d: x is {self.x.dtype}, w is {self.w.dtype}: expected one dtype")
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return tuple((ConvolutionWgrad if i else ConvolutionDgrad)(self).apply(gys[:1])[0] for i in indexes)
+        return tuple(Gradient(self.wgrad if i else self.dgrad).apply(gys[:1])[0] for i in indexes)
 
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
@@ -111,32 +122,8 @@ class Convolution(ForwardNode):
         if 0 not in indexes or accumulated[0] is None:
             return super().backward_accumulate(indexes, gys, accumulated)
         # The other gradient of x, of the shortcut, may be added while a block of the product is in cache.
-        gx = ConvolutionDgrad(self).apply((gys[0], accumulated[0]))
+        gx = Gradient(self.dgrad).apply((gys[0], accumulated[0]))
         return gx + super().backward_accumulate(indexes[1:], gys, accumulated[1:])
-
-
-class ConvolutionDgrad(GradientNode):
-    """gx of gy; of (gy, another gradient of x) their sum."""
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        of = self.of
-        gx = accelerator.empty(of.x.shape, of.x.dtype)
-        if len(inputs) > 1 and of.adds_to_dgrad(accelerator):
-            accelerator.launch(of.works.dgrad_add, inputs[0], of.w, inputs[1], gx)
-            return (gx,)
-        of.dgrad(accelerator, inputs[0], gx)
-        return add_on(accelerator, gx, inputs[1], gx) if len(inputs) > 1 else (gx,)
-
-
-class ConvolutionWgrad(GradientNode):
-    """gw of gy."""
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        of = self.of
-        gw = accelerator.empty(of.w.shape, of.w.dtype)
-        of.wgrad(accelerator, inputs[0], gw)
-        filter_gradient(of, inputs[0])
-        return (gw,)
 
 
 class ConvolutionStats(Convolution):

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
-from tcbench.engine.backends.chainer.ops.node import (
-    ForwardNode,
-    GradientNode,
-    Variable,
-    Variables,
-    add_on,
-    dtype_of,
-)
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, added, dtype_of
 
 relu_work = work.shared(work.Relu)
 relu_backward_work = work.shared(work.ReluBackward)
@@ -35,28 +28,21 @@ class Relu(ForwardNode):
         return (self.y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return ReluGradient(self).apply(gys)
+        return Gradient(self.gradient).apply(gys)
 
-
-class ReluGradient(GradientNode):
-    """gx of gy."""
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        return (relu_backward_on(accelerator, inputs[0], self.of.y),)
+    def gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
+        """gx of gy."""
+        return (relu_backward_on(accelerator, gy, self.y),)
 
 
 class AddNode(ForwardNode):
     """a + b; hands its gradient on to both."""
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        a, b = self._checked(inputs)
-        return add_on(accelerator, a, b, accelerator.empty(a.shape, a.dtype))
-
-    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         a, b = inputs
         if a.shape != b.shape or a.dtype != b.dtype:
             raise ValueError(f"add: expected equal shapes and dtypes, got {a.shape} {a.dtype} and {b.shape} {b.dtype}")
-        return a, b
+        return added(accelerator, a, b)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         return gys * len(indexes)

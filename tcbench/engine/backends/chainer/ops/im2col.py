@@ -57,12 +57,12 @@ class Im2colConvolution(Convolution):
         if works.place is not None:
             accelerator.launch(works.place, rows, y)
 
-    def dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
+    def write_dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
         gcolumns = self._empty_columns(accelerator)
         accelerator.launch(self.lowered.product.dgrad, self._rows(accelerator, gy), self.w, gcolumns)
         accelerator.launch(self.lowered.col2im, gcolumns, gx)
 
-    def wgrad(self, accelerator: Accelerator, gy: Array, gw: Array) -> None:
+    def write_wgrad(self, accelerator: Accelerator, gy: Array, gw: Array) -> None:
         rows = self._rows(accelerator, gy)
         accelerator.launch(self.lowered.product.wgrad, self._columns(accelerator), rows, gw)
 

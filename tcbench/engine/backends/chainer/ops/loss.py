@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
 
 forward_work = work.shared(work.SoftmaxCrossEntropyForward)
 mean_loss = work.shared(work.MeanLoss)
@@ -37,17 +37,13 @@ class SoftmaxCrossEntropy(ForwardNode):
         return x, t
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        gx = SoftmaxCrossEntropyGradient(self).apply(gys)[0]
+        gx = Gradient(self.gradient).apply(gys)[0]
         return tuple(None if i else gx for i in indexes)
 
-
-class SoftmaxCrossEntropyGradient(GradientNode):
-    """gx of the loss's gradient (a loss scale, often)."""
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        of = self.of
-        gx = accelerator.empty(of.log_p.shape, of.dtype)
-        accelerator.launch(backward_work(*gx.shape, dtype_of(gx), of.weight), of.log_p, of.t, inputs[0], gx)
+    def gradient(self, accelerator: Accelerator, gloss: Array) -> tuple[Array]:
+        """gx of the loss's gradient (a loss scale, often)."""
+        gx = accelerator.empty(self.log_p.shape, self.dtype)
+        accelerator.launch(backward_work(*gx.shape, dtype_of(gx), self.weight), self.log_p, self.t, gloss, gx)
         return (gx,)
 
 

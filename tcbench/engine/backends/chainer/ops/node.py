@@ -137,11 +137,21 @@ def add_on(accelerator: Accelerator, a: Array, b: Array, out: Array) -> tuple[Ar
 add_work = work.shared(work.Add)
 
 
-class GradientNode(Node):
-    """A gradient operation of a forward node: cannot be differentiated again."""
+class Gradient(Node):
+    """A gradient operation. `launch`, a forward node's method as a rule, takes an accelerator and gradients. Cannot be
+    differentiated again."""
 
-    def __init__(self, forward_node: Any) -> None:
-        self.of = forward_node
+    def __init__(self, launch: Callable[..., tuple[Array, ...]]) -> None:
+        self.launch = launch
+
+    @property
+    def label(self) -> str:
+        """As in "Convolution.wgrad"."""
+        owner = getattr(self.launch, "__self__", None)
+        return f"{type(owner).__name__}.{self.launch.__name__}" if owner else self.launch.__name__
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        return self.launch(accelerator, *inputs)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         raise NotImplementedError(
@@ -150,15 +160,9 @@ class GradientNode(Node):
         )
 
 
-class Add(GradientNode):
-    """a + b for two gradients of the same array."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        a, b = inputs
-        return add_on(accelerator, a, b, accelerator.empty(a.shape, a.dtype))
+def added(accelerator: Accelerator, a: Array, b: Array) -> tuple[Array]:
+    """a + b in memory of its own."""
+    return add_on(accelerator, a, b, accelerator.empty(a.shape, a.dtype))
 
 
 class ForwardNode(Node):
@@ -175,7 +179,7 @@ class ForwardNode(Node):
                     _on_gradient(self.inputs[index], gx.array)
         return tuple(
             [
-                gx if before is None else before if gx is None else Add().apply((gx, before))[0]
+                gx if before is None else before if gx is None else Gradient(added).apply((gx, before))[0]
                 for gx, before in zip(gxs, accumulated, strict=True)
             ]
         )
@@ -223,12 +227,8 @@ class OneToOne(ForwardNode):
         return arrays
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return OneToOneGradient(self).apply(gys)
+        return Gradient(self.gradient).apply(gys)
 
-
-class OneToOneGradient(GradientNode):
-    """gx of gy."""
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        of = self.of
-        return (of.launch(accelerator, type(of).backward_work(*of.described), gy=inputs[0])["gx"],)
+    def gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
+        """gx of gy."""
+        return (self.launch(accelerator, type(self).backward_work(*self.described), gy=gy)["gx"],)

@@ -25,12 +25,8 @@ class Fused(Rung):
                     return ops.bias(h, self.b, layout=self.spec.layout, relu=self.conv.relu)
                 if not self.conv.relu:
                     return super().normalise(h, shortcut)
-                common = (self.gamma, self.beta)
-                if shortcut is None:
-                    return ops.batch_norm_relu(h, *common, self.running, layout=self.spec.layout, eps=UNIT_EPS)
-                return ops.batch_norm_add_relu(
-                    h, *common, shortcut, self.running, layout=self.spec.layout, eps=UNIT_EPS
-                )
+                settings: Any = {"layout": self.spec.layout, "relu": True, "residual": shortcut, "eps": UNIT_EPS}
+                return ops.batch_norm(h, self.gamma, self.beta, self.running, **settings)
 
         return replace(parts, unit=FusedUnit)
 

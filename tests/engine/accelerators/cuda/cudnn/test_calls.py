@@ -27,7 +27,6 @@ PLAIN = [
     for persistent in (True, False)
     if (layout, dtype, persistent) != ("NHWC", "float16", True)
 ]
-EXTENDED = [("none", "0"), ("relu", "1"), ("add_relu", "2")]
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 
@@ -79,201 +78,98 @@ def recorder(recorder_path):
     gc.collect()
 
 
-def described(norm):
+_EPSILON = "epsilon=eps savedMean=mean savedInvVariance=inv_std"
+_FOLLOWING = "exponentialAverageFactor=momentum resultRunningMean=running_mean resultRunningVariance=running_var"
+_SAVED = f"{_FOLLOWING} epsilon=eps resultSaveMean=mean resultSaveInvVariance=inv_std"
+_MEMORY = "activation workspace workSpaceSizeInBytes=workspace_bytes reserveSpace=reserve reserveSpaceSizeInBytes"
+_DIFF = "alphaDataDiff=one betaDataDiff=zero alphaParamDiff=one betaParamDiff=zero"
+FORWARD, BACKWARD = "cudnnBatchNormalizationForwardTraining", "cudnnBatchNormalizationBackward"
+RESERVE_SIZE = "cudnnGetBatchNormalizationTrainingExReserveSpaceSize"
+FORWARD_SIZE = "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize"
+BACKWARD_SIZE = "cudnnGetBatchNormalizationBackwardExWorkspaceSize"
+ARGUMENTS = {
+    FORWARD: "handle mode alpha=one beta=zero xDesc=maps x yDesc=maps y "
+    f"bnScaleBiasMeanVarDesc=vectors bnScale=gamma bnBias=beta {_SAVED}",
+    f"{FORWARD}Ex": "handle mode bnOps alpha=one beta=zero xDesc=maps xData=x zDesc=added_maps zData=residual "
+    f"yDesc=maps yData=y bnScaleBiasMeanVarDesc=vectors bnScale=gamma bnBias=beta {_SAVED} {_MEMORY}",
+    BACKWARD: f"handle mode {_DIFF} xDesc=maps x dyDesc=maps dy=gy dxDesc=maps dx=gx dBnScaleBiasDesc=vectors "
+    f"bnScale=gamma dBnScaleResult=ggamma dBnBiasResult=gbeta {_EPSILON}",
+    f"{BACKWARD}Ex": f"handle mode bnOps {_DIFF} xDesc=maps xData=x yDesc=relu_maps yData=y dyDesc=maps dyData=gy "
+    "dzDesc=added_maps dzData=gresidual dxDesc=maps dxData=gx dBnScaleBiasDesc=vectors bnScaleData=gamma "
+    f"bnBiasData=beta dBnScaleData=ggamma dBnBiasData=gbeta {_EPSILON} {_MEMORY}",
+    RESERVE_SIZE: "handle mode bnOps activation xDesc=maps",
+    FORWARD_SIZE: "handle mode bnOps xDesc=maps zDesc=added_maps yDesc=maps bnScaleBiasMeanVarDesc=vectors activation",
+    BACKWARD_SIZE: "handle mode bnOps xDesc=maps yDesc=maps dyDesc=maps dzDesc=added_maps dxDesc=maps "
+    "dBnScaleBiasDesc=vectors activation",
+}
+"""cuDNN's arguments of each call by their names in its header, and what each is to be where that has another name."""
+
+
+def expected(name, work, at):
+    """What a call is to be told of a work whose operands are at these addresses; of one that there is not nothing."""
+    norm = work.norm
     kind = {"float16": "half", "bfloat16": "bfloat16", "float32": "float"}[norm.dtype]
-    return f"{kind}:{norm.layout}:{norm.n}x{norm.c}x{norm.h}x{norm.w}"
+    maps = f"{kind}:{norm.layout}:{norm.n}x{norm.c}x{norm.h}x{norm.w}"
+    values = {
+        "handle": str(HANDLE),
+        "mode": "2" if work.persistent else "1",
+        "bnOps": {"none": "0", "relu": "1", "add_relu": "2"}[norm.after],
+        "one": "1",
+        "zero": "0",
+        "maps": maps,
+        "added_maps": maps if norm.add else "none",
+        "relu_maps": maps if norm.relu else "none",
+        "vectors": "float:NCHW:1x16x1x1",
+        "momentum": "0.10000000000000001",
+        "eps": "2.0000000000000002e-05",
+        "activation": "1:1:0" if norm.relu else "none",
+        "workspace": str(WORKSPACE),
+        "workspace_bytes": str(WORKSPACE_BYTES + (name == f"{BACKWARD}Ex")),
+        "reserveSpaceSizeInBytes": str(RESERVE_BYTES) if norm.relu else "0",
+        **at,
+    }
+    pairs = (argument.partition("=") for argument in ARGUMENTS[name].split())
+    return {argument: values.get(meant or argument, "0") for argument, _, meant in pairs}
 
 
-VECTORS = "float:NCHW:1x16x1x1"
+def both(norm, persistent=True):
+    return BatchNormCallForward(norm, 2e-5, 0.1, persistent), BatchNormCallBackward(norm, 2e-5, persistent)
 
 
 @needs_compiler
 @pytest.mark.parametrize(("norm", "persistent"), PLAIN, ids=str)
-def test_forward(recorder, norm, persistent):
-    name, arguments, at = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, persistent))
-    assert name == "cudnnBatchNormalizationForwardTraining"
-    assert arguments == {
-        "handle": str(HANDLE),
-        "mode": "2" if persistent else "1",
-        "alpha": "1",
-        "beta": "0",
-        "xDesc": described(norm),
-        "x": at["x"],
-        "yDesc": described(norm),
-        "y": at["y"],
-        "bnScaleBiasMeanVarDesc": VECTORS,
-        "bnScale": at["gamma"],
-        "bnBias": at["beta"],
-        "exponentialAverageFactor": "0.10000000000000001",
-        "resultRunningMean": at["running_mean"],
-        "resultRunningVariance": at["running_var"],
-        "epsilon": "2.0000000000000002e-05",
-        "resultSaveMean": at["mean"],
-        "resultSaveInvVariance": at["inv_std"],
-    }
+def test_of_most_settings_the_plain_calls_get_every_argument(recorder, norm, persistent):
+    for work, call in zip(both(norm, persistent), (FORWARD, BACKWARD), strict=True):
+        name, arguments, at = recorder.run(work)
+        assert (name, arguments) == (call, expected(call, work, at))
 
 
 @needs_compiler
-@pytest.mark.parametrize(("norm", "persistent"), PLAIN, ids=str)
-def test_backward(recorder, norm, persistent):
-    name, arguments, at = recorder.run(BatchNormCallBackward(norm, 2e-5, persistent))
-    assert name == "cudnnBatchNormalizationBackward"
-    assert arguments == {
-        "handle": str(HANDLE),
-        "mode": "2" if persistent else "1",
-        "alphaDataDiff": "1",
-        "betaDataDiff": "0",
-        "alphaParamDiff": "1",
-        "betaParamDiff": "0",
-        "xDesc": described(norm),
-        "x": at["x"],
-        "dyDesc": described(norm),
-        "dy": at["gy"],
-        "dxDesc": described(norm),
-        "dx": at["gx"],
-        "dBnScaleBiasDesc": VECTORS,
-        "bnScale": at["gamma"],
-        "dBnScaleResult": at["ggamma"],
-        "dBnBiasResult": at["gbeta"],
-        "epsilon": "2.0000000000000002e-05",
-        "savedMean": at["mean"],
-        "savedInvVariance": at["inv_std"],
-    }
+@pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
+def test_half_precision_nhwc_goes_through_the_extended_calls_whatever_follows(recorder, after):
+    norm = replace(NORM, after=after)
+    recorder.raw.set_sizes(WORKSPACE_BYTES, RESERVE_BYTES if norm.relu else 0)
+    for work, call in zip(both(norm), (f"{FORWARD}Ex", f"{BACKWARD}Ex"), strict=True):
+        name, arguments, at = recorder.run(work)
+        assert (name, arguments) == (call, expected(call, work, at))
 
 
 @needs_compiler
-@pytest.mark.parametrize("work", [BatchNormCallForward(NORM, 2e-5, 0.1, True), BatchNormCallBackward(NORM, 2e-5, True)])
+@pytest.mark.parametrize("work", both(NORM))
 def test_the_talks_fast_mode_is_the_persistent_one(recorder, work):
     assert recorder.run(work)[1]["mode"] == "2"
     assert recorder.run(replace(work, persistent=False))[1]["mode"] == "1"
 
 
 @needs_compiler
-@pytest.mark.parametrize(("after", "ops"), EXTENDED)
-def test_half_precision_nhwc_goes_forward_through_the_extended_call_whatever_follows(recorder, after, ops):
+@pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
+def test_sizes_are_asked_once_for_the_same_setting(recorder, after):
     norm = replace(NORM, after=after)
-    if not norm.relu:
-        recorder.raw.set_sizes(WORKSPACE_BYTES, 0)
-    name, arguments, at = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, True))
-    assert name == "cudnnBatchNormalizationForwardTrainingEx"
-    assert arguments == {
-        "handle": str(HANDLE),
-        "mode": "2",
-        "bnOps": ops,
-        "alpha": "1",
-        "beta": "0",
-        "xDesc": described(norm),
-        "xData": at["x"],
-        "zDesc": described(norm) if norm.add else "none",
-        "zData": at["residual"] if norm.add else "0",
-        "yDesc": described(norm),
-        "yData": at["y"],
-        "bnScaleBiasMeanVarDesc": VECTORS,
-        "bnScale": at["gamma"],
-        "bnBias": at["beta"],
-        "exponentialAverageFactor": "0.10000000000000001",
-        "resultRunningMean": at["running_mean"],
-        "resultRunningVariance": at["running_var"],
-        "epsilon": "2.0000000000000002e-05",
-        "resultSaveMean": at["mean"],
-        "resultSaveInvVariance": at["inv_std"],
-        "activation": "1:1:0" if norm.relu else "none",
-        "workspace": str(WORKSPACE),
-        "workSpaceSizeInBytes": str(WORKSPACE_BYTES),
-        "reserveSpace": at["reserve"] if norm.relu else "0",
-        "reserveSpaceSizeInBytes": str(RESERVE_BYTES) if norm.relu else "0",
-    }
-
-
-@needs_compiler
-@pytest.mark.parametrize(("after", "ops"), EXTENDED)
-def test_half_precision_nhwc_goes_backward_through_the_extended_call_whatever_follows(recorder, after, ops):
-    norm = replace(NORM, after=after)
-    if not norm.relu:
-        recorder.raw.set_sizes(WORKSPACE_BYTES, 0)
-    name, arguments, at = recorder.run(BatchNormCallBackward(norm, 2e-5, True))
-    assert name == "cudnnBatchNormalizationBackwardEx"
-    assert arguments == {
-        "handle": str(HANDLE),
-        "mode": "2",
-        "bnOps": ops,
-        "alphaDataDiff": "1",
-        "betaDataDiff": "0",
-        "alphaParamDiff": "1",
-        "betaParamDiff": "0",
-        "xDesc": described(norm),
-        "xData": at["x"],
-        "yDesc": described(norm) if norm.relu else "none",
-        "yData": at["y"] if norm.relu else "0",
-        "dyDesc": described(norm),
-        "dyData": at["gy"],
-        "dzDesc": described(norm) if norm.add else "none",
-        "dzData": at["gresidual"] if norm.add else "0",
-        "dxDesc": described(norm),
-        "dxData": at["gx"],
-        "dBnScaleBiasDesc": VECTORS,
-        "bnScaleData": at["gamma"],
-        "bnBiasData": at["beta"] if norm.relu else "0",
-        "dBnScaleData": at["ggamma"],
-        "dBnBiasData": at["gbeta"],
-        "epsilon": "2.0000000000000002e-05",
-        "savedMean": at["mean"],
-        "savedInvVariance": at["inv_std"],
-        "activation": "1:1:0" if norm.relu else "none",
-        "workspace": str(WORKSPACE),
-        "workSpaceSizeInBytes": str(WORKSPACE_BYTES + 1),
-        "reserveSpace": at["reserve"] if norm.relu else "0",
-        "reserveSpaceSizeInBytes": str(RESERVE_BYTES) if norm.relu else "0",
-    }
-
-
-@needs_compiler
-@pytest.mark.parametrize(("after", "ops"), EXTENDED)
-def test_sizes_are_asked_once_for_the_same_setting(recorder, after, ops):
-    norm = replace(NORM, after=after)
-    activation = "1:1:0" if norm.relu else "none"
-    if not norm.relu:
-        recorder.raw.set_sizes(WORKSPACE_BYTES, 0)
-    z = described(norm) if norm.add else "none"
-    shared = {"handle": str(HANDLE), "mode": "2", "bnOps": ops}
-    reserve = (
-        "cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
-        {**shared, "activation": activation, "xDesc": described(norm)},
-    )
-    forward = calls.prepare_call(BatchNormCallForward(norm, 2e-5, 0.1, True), HANDLE, recorder.library)
-    assert forward.workspace_bytes == WORKSPACE_BYTES
-    assert recorder.take() == [
-        reserve,
-        (
-            "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
-            {
-                **shared,
-                "xDesc": described(norm),
-                "zDesc": z,
-                "yDesc": described(norm),
-                "bnScaleBiasMeanVarDesc": VECTORS,
-                "activation": activation,
-            },
-        ),
-    ]
-    backward = calls.prepare_call(BatchNormCallBackward(norm, 2e-5, True), HANDLE, recorder.library)
-    assert backward.workspace_bytes == WORKSPACE_BYTES + 1
-    assert recorder.take() == [
-        reserve,
-        (
-            "cudnnGetBatchNormalizationBackwardExWorkspaceSize",
-            {
-                **shared,
-                "xDesc": described(norm),
-                "yDesc": described(norm),
-                "dyDesc": described(norm),
-                "dzDesc": z,
-                "dxDesc": described(norm),
-                "dBnScaleBiasDesc": VECTORS,
-                "activation": activation,
-            },
-        ),
-    ]
+    recorder.raw.set_sizes(WORKSPACE_BYTES, RESERVE_BYTES if norm.relu else 0)
+    for more, (work, size) in enumerate(zip(both(norm), (FORWARD_SIZE, BACKWARD_SIZE), strict=True)):
+        call = calls.prepare_call(work, HANDLE, recorder.library)
+        assert call.workspace_bytes == WORKSPACE_BYTES + more
+        assert recorder.take() == [(name, expected(name, work, {})) for name in (RESERVE_SIZE, size)]
 
 
 @needs_compiler
@@ -283,13 +179,7 @@ def test_a_plain_call_needs_no_workspace(recorder):
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("work", "plain"),
-    [
-        (BatchNormCallForward(NORM, 2e-5, 0.1, True), "cudnnBatchNormalizationForwardTraining"),
-        (BatchNormCallBackward(NORM, 2e-5, True), "cudnnBatchNormalizationBackward"),
-    ],
-)
+@pytest.mark.parametrize(("work", "plain"), list(zip(both(NORM), (FORWARD, BACKWARD), strict=True)))
 def test_where_cudnn_would_keep_something_without_relu_the_plain_call_serves(recorder, work, plain):
     recorder.raw.set_sizes(WORKSPACE_BYTES, 1)
     assert recorder.run(work)[0] == plain
@@ -300,7 +190,7 @@ def test_reserve_space_has_room_for_the_whole_tiles_of_few_channels(recorder):
     norm = Norm(64, 16, 56, 56, "NHWC", "float16", "relu")
     asked = 64 * 56 * 56 * 64 // 8 + 1024
     recorder.raw.set_sizes(0, asked)
-    for work in (BatchNormCallForward(norm, 2e-5, 0.1, True), BatchNormCallBackward(norm, 2e-5, True)):
+    for work in both(norm):
         assert recorder.run(work)[1]["reserveSpaceSizeInBytes"] == str(asked)
 
 
@@ -370,10 +260,7 @@ def test_descriptors_live_as_long_as_the_call(recorder):
 @pytest.mark.parametrize("wrong", [-1, 1])
 @pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
 def test_a_wrong_number_of_addresses_is_refused(recorder, after, wrong):
-    for work in (
-        BatchNormCallForward(replace(NORM, after=after), 2e-5, 0.1, True),
-        BatchNormCallBackward(replace(NORM, after=after), 2e-5, True),
-    ):
+    for work in both(replace(NORM, after=after)):
         call = calls.prepare_call(work, HANDLE, recorder.library)
         recorder.take()
         with pytest.raises(ValueError, match=f"expected {len(work.operands)} addresses"):

@@ -5,29 +5,18 @@ import numpy as np
 import pytest
 from reference import REFERENCE
 
+from tcbench.engine import work as w
 from tcbench.engine.accelerators.cuda.cudnn import graphs
-from tcbench.engine.work import (
-    BatchNormBackward,
-    BatchNormForward,
-    Conv2d,
-    ConvDgrad,
-    ConvFprop,
-    ConvFpropStats,
-    ConvWgrad,
-    Norm,
-    Relu,
-    product,
-)
 
-CONV = Conv2d(4, 8, 14, 10, 16, 3, 3, 2, 1, "NHWC", "float16")
-NORM = Norm(4, 16, 7, 5, "NHWC", "float16")
-CONVS = [kind(CONV) for kind in (ConvFprop, ConvDgrad, ConvWgrad, ConvFpropStats)]
+CONV = w.Conv2d(4, 8, 14, 10, 16, 3, 3, 2, 1, "NHWC", "float16")
+NORM = w.Norm(4, 16, 7, 5, "NHWC", "float16")
+CONVS = [kind(CONV) for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad, w.ConvFpropStats)]
 NORMS = [
     work
     for after in ("none", "relu", "add_relu")
     for work in (
-        BatchNormForward(replace(NORM, after=after), 2e-5, 0.1),
-        BatchNormBackward(replace(NORM, after=after)),
+        w.BatchNormForward(replace(NORM, after=after), 2e-5, 0.1),
+        w.BatchNormBackward(replace(NORM, after=after)),
     )
 ]
 
@@ -50,7 +39,7 @@ def test_strides_are_those_of_a_contiguous_array_seen_as_nchw(layout):
     assert graphs.dims(shape, layout) == (list(logical.shape), list(logical.strides))
 
 
-@pytest.mark.parametrize("work", [*CONVS, *NORMS, ConvFprop(replace(CONV, dtype="bfloat16"))], ids=ident)
+@pytest.mark.parametrize("work", [*CONVS, *NORMS, w.ConvFprop(replace(CONV, dtype="bfloat16"))], ids=ident)
 def test_each_operand_is_the_tensor_of_its_number(work, frontend):
     tensors = by_uid(graphs.define(work, {}, 90))
     assert sorted(tensors) == list(range(1, len(graphs.slots(work)) + 1))
@@ -113,12 +102,12 @@ def test_constants_are_passed_by_value_in_single_precision(frontend):
     ],
 )
 def test_a_forward_norm_fuses_what_follows(after, expected, frontend):
-    graph = graphs.define(BatchNormForward(replace(NORM, after=after), 2e-5, 0.1), {}, 90)
+    graph = graphs.define(w.BatchNormForward(replace(NORM, after=after), 2e-5, 0.1), {}, 90)
     assert [operation for operation, _, _ in graph.operations] == expected
 
 
 def test_the_masked_gradient_is_the_residuals(frontend):
-    work = BatchNormBackward(replace(NORM, after="add_relu"))
+    work = w.BatchNormBackward(replace(NORM, after="add_relu"))
     graph = graphs.define(work, {}, 90)
     (_, scale, [masked]), (_, norm, _) = graph.operations
     names = [None, *(operand.name for operand in work.operands)]
@@ -129,7 +118,7 @@ def test_the_masked_gradient_is_the_residuals(frontend):
 
 
 def test_without_addition_the_masked_gradient_stays_inside_in_its_own_type(frontend):
-    graph = graphs.define(BatchNormBackward(replace(NORM, after="relu")), {}, 90)
+    graph = graphs.define(w.BatchNormBackward(replace(NORM, after="relu")), {}, 90)
     (_, _, [masked]), _ = graph.operations
     assert masked.settings == {"data_type": "HALF"}
 
@@ -137,9 +126,9 @@ def test_without_addition_the_masked_gradient_stays_inside_in_its_own_type(front
 @pytest.mark.parametrize(
     ("work", "roles"),
     [
-        (ConvFprop(CONV), {"image": "x", "weight": "w"}),
-        (ConvDgrad(CONV), {"loss": "gy", "filter": "w"}),
-        (ConvWgrad(CONV), {"image": "x", "loss": "gy"}),
+        (w.ConvFprop(CONV), {"image": "x", "weight": "w"}),
+        (w.ConvDgrad(CONV), {"loss": "gy", "filter": "w"}),
+        (w.ConvWgrad(CONV), {"image": "x", "loss": "gy"}),
     ],
     ids=ident,
 )
@@ -161,11 +150,11 @@ def as_cudnn_reads(array, tensor):
     return np.lib.stride_tricks.as_strided(array, tensor.settings["dim"], strides)
 
 
-@pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
+@pytest.mark.parametrize("kind", [w.ConvFprop, w.ConvDgrad, w.ConvWgrad])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("k", "c"), [(4, 7), (1, 7), (4, 1)])
 def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, layout, k, c, frontend):
-    work = kind(product(Conv2d(3, c, 5, 6, k, 3, 3, 2, 1, layout, "float16")))
+    work = kind(w.product(w.Conv2d(3, c, 5, 6, k, 3, 3, 2, 1, layout, "float16")))
     arrays = [np.random.default_rng(0).integers(-3, 3, operand.size).astype("float16") for operand in work.operands]
     (operation, settings, [result]) = graphs.define(work, {}, 90).operations[0]
     assert (operation, settings["compute_data_type"]) == ("matmul", "FLOAT")
@@ -179,40 +168,40 @@ def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, layout, 
 @pytest.mark.parametrize(
     ("conv", "sm"),
     [
-        (product(replace(CONV, dtype="float32")), 90),  # strict: cuDNN multiplies on Tensor Cores alone
+        (w.product(replace(CONV, dtype="float32")), 90),  # strict: cuDNN multiplies on Tensor Cores alone
         (replace(CONV, n=1), 90),
-        (replace(product(CONV), n=2), 90),
-        (product(replace(CONV, c=3)), 75),  # 27 values of the filter
-        (product(replace(CONV, k=12)), 75),
-        (product(replace(CONV, n=1)), 75),  # 7 x 5 pixels
+        (replace(w.product(CONV), n=2), 90),
+        (w.product(replace(CONV, c=3)), 75),  # 27 values of the filter
+        (w.product(replace(CONV, k=12)), 75),
+        (w.product(replace(CONV, n=1)), 75),  # 7 x 5 pixels
     ],
     ids=["strict", "3x3", "several images", "channels", "filters", "pixels"],
 )
 def test_every_other_convolution_is_one_to_cudnn(conv, sm, frontend):
-    for kind in (ConvFprop, ConvDgrad, ConvWgrad):
+    for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad):
         assert [operation for operation, _, _ in graphs.define(kind(conv), {}, sm).operations] == [kind.name]
 
 
 def test_products_of_multiples_of_8_are_products_on_the_first_tensor_cores_too(frontend):
-    conv = product(replace(CONV, n=8))
-    assert [operation for operation, _, _ in graphs.define(ConvFprop(conv), {}, 70).operations] == ["matmul"]
+    conv = w.product(replace(CONV, n=8))
+    assert [operation for operation, _, _ in graphs.define(w.ConvFprop(conv), {}, 70).operations] == ["matmul"]
 
 
 def test_statistics_are_taken_of_the_convolutions_result(frontend):
-    (_, _, [y]), (operation, settings, _) = graphs.define(ConvFpropStats(CONV), {}, 90).operations
+    (_, _, [y]), (operation, settings, _) = graphs.define(w.ConvFpropStats(CONV), {}, 90).operations
     assert operation == "genstats"
     assert settings["input"] is y
 
 
 def test_from_compute_capability_10_on_statistics_are_added_to_what_is_there():
-    work = ConvFpropStats(CONV)
+    work = w.ConvFpropStats(CONV)
     assert [work.operands[index].name for index in graphs.added_to(work, 100)] == ["sum", "square_sum"]
     assert graphs.added_to(work, 120) == graphs.added_to(work, 100)
     assert graphs.added_to(work, 90) == ()
-    assert graphs.added_to(ConvFprop(CONV), 100) == ()
+    assert graphs.added_to(w.ConvFprop(CONV), 100) == ()
 
 
-@pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
+@pytest.mark.parametrize("kind", [w.ConvFprop, w.ConvDgrad, w.ConvWgrad])
 def test_strict_single_precision_keeps_away_from_tensor_cores_and_tf32_does_not(kind):
     strict, tf32 = (kind(replace(CONV, dtype="float32", math=math)) for math in ("strict", "tf32"))
     assert graphs.deselected_notes(strict) == ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
@@ -221,12 +210,12 @@ def test_strict_single_precision_keeps_away_from_tensor_cores_and_tf32_does_not(
 
 def test_half_precision_is_summed_in_single_precision():
     for math in ("strict", "tf32"):
-        assert graphs.deselected_notes(ConvFprop(replace(CONV, math=math))) == ("REDUCED_PRECISION_REDUCTION",)
+        assert graphs.deselected_notes(w.ConvFprop(replace(CONV, math=math))) == ("REDUCED_PRECISION_REDUCTION",)
 
 
 def test_a_kernels_work_has_no_graph(frontend):
     with pytest.raises(TypeError, match="relu is not done by a cuDNN graph"):
-        graphs.define(Relu(8, "float16"), {}, 90)
+        graphs.define(w.Relu(8, "float16"), {}, 90)
 
 
 def test_no_two_kinds_or_variants_share_a_key():

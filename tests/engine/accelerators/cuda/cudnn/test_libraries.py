@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tcbench.engine.accelerators.cuda.cudnn import libraries, plans
-from tcbench.engine.accelerators.cuda.cudnn.libraries import LibraryError
 
 FUNCTIONS = (
     libraries.cudnn_library,
@@ -187,20 +186,24 @@ def test_without_any_package_the_first_thing_named_is_cudnn(world):
 
 def test_a_missing_driver_is_said_with_what_mends_it(cuda12):
     cuda12.system.clear()
-    assert "libcuda.so.1" in (libraries.problem() or "")
-    assert "libcuda1" in (libraries.problem() or "")
+    assert all(name in (libraries.problem() or "") for name in ("libcuda.so.1", "libcuda1"))
 
 
-def test_a_missing_frontend_is_said(cuda12):
-    del cuda12.packages["nvidia-cudnn-frontend"]
-    assert (libraries.problem() or "").startswith("cuDNN's frontend (nvidia-cudnn-frontend) is not installed")
-
-
-def test_a_frontend_that_is_too_old_is_said(cuda12, monkeypatch):
-    cuda12.packages["nvidia-cudnn-frontend"] = "1.14.0"
+@pytest.mark.parametrize(
+    ("version", "module", "said"),
+    [
+        (None, None, "cuDNN's frontend (nvidia-cudnn-frontend) is not installed"),
+        ("1.14.0", "too old", "cuDNN's frontend 1.14.0 lacks _execute_with_raw_ptrs, expected 1.32 or newer"),
+        ("1.32.0", None, "cuDNN's frontend 1.32.0 cannot be imported"),
+    ],
+)
+def test_a_frontend_that_cannot_serve_is_said(cuda12, monkeypatch, version, module, said):
+    cuda12.packages["nvidia-cudnn-frontend"] = version
+    if version is None:
+        del cuda12.packages["nvidia-cudnn-frontend"]
     old = types.SimpleNamespace(pygraph=type("Graph", (), {"serialize": 0}))
-    monkeypatch.setitem(sys.modules, "cudnn", old)
-    assert "frontend 1.14.0 lacks _execute_with_raw_ptrs, expected 1.32 or newer" in (libraries.problem() or "")
+    monkeypatch.setitem(sys.modules, "cudnn", old if module else None)
+    assert (libraries.problem() or "").startswith(said)
 
 
 def test_every_private_call_of_the_graph_is_asked_for_before_it_is_needed():
@@ -211,25 +214,16 @@ def test_every_private_call_of_the_graph_is_asked_for_before_it_is_needed():
     assert called <= set(libraries._NEEDED)
 
 
-def test_a_frontend_that_does_not_import_is_said(cuda12, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cudnn", None)
-    assert "frontend 1.32.0 cannot be imported" in (libraries.problem() or "")
-
-
 def test_the_versions_are_asked_of_the_libraries(cuda12):
     assert (libraries.version(), libraries.nvrtc_version()) == ("9.28.0", "12.9")
 
 
-def test_a_missing_library_is_the_users_to_mend():
-    assert LibraryError("x").exit_code == 2
-
-
-@pytest.mark.parametrize("module", ["plans", "graphs", "calls", "absent", "autotune", "libraries"])
-def test_importing_a_module_needs_neither_cudnn_nor_cupy(module):
+def test_importing_any_of_it_needs_neither_cudnn_nor_cupy():
     code = (
         "import sys\n"
-        "for name in ('cudnn', 'cupy', 'chainer', 'nvidia'): sys.modules[name] = None\n"
-        f"import tcbench.engine.accelerators.cuda.cudnn.{module}"
+        "for name in ('cudnn', 'cupy', 'chainer', 'nvidia', 'pynvml'): sys.modules[name] = None\n"
+        "from tcbench.engine.accelerators.cuda import nvml\n"
+        "from tcbench.engine.accelerators.cuda.cudnn import absent, autotune, calls, graphs, libraries, plans"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -80,7 +80,9 @@ def test_autotuning_leaves_out_what_does_not_fit_and_what_is_named_twice(fronten
     [
         ("p" * 20 + "r", inf, [*range(12)]),
         ("p" * 20 + "r", 0, [0]),
-        ("rrrrpp", inf, [0, 1, 4, 5]),
+        ("rrrrpp", 60, [0, 1, 4, 5]),
+        ("rrrrpp", 100, [0, 1, 2, 4, 5]),
+        ("rrrrpp", inf, [0, 1, 2, 3, 4, 5]),
         ("rrrrpp", 0, [0, 4]),
         ("pprr", 0, [0, 2]),
         ("xxxppp", 0, [3]),
@@ -139,6 +141,17 @@ def test_a_larger_budget_goes_on_where_a_smaller_one_ended_and_builds_nothing_th
     assert (facts.plan, facts.left_out, facts.budget_s, facts.from_cache) == ("second", 0, 9, False)
     for budget_s in (2, 99):
         assert plans(cache, bench(), budget_s=budget_s).prepare(CONV).facts == replace(facts, from_cache=True)
+
+
+def test_a_minute_more_times_two_more_of_the_plans_that_cudnn_compiles(frontend, cache, bench):
+    """What a minute left out is known to a trial of three, though nothing was cut; one of as much time keeps it."""
+    frontend.offers = [frontend.Offer(tag, runtime_compiled=True) for tag in "abcdefgh"]
+    times = {tag: 9 - place for place, tag in enumerate("abcdefgh")}
+    timed = []
+    for budget_s in (20, 60, 180, 180):
+        facts = plans(cache, bench(**times), budget_s=budget_s).prepare(CONV).facts
+        timed.append(("".join(time.plan for time in facts.timed), facts.cut, facts.from_cache))
+    assert timed == [("ab", False, False), ("ab", False, True), ("abcdef", False, False), ("abcdef", False, True)]
 
 
 def test_tuning_says_how_far_it_is_and_what_comes_from_the_cache_says_nothing(frontend, cache, bench, clock):

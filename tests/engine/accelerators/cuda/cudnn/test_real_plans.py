@@ -8,34 +8,23 @@ import numpy as np
 import pytest
 
 from tcbench.core.cache import Cache
+from tcbench.engine import work as w
 from tcbench.engine.accelerators.cuda import packages
 from tcbench.engine.accelerators.cuda.cudnn import absent, graphs, libraries, plans
-from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, Search
-from tcbench.engine.work import (
-    HALVES,
-    BatchNormBackward,
-    BatchNormForward,
-    Conv2d,
-    ConvDgrad,
-    ConvFprop,
-    ConvFpropStats,
-    ConvWgrad,
-    Norm,
-    product,
-)
+from tcbench.engine.accelerators.cuda.cudnn.plans import RUNTIME_COMPILED_TIMED, NoPlan, PlanFacts, Search
 from tcbench.hardware import gpus
 
 pytestmark = [pytest.mark.plans, pytest.mark.usefixtures("real_cudnn")]
 
 MIB = 1 << 20
 LIMIT = 512 * MIB
-CONVS = (ConvFprop, ConvDgrad, ConvWgrad)
+CONVS = (w.ConvFprop, w.ConvDgrad, w.ConvWgrad)
 
-STEM = Conv2d(32, 3, 224, 224, 64, 7, 7, 2, 3, "NHWC", "float16")
-BOTTLENECK = Conv2d(32, 128, 56, 56, 128, 3, 3, 2, 1, "NHWC", "float16")
-POINTWISE = Conv2d(32, 1024, 14, 14, 256, 1, 1, 1, 0, "NHWC", "float16")
-CLASSIFIER = Conv2d(32, 2048, 1, 1, 1000, 1, 1, 1, 0, "NHWC", "float16")
-NORM = Norm(32, 256, 56, 56, "NHWC", "float16")
+STEM = w.Conv2d(32, 3, 224, 224, 64, 7, 7, 2, 3, "NHWC", "float16")
+BOTTLENECK = w.Conv2d(32, 128, 56, 56, 128, 3, 3, 2, 1, "NHWC", "float16")
+POINTWISE = w.Conv2d(32, 1024, 14, 14, 256, 1, 1, 1, 0, "NHWC", "float16")
+CLASSIFIER = w.Conv2d(32, 2048, 1, 1, 1000, 1, 1, 1, 0, "NHWC", "float16")
+NORM = w.Norm(32, 256, 56, 56, "NHWC", "float16")
 
 
 def norms(norm):
@@ -43,8 +32,8 @@ def norms(norm):
         work
         for after in ("none", "relu", "add_relu")
         for work in (
-            BatchNormForward(replace(norm, after=after), 2e-5, 0.1),
-            BatchNormBackward(replace(norm, after=after)),
+            w.BatchNormForward(replace(norm, after=after), 2e-5, 0.1),
+            w.BatchNormBackward(replace(norm, after=after)),
         )
     ]
 
@@ -68,8 +57,8 @@ def test_every_kind_of_work_has_a_plan_within_the_limit(gpu, batch):
         for dtype, math in (("float16", "strict"), ("bfloat16", "strict"), ("float32", "strict"), ("float32", "tf32"))
     ]
     works = [kind(conv) for conv in variants for kind in CONVS]
-    works += [ConvFpropStats(conv) for conv in convs[1:3]]
-    works += [work for half in HALVES for work in norms(replace(NORM, n=batch, dtype=half))]
+    works += [w.ConvFpropStats(conv) for conv in convs[1:3]]
+    works += [work for half in w.HALVES for work in norms(replace(NORM, n=batch, dtype=half))]
     if batch == 32:
         works += norms(replace(NORM, n=batch, dtype="float32"))
     for work in works:
@@ -80,14 +69,14 @@ def test_every_kind_of_work_has_a_plan_within_the_limit(gpu, batch):
 
 def test_hoppers_own_engine_is_among_the_plans_as_it_is_where_a_run_asks_for_them():
     """cuDNN refuses it where the frontend is told a number of multiprocessors, which no run tells it."""
-    work = ConvFprop(replace(BOTTLENECK, c=256, k=256, h=14, w=14, stride=1))
+    work = w.ConvFprop(replace(BOTTLENECK, c=256, k=256, h=14, w=14, stride=1))
     assert len(list(Search(work, target("H100"), 90, LIMIT).candidates())) > 30
 
 
-@pytest.mark.parametrize(("work", "timed"), [(ConvFprop(BOTTLENECK), 12), (norms(NORM)[0], 2)])
+@pytest.mark.parametrize(("work", "timed"), [(w.ConvFprop(BOTTLENECK), 12), (norms(NORM)[0], 2)])
 def test_tuning_times_twelve_plans_of_a_convolution_and_two_of_a_normalisation(work, timed):
     """Hopper's heuristic offers some forty of one and thirty of the other."""
-    shortlist = Search(work, target("H100"), 90, LIMIT).shortlist({}, lambda: True)
+    shortlist = Search(work, target("H100"), 90, LIMIT).shortlist({}, lambda: True, RUNTIME_COMPILED_TIMED)
     assert (len(shortlist.candidates), shortlist.cut) == (timed, False)
     assert shortlist.left_out > 20
 
@@ -97,7 +86,7 @@ def test_statistics_of_a_bfloat16_convolution_have_no_plan(gpu):
     """The reason why convstats needs fp16."""
     for conv in (BOTTLENECK, POINTWISE):
         with pytest.raises(NoPlan, match="has no plan for conv_fprop_stats NHWC bfloat16"):
-            plan(ConvFpropStats(replace(conv, dtype="bfloat16")), gpu)
+            plan(w.ConvFpropStats(replace(conv, dtype="bfloat16")), gpu)
 
 
 @pytest.mark.parametrize("kernel", ["bn_fw_tr_1C11_kernel_NCHW", "bn_bw_1C11_kernel_new"])
@@ -107,14 +96,14 @@ def test_the_older_calls_have_kernels_for_bfloat16(kernel):
     assert f"{len(kernel)}{kernel}I13__nv_bfloat16f".encode() in library.read_bytes()
 
 
-LATE = Conv2d(32, 512, 7, 7, 512, 3, 3, 1, 1, "NHWC", "float16")
+LATE = w.Conv2d(32, 512, 7, 7, 512, 3, 3, 1, 1, "NHWC", "float16")
 
 
 def products(layout, dtype, math="strict"):
     """The matrix products that im2col makes of convolutions; the stem's has no gradient of its columns."""
     for conv in (STEM, BOTTLENECK, LATE):
-        columns = product(replace(conv, n=256, layout=layout, dtype=dtype, math=math))
-        yield from (kind(columns) for kind in CONVS if conv is not STEM or kind is not ConvDgrad)
+        columns = w.product(replace(conv, n=256, layout=layout, dtype=dtype, math=math))
+        yield from (kind(columns) for kind in CONVS if conv is not STEM or kind is not w.ConvDgrad)
 
 
 @pytest.mark.parametrize(("dtype", "math"), [("float16", "strict"), ("float32", "tf32")])
@@ -145,7 +134,7 @@ def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_
     for layout in ("NCHW", "NHWC"):
         for work in products(layout, "float16"):
             assert isinstance(plan(work, gpu), PlanFacts)
-    for work in [*norms(NORM), ConvFpropStats(POINTWISE)]:
+    for work in [*norms(NORM), w.ConvFpropStats(POINTWISE)]:
         with pytest.raises(NoPlan) as none:
             plan(work, gpu)
         sm = gpus.load(gpu).sm
@@ -156,7 +145,7 @@ def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_
 
 @pytest.mark.parametrize("gpu", ["A100", "L40S", "H200", "B200"])
 def test_statistics_without_a_workspace_for_partial_sums_are_those_that_are_zeroed_first(gpu):
-    work, sm = ConvFpropStats(BOTTLENECK), gpus.load(gpu).sm
+    work, sm = w.ConvFpropStats(BOTTLENECK), gpus.load(gpu).sm
     found = Search(work, target(gpu), sm, LIMIT)
     assert {plan.workspace_bytes == 0 for plan in found.candidates()} == {bool(graphs.added_to(work, sm))}
 
@@ -171,7 +160,7 @@ def test_strict_single_precision_takes_another_plan_than_tf32(kind, gpu):
 
 
 def test_a_tighter_limit_finds_a_plan_that_needs_less_or_says_what_is_the_least():
-    work = ConvFprop(replace(BOTTLENECK, layout="NCHW", n=256))
+    work = w.ConvFprop(replace(BOTTLENECK, layout="NCHW", n=256))
     wide = plan(work)
     assert wide.workspace_bytes > 0
     try:
@@ -200,7 +189,7 @@ def test_nothing_is_foretold_that_does_not_fit():
 
 
 @pytest.mark.parametrize(
-    "work", [ConvFprop(BOTTLENECK), ConvFpropStats(POINTWISE), *norms(NORM)], ids=lambda work: work.name
+    "work", [w.ConvFprop(BOTTLENECK), w.ConvFpropStats(POINTWISE), *norms(NORM)], ids=lambda work: work.name
 )
 def test_a_plan_that_is_serialized_and_restored_takes_our_operands_in_our_order(work):
     search = Search(work, target(), 90, LIMIT)
@@ -212,7 +201,7 @@ def test_a_plan_that_is_serialized_and_restored_takes_our_operands_in_our_order(
     assert {str(made.get_cuda_graph_retention()) for made in (search.graph, graph)} == {"cuda_graph_retention.NONE"}
 
 
-@pytest.mark.parametrize("work", [ConvFprop(BOTTLENECK), *norms(NORM)], ids=lambda work: work.name)
+@pytest.mark.parametrize("work", [w.ConvFprop(BOTTLENECK), *norms(NORM)], ids=lambda work: work.name)
 def test_a_restored_plan_takes_bare_addresses_their_number_a_workspace_and_a_handle(work):
     search = Search(work, target(), 90, LIMIT)
     chosen = search.first()
@@ -234,7 +223,7 @@ def test_a_restored_plan_takes_bare_addresses_their_number_a_workspace_and_a_han
 
 def test_constants_go_to_cudnn_as_four_bytes_of_single_precision():
     """The frontend hands cuDNN the address of what it keeps, a float or a double, and cuDNN reads the tensor's type."""
-    search = Search(BatchNormForward(replace(NORM, after="add_relu"), 2e-5, 0.1), target(), 90, LIMIT)
+    search = Search(w.BatchNormForward(replace(NORM, after="add_relu"), 2e-5, 0.1), target(), 90, LIMIT)
     search.select(search.first())
     kept = re.search(rb"pass_by_values\{(.*?)\}\}", search.serialize(), re.DOTALL)
     assert kept is not None
@@ -246,13 +235,13 @@ def test_constants_go_to_cudnn_as_four_bytes_of_single_precision():
 
 
 def test_cudnn_says_which_plans_it_compiles_when_they_are_built():
-    for work, compiled in ((ConvFprop(BOTTLENECK), False), (norms(NORM)[0], True)):
+    for work, compiled in ((w.ConvFprop(BOTTLENECK), False), (norms(NORM)[0], True)):
         search = Search(work, target(), 90, LIMIT)
         assert search._is_runtime_compiled(search.first().place) == compiled
 
 
 def test_the_selected_plan_is_the_one_that_is_serialized():
-    search = Search(ConvWgrad(BOTTLENECK), target(), 90, LIMIT)
+    search = Search(w.ConvWgrad(BOTTLENECK), target(), 90, LIMIT)
     candidates = list(search.candidates())
     assert len({candidate.workspace_bytes for candidate in candidates}) > 1
     for candidate in (candidates[0], candidates[-1], max(candidates, key=lambda c: c.workspace_bytes)):
@@ -267,7 +256,7 @@ def test_bytes_that_are_no_plan_are_refused():
 
 
 def test_workers_answer_as_this_process_does_and_the_cache_says_the_same(tmp_path):
-    works = [ConvFprop(BOTTLENECK), ConvDgrad(POINTWISE), norms(NORM)[0], ConvFpropStats(STEM)]
+    works = [w.ConvFprop(BOTTLENECK), w.ConvDgrad(POINTWISE), norms(NORM)[0], w.ConvFpropStats(STEM)]
     gpu = gpus.load("H200")
     cold = absent.plan_all(works, gpu, LIMIT, cache=Cache(tmp_path))
     warm = absent.plan_all(works, gpu, LIMIT, cache=Cache(tmp_path))

@@ -8,17 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine.accelerators.cuda.kernels.cases import (
-    PARAMETERS,
-    Array,
-    Arrays,
-    Case,
-    Guarded,
-    all_cases,
-    check,
-    inputs,
-    run,
-)
+from engine.accelerators.cuda.kernels import cases
+from engine.accelerators.cuda.kernels.cases import Case
 from engine.accelerators.cuda.kernels.on_cpu import CpuKernels, compiler
 
 from tcbench.engine import work as w
@@ -26,7 +17,7 @@ from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++20 compiler (g++ or clang++) on this machine")
 
-CASES = all_cases()
+CASES = cases.all_cases()
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +28,25 @@ def kernels(tmp_path_factory: Any) -> CpuKernels:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_kernel_equals_reference(case: Case, kernels: CpuKernels) -> None:
-    given = inputs(case)
-    check(case, given, run_on_cpu(case, given, kernels))
+    given = cases.inputs(case)
+    cases.check(case, given, run_on_cpu(case, given, kernels))
 
 
-def run_on_cpu(case: Case, given: Arrays, kernels: CpuKernels) -> Arrays:
-    def launch(*placed: Guarded) -> None:
+def run_on_cpu(case: Case, given: cases.Arrays, kernels: CpuKernels) -> cases.Arrays:
+    def launch(*placed: cases.Guarded) -> None:
         kernels.launch(case.work, case.launch, *(memory.address for memory in placed))
 
-    return run(case, given, Guarded, launch)
+    return cases.run(case, given, cases.Guarded, launch)
 
 
 @pytest.mark.parametrize("half", w.HALVES)
 def test_weights_of_16_bits_are_the_rounded_master_weights(half: w.Half, kernels: CpuKernels) -> None:
-    parameters = dataclasses.replace(PARAMETERS, half=half)
+    parameters = dataclasses.replace(cases.PARAMETERS, half=half)
     case = Case(w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False), special=True)
-    found = run_on_cpu(case, inputs(case), kernels)
-    places = zip(PARAMETERS.sizes, PARAMETERS.places, strict=True)
+    found = run_on_cpu(case, cases.inputs(case), kernels)
+    places = zip(cases.PARAMETERS.sizes, cases.PARAMETERS.places, strict=True)
     masters = [found["master"][place : place + size] for size, place in places]
-    for index, (master, narrow) in enumerate(zip(masters, PARAMETERS.halves, strict=True)):
+    for index, (master, narrow) in enumerate(zip(masters, cases.PARAMETERS.halves, strict=True)):
         if narrow:
             rounded = master.astype(half).astype("float32")
             np.testing.assert_array_equal(found[f"half{index}"].astype("float32"), rounded)
@@ -68,10 +59,10 @@ def test_all_parameters_at_once_are_updated_as_one_at_a_time_bit_for_bit(
     size = w.CHUNK + 99
     parameters = w.Parameters((size,), (half is not None,), half or "float16")
     case = Case(w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False), state=(1, 0, 0, 0))
-    given = inputs(case)
+    given = cases.inputs(case)
     at_once = run_on_cpu(case, given, kernels)
 
-    def step(work: w.Work, *arrays: Array) -> None:
+    def step(work: w.Work, *arrays: cases.Array) -> None:
         kernels.launch(work, launch_of(work), *(int(array.ctypes.data) for array in arrays))
 
     gradient, single = given["gradient0"].copy(), np.empty(size, "float32")
@@ -121,7 +112,7 @@ def test_bfloat16_of_the_stand_in_is_rounded_as_ml_dtypes_does(kernels: CpuKerne
     np.testing.assert_array_equal(rounded.astype("float32"), expected)
 
 
-def _pointers(*arrays: Array) -> list[ctypes.c_void_p]:
+def _pointers(*arrays: cases.Array) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
 
 

@@ -1,5 +1,6 @@
 """The table of launches, and that each kernel takes the arguments that its work hands over."""
 
+import math
 import re
 
 import pytest
@@ -33,31 +34,27 @@ def parameters_of(source, function, defines):
     return [" ".join(parameter.split()[:-1]) for parameter in found[1].split(",")]
 
 
-@pytest.mark.parametrize("work", WORK.values(), ids=range(len(WORK)))
-def test_a_kernel_takes_the_operands_and_then_the_scalars(work):
-    launch = launch_of(work)
-    wanted = []
-    dtype = next((define for define in launch.defines if define.startswith("DTYPE=")), "").partition("=")[2]
-    for operand in work.operands:
-        c_type = C_TYPES[operand.dtype]
-        wanted.append((("const " if operand.role == "in" else "") + c_type + "*", c_type))
-    found = parameters_of(launch.source, launch.function, launch.defines)
-    assert len(found) == len(wanted) + len(work.scalars)
-    for parameter, (pointer, c_type) in zip(found, wanted, strict=False):
-        of_any_type = {pointer.replace(c_type, "T"): dtype, pointer.replace(c_type, "Place"): "unsigned char"}
-        assert parameter == pointer or of_any_type.get(parameter) == c_type
-    scalars = ["long long" if isinstance(scalar, int) else "float" for scalar in work.scalars]
-    assert found[len(wanted) :] == scalars
+def test_a_kernel_takes_the_operands_and_then_the_scalars():
+    for work in WORK.values():
+        launch = launch_of(work)
+        wanted = []
+        dtype = next((define for define in launch.defines if define.startswith("DTYPE=")), "").partition("=")[2]
+        for operand in work.operands:
+            c_type = C_TYPES[operand.dtype]
+            wanted.append((("const " if operand.role == "in" else "") + c_type + "*", c_type))
+        found = parameters_of(launch.source, launch.function, launch.defines)
+        for parameter, (pointer, c_type) in zip(found, wanted, strict=False):
+            of_any_type = {pointer.replace(c_type, "T"): dtype, pointer.replace(c_type, "Place"): "unsigned char"}
+            assert parameter == pointer or of_any_type.get(parameter) == c_type, work
+        scalars = ["long long" if isinstance(scalar, int) else "float" for scalar in work.scalars]
+        assert found[len(wanted) :] == scalars, work
 
 
-@pytest.mark.parametrize("work", [*WORK.values(), *BATCH_256], ids=lambda work: work.name)
-def test_grids_and_blocks_are_within_cudas_limits(work):
-    launch = launch_of(work)
-    assert 1 <= launch.grid[0] <= MAX_GRID
-    assert launch.grid[1:] == (1, 1)
-    threads = launch.block[0] * launch.block[1] * launch.block[2]
-    assert 1 <= threads <= 1024
-    assert launch.shared_bytes == 0
+def test_grids_and_blocks_are_within_cudas_limits():
+    for work in (*WORK.values(), *BATCH_256):
+        launch = launch_of(work)
+        assert 1 <= launch.grid[0] <= MAX_GRID and launch.grid[1:] == (1, 1), work
+        assert 1 <= math.prod(launch.block) <= 1024 and launch.shared_bytes == 0, work
 
 
 def test_work_that_is_no_kernels_is_refused():

@@ -1,0 +1,91 @@
+"""Whether the factors within a run cover the truth: runs simulated with a known level of each cell.
+
+    uv run python benchmarks/scatter_truth.py --runs 2000
+
+Each run has 20 cells; the base has three trials, half of the others two and the rest one, as where four minutes end
+amid a round. Each factor over the base is judged as a run's table does. `of wild`: of the cells that vary most, one in
+ten. `called`: the share of cells as fast as the base whose interval excludes 1; `seen`: of those 1.77 times as fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tcbench.analysis import scatter, welch
+
+CELLS, SIGMA = 20, 0.02
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How trials vary: each cell's standard deviation, drawn; and the drift from trial to trial, its standard deviation
+    with its correlation between neighbours."""
+
+    sigma: Callable[[random.Random], float]
+    drift: float = 0.0
+    lag: float = 0.0
+
+
+MACHINES = {
+    "alike, 2%": Machine(lambda _: SIGMA),
+    "alike, 10%": Machine(lambda _: 0.1),
+    "sd of ln sigma 0.5": Machine(lambda draw: SIGMA * draw.lognormvariate(0, 0.5)),
+    "sd of ln sigma 0.8": Machine(lambda draw: SIGMA * draw.lognormvariate(0, 0.8)),
+    "one in ten five times as much": Machine(lambda draw: SIGMA * (5 if draw.random() < 0.1 else 1)),
+    "drift within a round, lag 0.73": Machine(lambda _: 0.05, 0.11, 0.73),
+    "slow drift, lag 0.98": Machine(lambda _: SIGMA, 0.1, 0.98),
+}
+
+
+def run(machine: Machine, draw: random.Random, trials: list[int]) -> tuple[list[scatter.Trials], list[float]]:
+    """The cells' trials, and their standard deviations; all levels are 0."""
+    sigmas = [machine.sigma(draw) for _ in trials]
+    cells: list[list[tuple[int, float]]] = [[] for _ in trials]
+    level = draw.gauss(0, machine.drift)
+    for at in range(max(trials)):
+        for cell, n in enumerate(trials):
+            if at < n:
+                level = machine.lag * level + (1 - machine.lag**2) ** 0.5 * draw.gauss(0, machine.drift)
+                cells[cell].append((at, level + draw.gauss(0, sigmas[cell])))
+    return [*cells], sigmas
+
+
+def main() -> None:
+    """Print the table."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--runs", type=int, default=2000)
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    print(f"{'machine':32} {'trials':>12} {'covered':>8} {'of wild':>8} {'called':>7} {'half-width':>10} {'seen':>6}")
+    for name, machine in MACHINES.items():
+        for trials in ([3, *[2] * 10, *[1] * 9], [3] * CELLS, [2, *[1] * 19], [2] * 10 + [1] * 10):
+            draw = random.Random(given.seed)
+            covered, wild, seen, widths = [], [], [], []
+            for _ in range(given.runs):
+                cells, sigmas = run(machine, draw, trials)
+                of = scatter.scatter(cells)
+                assert of is not None
+                base, *others = (of.group(cell) for cell in cells)
+                loudest = sorted(sigmas[1:])[-2]
+                for group, sigma in zip(others, sigmas[1:], strict=True):
+                    of_ratio = welch.log_ratio(group, base).interval()
+                    covered.append(of_ratio.holds(1.0))
+                    seen.append(of_ratio.low * 1.77 > 1.0)
+                    widths.append(of_ratio.high - of_ratio.low)
+                    if sigma >= loudest:
+                        wild.append(of_ratio.holds(1.0))
+            shares = [sum(found) / len(found) for found in (covered, wild, seen)]
+            width = sorted(widths)[len(widths) // 2] / 2
+            counts = "".join(map(str, trials[:2])) + ".." + str(trials[-1])
+            print(
+                f"{name:32} {counts:>12} {shares[0]:8.1%} {shares[1]:8.1%} {1 - shares[0]:7.1%} {width:10.1%} "
+                f"{shares[2]:6.1%}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,528 @@
+"""What holds for every operation: its numbers are those of Chainer's own functions, in both layouts and every dtype,
+and its gradients are the slopes of what it computes. How each work is computed, tests of the accelerators hold."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import kept_values, philox
+from reference_accelerator import ReferenceAccelerator
+
+from tcbench.engine import work
+from tcbench.engine.accelerators import protocol as accelerators
+from tcbench.engine.accelerators.cpu.reference import batch_norm as kernels
+from tcbench.engine.accelerators.cpu.reference import dropout as numpy_dropout
+from tcbench.engine.backends.chainer import ops
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.hardware.gpus import GpuProperties
+
+F = chainer.functions
+LAYOUTS = ("NCHW", "NHWC")
+BOTH = pytest.mark.parametrize("layout", LAYOUTS)
+CONVOLVE = pytest.mark.parametrize("convolve", [ops.convolution_2d, ops.convolution_2d_im2col])
+
+
+def to_layout(array: np.ndarray, layout: str) -> np.ndarray:
+    """Maps (N, C, H, W) as the layout stores them; anything else as it is."""
+    last = layout == "NHWC" and array.ndim == 4
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)) if last else array
+
+
+def from_layout(array: np.ndarray, layout: str) -> np.ndarray:
+    """The reverse."""
+    return array.transpose(0, 3, 1, 2) if layout == "NHWC" and array.ndim == 4 else array
+
+
+def maps(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def run(operate: Callable[..., Any], *inputs: np.ndarray, layout: str) -> list[np.ndarray]:
+    """y and the gradients, in NCHW, of arrays that are given in NCHW; gy is the same for every layout."""
+    variables = [chainer.Variable(to_layout(array.copy(), layout)) for array in inputs]
+    y = operate(*variables, layout=layout)
+    gy = np.random.default_rng(4).standard_normal(from_layout(y.array, layout).shape).astype(y.dtype)
+    y.grad = to_layout(gy, layout)
+    y.backward()
+    return [from_layout(array, layout) for array in (y.array, *(variable.grad for variable in variables))]
+
+
+# -- every operation ---------------------------------------------------------------------------------------------------
+
+
+def running_of(channels: int, dtype: Any = np.float32) -> ops.RunningStatistics:
+    return ops.RunningStatistics(np.zeros(channels, dtype), np.ones(channels, dtype))
+
+
+def normalise(relu, x, gamma, beta, residual=None, *, layout):
+    return ops.batch_norm(
+        x, gamma, beta, running_of(gamma.size, gamma.dtype), layout=layout, relu=relu, residual=residual
+    )
+
+
+def apart(x, gamma, beta, residual=None, *, layout):
+    """The same, operation by operation."""
+    y = normalise(False, x, gamma, beta, layout=layout)
+    return ops.relu(y if residual is None else ops.add(y, residual))
+
+
+def normalised(x, gamma, beta, residual=None):
+    y = F.batch_normalization(x, gamma, beta, eps=2e-5)
+    return y if residual is None else y + residual
+
+
+def lrn(x, layout):
+    return ops.local_response_normalization(x, size=5, alpha=0.2, beta=0.75, k=1.0, layout=layout)
+
+
+def dropped(x, layout, ratio=0.4):
+    return ops.dropout(x, ratio, np.array([11, 0], np.int64), layout=layout)
+
+
+def joined(*xs, layout):
+    return ops.concatenate(xs, layout=layout)
+
+
+def added_bias(x, b):
+    return x + F.broadcast_to(F.reshape(b, (1, -1, 1, 1)), x.shape)
+
+
+def distinct(*shape: int) -> np.ndarray:
+    """No ties, and none within a step of a difference."""
+    return np.random.default_rng(0).permutation(int(np.prod(shape))).reshape(shape) / 10.0
+
+
+SCALARS = 1.5 + maps(6, seed=2) / 3, maps(6, seed=3)
+LABELS = np.array([0, 6, 3, 3], np.int32)
+OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], Callable[..., Any] | None]] = {
+    **{
+        f"{name}-{side}x{side}/{stride}-pad{pad}-{height}x{width}": (
+            functools.partial(convolve, stride=stride, pad=pad),
+            (maps(3, 5, height, width), maps(6, 5, side, side, seed=1)),
+            functools.partial(F.convolution_2d, stride=stride, pad=pad),
+        )
+        for name, convolve in (("conv", ops.convolution_2d), ("im2col", ops.convolution_2d_im2col))
+        for side, stride, pad, height, width in (
+            *((7, 2, 3, 9, 12), (3, 1, 1, 8, 8), (3, 2, 1, 9, 7), (1, 1, 0, 8, 7), (1, 2, 0, 9, 7)),
+            *((3, 1, 0, 8, 7), (2, 1, 1, 8, 8), (5, 3, 2, 9, 7), (1, 1, 1, 5, 4)),
+        )
+    },
+    "bn": (functools.partial(normalise, False), (maps(3, 6, 4, 5), *SCALARS), normalised),
+    "bn-relu": (functools.partial(normalise, True), (maps(3, 6, 9, 8), *SCALARS), lambda *a: F.relu(normalised(*a))),
+    "bn-add-relu": (
+        functools.partial(normalise, True),
+        (maps(3, 6, 4, 4), *SCALARS, maps(3, 6, 4, 4, seed=1)),
+        lambda *a: F.relu(normalised(*a)),
+    ),
+    "relu": (lambda x, layout: ops.relu(x), (maps(2, 3, 4, 5),), F.relu),
+    "add": (lambda a, b, layout: ops.add(a, b), (maps(2, 3, 4, 5), maps(2, 3, 4, 5, seed=1)), lambda a, b: a + b),
+    "max-pool": (functools.partial(ops.max_pooling_2d, ksize=3, stride=2, pad=1), (distinct(2, 3, 7, 8),), None),
+    "max-pool-ceil": (
+        functools.partial(ops.max_pooling_2d, ksize=3, stride=2, pad=0, ceil=True),
+        (distinct(2, 3, 8, 8),),
+        functools.partial(F.max_pooling_2d, ksize=3, stride=2, pad=0, cover_all=True),
+    ),
+    "average": (ops.global_average_pooling_2d, (maps(3, 5, 7, 6) + 30,), lambda x: F.mean(x, axis=(2, 3))),
+    "average-tiles": (
+        functools.partial(ops.tiled_average_pooling_2d, out=3),
+        (maps(2, 3, 6, 6),),
+        functools.partial(F.average_pooling_2d, ksize=2),
+    ),
+    "average-overlapping": (
+        functools.partial(ops.tiled_average_pooling_2d, out=4),
+        (maps(1, 3, 14, 14),),
+        functools.partial(F.average_pooling_2d, ksize=5, stride=3),
+    ),
+    "average-repeated": (functools.partial(ops.tiled_average_pooling_2d, out=7), (maps(2, 3, 2, 2),), None),
+    "linear": (
+        lambda x, w, b, layout: ops.linear(x, w, b),
+        (maps(4, 64), maps(10, 64, seed=1), maps(10, seed=2)),
+        F.linear,
+    ),
+    "linear-of-maps": (
+        lambda x, w, b, layout: ops.linear(x, w, b),
+        (maps(2, 3, 4, 4), maps(5, 3, 4, 4, seed=1), maps(5, seed=2)),
+        lambda x, w, b: F.linear(x, F.reshape(w, (5, -1)), b),
+    ),
+    "loss": (
+        lambda x, layout: ops.softmax_cross_entropy(x, LABELS),
+        (maps(4, 7) * 5,),
+        lambda x: F.softmax_cross_entropy(x, LABELS),
+    ),
+    "bias": (lambda x, b, layout: ops.bias(x + 0, b, layout=layout), (maps(2, 3, 4, 5), maps(3)), added_bias),
+    "bias-relu": (
+        lambda x, b, layout: ops.bias(x + 0, b, layout=layout, relu=True),
+        (maps(2, 3, 4, 5), maps(3)),
+        lambda x, b: F.relu(added_bias(x, b)),
+    ),
+    "concat": (joined, (maps(2, 3, 4, 4), maps(2, 1, 4, 4), maps(2, 6, 4, 4)), lambda *xs: F.concat(xs)),
+    "lrn": (lrn, (maps(2, 7, 3, 4),), lambda x: F.local_response_normalization(x, n=5, k=1.0, alpha=0.2, beta=0.75)),
+    "lrn-few-channels": (lrn, (maps(2, 2, 3, 3),), None),
+    "dropout": (dropped, (maps(2, 3, 4, 5),), None),
+}
+EACH = pytest.mark.parametrize("name", OPERATIONS)
+
+
+@BOTH
+@pytest.mark.parametrize("name", [name for name, (*_, theirs) in OPERATIONS.items() if theirs])
+def test_output_and_gradients_are_those_of_chainers_function(name, layout):
+    operate, inputs, theirs = OPERATIONS[name]
+    expected = run(lambda *variables, layout: theirs(*variables), *inputs, layout="NCHW")
+    for ours, right in zip(run(operate, *inputs, layout=layout), expected, strict=True):
+        assert ours.dtype == right.dtype
+        np.testing.assert_allclose(ours, right, rtol=1e-9, atol=1e-11 * max(1, np.abs(right).max()))
+
+
+@EACH
+@BOTH
+def test_gradients_match_finite_differences(name, layout):
+    operate, inputs, _ = OPERATIONS[name]
+    arrays, rng = [to_layout(array, layout) for array in inputs], np.random.default_rng(3)
+    variables = [chainer.Variable(array.copy()) for array in arrays]
+    y = operate(*variables, layout=layout)
+    gy = np.asarray(rng.standard_normal(y.shape))
+    y.grad = gy
+    y.backward()
+    for place, variable in enumerate(variables):
+        line = rng.standard_normal(variable.shape)
+
+        def value(step: float, place: int = place, line: np.ndarray = line) -> float:
+            moved = [array + step * line if i == place else array.copy() for i, array in enumerate(arrays)]
+            return float((operate(*map(chainer.Variable, moved), layout=layout).array * gy).sum())
+
+        slope = (value(1e-5) - value(-1e-5)) / 2e-5
+        np.testing.assert_allclose(slope, (variable.grad * line).sum(), rtol=1e-6, atol=1e-6)
+
+
+@EACH
+def test_both_layouts_compute_the_same(name):
+    operate, inputs, _ = OPERATIONS[name]
+    for one, other in zip(*(run(operate, *inputs, layout=layout) for layout in LAYOUTS), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@EACH
+@BOTH
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 3e-6), ("float16", 6e-3), ("bfloat16", 5e-2)])
+def test_narrower_dtypes_are_near_float64(name, layout, dtype, limit):
+    operate, inputs, _ = OPERATIONS[name]
+    # Vectors are float32 beside what has 16 bits. Inputs hold what the dtype can: each computes on the same numbers.
+    rounded = [array.astype(dtype if array.ndim > 1 else "float32") for array in inputs]
+    found = run(operate, *rounded, layout=layout)
+    assert [array.dtype for array in found[1:]] == [array.dtype for array in rounded]
+    exact = run(operate, *(array.astype(np.float64) for array in rounded), layout=layout)
+    for one, other in zip(found, exact, strict=True):
+        assert np.linalg.norm(one.astype(np.float64) - other) <= limit * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize(
+    ("operate", "message"),
+    [
+        (lambda: ops.bias(maps(1, 2, 3, 3), maps(3), layout="NCHW"), r"add_bias: x \(1, 2, 3, 3\) and b \(3,\)"),
+        (lambda: joined(maps(1, 2, 3, 3), maps(1, 2, 4, 3), layout="NCHW"), "concatenate: expected one dtype, and one"),
+        (lambda: ops.tiled_average_pooling_2d(maps(1, 2, 3, 4), out=2, layout="NCHW"), "expected square maps, got 3x4"),
+        (lambda: work.BiasGradient(5, 3, "float32", slices=2), "5 rows are no 2 equal parts"),
+        (lambda: ops.max_pooling_2d(maps(1, 1, 4, 4), ksize=2, stride=1, pad=2, layout="NCHW"), "would be empty"),
+        (lambda: ops.linear(maps(2, 3), maps(4, 5), maps(4)), "do not fit"),
+        (lambda: ops.add(maps(3), maps(3).astype("f4")), "equal shapes and dtypes"),
+        (lambda: ops.add(maps(3), maps(1, 3)), "equal shapes and dtypes"),
+        (lambda: normalise(False, maps(2, 4, 4, 3), maps(4), maps(4), layout="NHWC"), "do not fit in NHWC"),
+        (lambda: normalise(True, maps(2, 3, 4, 4), maps(3), maps(3), maps(1, 3, 4, 4), layout="NCHW"), "residual"),
+        (
+            lambda: ops.convolution_2d(maps(1, 4, 4, 3), maps(2, 1, 1, 4), stride=1, pad=0, layout="NHWC"),
+            "as many channels in axis 3",
+        ),
+        (
+            lambda: ops.convolution_2d(maps(1, 1, 4, 4), maps(1, 1, 1, 1).astype("f4"), stride=1, pad=0, layout="NCHW"),
+            "x is float64, w is float32",
+        ),
+        (
+            lambda: ops.convolution_2d(maps(1, 1, 2, 2), maps(1, 1, 3, 3), stride=1, pad=0, layout="NCHW"),
+            "output would be empty",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(operate, message):
+    with pytest.raises(ValueError, match=message):
+        operate()
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@CONVOLVE
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(7, 2, 3), (3, 1, 1), (1, 2, 0)])
+def test_a_second_gradient_of_the_input_is_added(layout, dtype, kernel, stride, pad, convolve):
+    x, w = maps(3, 5, 16, 15).astype(dtype), maps(6, 5, kernel, kernel, seed=1).astype(dtype)
+    alone = run(functools.partial(convolve, stride=stride, pad=pad), x, w, layout=layout)[1]
+    more = maps(*x.shape, seed=2).astype(dtype)
+
+    def both(x, w, layout):
+        bypass = chainer.functions.identity(x)
+        bypass.grad = to_layout(more, layout)
+        y = convolve(x, w, stride=stride, pad=pad, layout=layout)
+        y.backward = lambda: chainer.backward([bypass, y])  # the convolution finds the other gradient there
+        return y
+
+    expected = alone.astype(np.float64) + more
+    limit = {"float32": 1e-6, "float16": 2e-3}[dtype]
+    np.testing.assert_allclose(run(both, x, w, layout=layout)[1], expected, rtol=0, atol=limit * np.abs(expected).max())
+
+
+@BOTH
+def test_large_half_sums_are_accumulated_in_float32(layout):
+    x = np.ones((1, 4096, 2, 2), np.float16)
+    w = np.full((1, 4096, 1, 1), 0.125, np.float16)
+    w[0, 0] = 2048  # a float16 accumulator would lose every later term
+    y = ops.convolution_2d(to_layout(x, layout), to_layout(w, layout), stride=1, pad=0, layout=layout)
+    assert (y.array == np.float16(2048 + 4095 * 0.125)).all()
+
+
+# -- what is not a number, and ties ------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("operate", "seen"),
+    [
+        (functools.partial(ops.convolution_2d, stride=1, pad=1), (1, slice(None), *[slice(3, 6)] * 2)),
+        (lambda x, _, layout: ops.max_pooling_2d(x, ksize=3, stride=2, pad=1, layout=layout), (1, 2, 2, 2)),
+    ],
+    ids=["convolution", "max-pool"],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_nan_reaches_the_outputs_that_see_it_and_no_others(layout, dtype, operate, seen, sign):
+    x, w = np.ones((2, 5, 9, 9), dtype), np.ones((6, 5, 3, 3), dtype)
+    x[1, 2, 4, 4] = np.copysign(np.nan, sign)
+    y = from_layout(operate(to_layout(x, layout), to_layout(w, layout), layout=layout).array, layout)
+    expected = np.zeros(y.shape, bool)
+    expected[seen] = True
+    np.testing.assert_array_equal(np.isnan(y), expected)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize(("ksize", "stride", "pad"), [(3, 2, 1), (2, 2, 0), (3, 1, 1)])
+def test_the_first_of_equal_maxima_gets_the_gradient(layout, dtype, ksize, stride, pad):
+    x = np.maximum(np.random.default_rng(0).integers(-4, 4, (2, 3, 9, 7)), 0).astype(dtype)  # as after a ReLU
+    window = {"ksize": ksize, "stride": stride, "pad": pad}
+    theirs = run(lambda x, layout: F.max_pooling_2d(x, **window, cover_all=False), x.astype("f8"), layout="NCHW")
+    limit = {"float64": 0, "float32": 1e-6, "float16": 3e-3}[dtype]
+    for ours, right in zip(run(functools.partial(ops.max_pooling_2d, **window), x, layout=layout), theirs, strict=True):
+        np.testing.assert_allclose(ours, right, atol=limit)
+
+
+@BOTH
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_gradient_that_is_not_finite_reaches_its_own_pixel_alone(layout, value):
+    v = chainer.Variable(to_layout(np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5), layout))
+    y = ops.max_pooling_2d(v, ksize=3, stride=2, pad=1, layout=layout)
+    gy = np.ones((1, 1, 3, 3), np.float32)
+    gy[0, 0, 1, 1] = value
+    y.grad = to_layout(gy, layout)
+    y.backward()
+    assert [tuple(place) for place in np.argwhere(~np.isfinite(v.grad.reshape(5, 5)))] == [(3, 3)]
+
+
+@BOTH
+def test_max_pooling_of_minus_infinity_alone(layout):
+    x = np.full((1, 1, 4, 4), -np.inf, np.float32)
+    assert (ops.max_pooling_2d(to_layout(x, layout), ksize=3, stride=2, pad=1, layout=layout).array == -np.inf).all()
+
+
+def test_relu_of_every_half():
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    wide = x.astype(np.float32)
+    np.testing.assert_array_equal(ops.relu(x).array, np.where(np.isnan(wide), wide, np.maximum(wide, 0)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_relus_gradient_passes_where_the_output_is_positive(dtype):
+    x = chainer.Variable(np.array([0.0, -0.0, 1.0, -1.0, 6e-8, 2.0], dtype))
+    y = ops.relu(x)
+    y.grad = np.array([3, np.nan, 4, np.inf, -5, np.nan], dtype)
+    y.backward()
+    np.testing.assert_array_equal(x.grad, np.array([0, 0, 4, 0, -5, np.nan], dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_over_several_chunks_a_sum_is_rounded_once_and_gradients_that_meet_are_summed(dtype):
+    a, b, gy = (maps(3, 301, 401, seed=seed).astype(dtype) for seed in range(3))
+    a_var, b_var = chainer.Variable(a), chainer.Variable(b)
+    c = ops.add(ops.add(a_var, b_var), ops.relu(b_var))
+    c.grad = gy
+    c.backward()
+    wide = np.float32 if dtype == "float16" else dtype
+    total = (a.astype(wide) + b.astype(wide)).astype(dtype)
+    np.testing.assert_array_equal(c.array, (total.astype(wide) + np.maximum(b, 0).astype(wide)).astype(dtype))
+    np.testing.assert_array_equal(a_var.grad, gy)
+    np.testing.assert_array_equal(b_var.grad, np.where(b > 0, 2, 1) * gy)
+
+
+@pytest.mark.parametrize(("logits", "label"), [(0, -1), (0, 3), (np.nan, 0)])
+def test_a_label_out_of_range_or_nan_makes_the_loss_nan(logits, label):
+    x = np.zeros((2, 3), np.float16)
+    x[1, 1] = logits
+    assert np.isnan(ops.softmax_cross_entropy(x, np.array([0, label], np.int32)).array)
+
+
+# -- batch normalisation -----------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("residual", [(), (maps(4, 6, 12, 11, seed=1),)], ids=["relu", "add-relu"])
+def test_fused_is_what_it_fuses(layout, dtype, residual):
+    arrays = [array.astype(dtype) for array in (maps(4, 6, 12, 11), *SCALARS, *residual)]
+    fused, unfused = (run(one, *arrays, layout=layout) for one in (functools.partial(normalise, True), apart))
+    for a, b in zip(fused, unfused, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@BOTH
+def test_fused_half_rounds_once_and_is_no_farther_from_the_truth_than_unfused(layout):
+    x, residual = (maps(4, 6, 12, 11, seed=seed).astype("f2") for seed in range(2))
+    half = [x, *(array.astype("f4") for array in SCALARS), residual]
+    truth = run(apart, *(array.astype("f8") for array in half), layout=layout)[0]
+    fused, unfused = (run(one, *half, layout=layout)[0] for one in (functools.partial(normalise, True), apart))
+    assert np.abs(fused - truth).mean() < 0.8 * np.abs(unfused - truth).mean()
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(4, 8, 12, 11), (4, 8, 4, 4), (16, 64, 30, 30)])
+@pytest.mark.parametrize("offset", [3.0, 30.0, 1000.0])
+def test_variance_survives_a_mean_far_from_zero(layout, shape, offset):
+    x = (maps(*shape) * 2 + offset).astype("f4")
+    statistics = kernels.statistics(to_layout(x, layout), layout)
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(statistics.mean, exact.mean(axis=(0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(statistics.var, exact.var(axis=(0, 2, 3)), rtol=2e-5)
+
+
+@BOTH
+def test_gradients_survive_a_mean_far_from_zero(layout):
+    arrays = [array.astype("f4") for array in (maps(4, 6, 12, 11) * 2 + 300, *SCALARS)]
+    operate = functools.partial(normalise, False)
+    exact = run(operate, *(array.astype("f8") for array in arrays), layout=layout)
+    for found, right in zip(run(operate, *arrays, layout=layout), exact, strict=True):
+        np.testing.assert_allclose(found, right, rtol=0, atol=1e-4 * max(1, np.abs(right).max()))
+
+
+@BOTH
+def test_running_statistics_follow_chainers_link_in_the_same_arrays(layout):
+    link, running = chainer.links.BatchNormalization(8), running_of(8)
+    mean, var = running.mean, running.var
+    for step in range(4):
+        x = (maps(4, 8, 6, 5, seed=step) * (step + 1) + step).astype(np.float32)
+        expected = link(x).array
+        y = ops.batch_norm(to_layout(x, layout), link.gamma, link.beta, running, layout=layout).array
+        np.testing.assert_allclose(y, to_layout(expected, layout), atol=1e-5)
+    assert running.mean is mean
+    assert running.var is var
+    np.testing.assert_allclose(mean, link.avg_mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(var, link.avg_var, rtol=1e-5)
+    with chainer.using_config("train", False), chainer.no_backprop_mode():
+        y = ops.batch_norm(to_layout(x, layout), link.gamma, link.beta, running, layout=layout).array
+        np.testing.assert_allclose(y, to_layout(link(x).array, layout), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(mean, link.avg_mean, rtol=1e-5, atol=1e-6)  # evaluation changes nothing
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_nan_spreads_over_its_channel_and_no_other_whatever_is_fused(layout, dtype):
+    x, residual = maps(4, 6, 12, 11).astype(dtype), maps(4, 6, 12, 11, seed=1).astype(dtype)
+    x[1, 3, 4, 5] = -np.float32(np.nan)
+    scalars = [array.astype("f4") for array in SCALARS]
+    ways = (functools.partial(normalise, False), functools.partial(normalise, True), apart)
+    for operate, added in [*((way, ()) for way in ways), (ways[1], (residual,))]:
+        y, _, ggamma, *_ = run(operate, x, *scalars, *added, layout=layout)
+        assert np.isnan(y[:, 3]).all() and np.isnan(ggamma[3])
+        assert not np.isnan(np.delete(y, 3, axis=1)).any()
+        assert np.isfinite(np.delete(ggamma, 3)).all()
+
+
+def test_a_constant_channel_gives_beta():
+    x, beta = np.full((2, 3, 4, 4), 7.0, np.float32), np.array([1, 2, 3], np.float32)
+    y = normalise(False, x, np.ones(3, np.float32), beta, layout="NCHW").array
+    np.testing.assert_allclose(y, np.broadcast_to(beta[:, None, None], x.shape), atol=1e-4)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("relu", "add"), [(False, False), (True, False), (True, True)])
+def test_evaluation_on_a_device_matches_the_definition_with_running_statistics(layout, dtype, relu, add):
+    x, residual = maps(3, 6, 5, 4).astype(dtype), maps(3, 6, 5, 4, seed=1).astype(dtype)
+    gamma, beta = (array.astype("f4") for array in SCALARS)
+    running = ops.RunningStatistics(maps(6, seed=5).astype("f4"), 1 + maps(6, seed=6).astype("f4") ** 2)
+    kept = running.mean.copy(), running.var.copy()
+    accelerator = ReferenceAccelerator(GpuProperties("NumPy", 90, 1, 1 << 40), True)
+    *given, added = (accelerator.upload(a) for a in (to_layout(x, layout), gamma, beta, to_layout(residual, layout)))
+    evaluate = functools.partial(
+        ops.batch_norm, *given, running, layout=layout, relu=relu, residual=added if add else None
+    )
+    with accelerators.use(accelerator), chainer.using_config("train", False):
+        with chainer.no_backprop_mode():
+            y = evaluate().array
+        with pytest.raises(NotImplementedError, match="no_backprop_mode"):
+            evaluate()
+    mean, var = (array.astype("f8")[:, None, None] for array in kept)
+    expected = (x.astype("f8") - mean) / np.sqrt(var + 2e-5) * gamma[:, None, None] + beta[:, None, None]
+    expected = np.maximum(expected + residual * add, 0) if relu else expected
+    limit = {"float32": 3e-5, "float16": 3e-3}[dtype] * np.abs(expected).max()
+    np.testing.assert_allclose(from_layout(y, layout), expected, rtol=0, atol=limit)
+    assert np.array_equal(running.mean, kept[0]) and np.array_equal(running.var, kept[1])
+
+
+# -- biases and dropout ------------------------------------------------------------------------------------------------
+
+
+def test_a_bias_is_added_in_place():
+    x = chainer.Variable(maps(1, 2, 3, 3))
+    assert ops.bias(x, maps(2), layout="NCHW").array is x.array
+
+
+def test_philox_gives_its_published_numbers():
+    """Random123's known answers, kat_vectors, "philox4x32 10"."""
+    assert philox((0, 0, 0, 0), (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    full = 0xFFFFFFFF
+    assert philox((full,) * 4, (full,) * 2) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+    digits = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
+    assert philox(*digits) == (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
+
+
+def test_the_processors_lanes_are_philoxs():
+    blocks = [philox((i, 0, 9, 0), (2**31 + 5, 0)) for i in range(4)]
+    assert numpy_dropout.philox(3, 11, 2**31 + 5, 9).tolist() == np.array(blocks).reshape(-1)[3:14].tolist()
+
+
+@BOTH
+def test_dropout_keeps_the_same_values_in_every_layout_and_others_after_a_gradient(layout):
+    counter = np.array([7, 0], np.int64)
+
+    def kept():
+        x = chainer.Variable(to_layout(np.ones((2, 3, 4, 4)), layout))
+        y = ops.dropout(x, 0.5, counter, layout=layout)
+        y.grad = np.ones_like(y.array)
+        y.backward()
+        return from_layout(y.array, layout) > 0
+
+    described = work.DropoutForward(2, 3, 16, "NCHW", "float64", 0.5)
+    for count in range(2):
+        assert np.array_equal(kept().reshape(-1), kept_values(described, 7, count))
+    assert counter.tolist() == [7, 2]
+
+
+def test_dropout_keeps_its_share_and_the_mean_and_does_nothing_in_evaluation():
+    x = np.ones((50, 200), np.float32)
+    y = dropped(x, "NCHW", 0.7).array
+    assert (y > 0).mean() == pytest.approx(0.3, abs=0.02)
+    assert y.mean() == pytest.approx(1, abs=0.05)
+    with chainer.using_config("train", False):
+        assert dropped(x, "NCHW") is x

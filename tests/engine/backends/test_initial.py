@@ -1,0 +1,50 @@
+"""Weights drawn ahead are those of the seed, whatever else is asked for between them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from tcbench.engine.backends import initial
+
+SHAPES = ((3,), (64, 3, 7, 7), (1 << 19, 3), (), (5, 2), (1,))
+
+
+def draws(rng: np.random.RandomState) -> list[np.ndarray]:
+    return [rng.standard_normal(shape) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("between", [lambda rng: 0, lambda rng: rng.randint(2**31), lambda rng: rng.standard_normal()])
+def test_numbers_drawn_ahead_are_the_seeds_to_the_bit(between):
+    plain = np.random.RandomState(7)
+    expected = [*draws(plain), between(plain), *draws(plain)]
+    with initial.ahead(7), initial.numbers(7) as rng:
+        assert isinstance(rng, initial.DrawnAhead)
+        found = [*draws(rng), between(rng), *draws(rng)]
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_only_the_first_network_of_the_seed_takes_them_and_no_thread_is_left():
+    with initial.ahead(1), initial.numbers(2) as other, initial.numbers(1) as first, initial.numbers(1) as second:
+        assert [isinstance(rng, initial.DrawnAhead) for rng in (other, first, second)] == [False, True, False]
+        assert first.standard_normal(()) == second.standard_normal(())
+    with initial.ahead(3):
+        pass
+    for thread in threading.enumerate():
+        if thread.name == "initial weights":
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_a_thread_with_nowhere_to_put_its_numbers_ends_too(monkeypatch):
+    monkeypatch.setattr(initial, "_MOST_BLOCKS", 1)
+    rng = initial.DrawnAhead(0)
+    rng.standard_normal(3)
+    rng.end()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "initial weights"] or [None]
+    if thread:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert rng.standard_normal(2).tolist() == np.random.RandomState(0).standard_normal(5)[3:].tolist()
