@@ -15,6 +15,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.core.record import settings as settings_of
 from tcbench.present.busy import busy_line
+from tcbench.present.cells import interval_over
 from tcbench.present.charts.text import drawable
 from tcbench.present.format import counted, libraries
 from tcbench.present.groups import grouped
@@ -88,13 +89,12 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
         words.append(f"{count} trial{'' if trials == [1] else 's'} per cell")
     if ok:
         units = {s.unit for s in ok}
-        over = "trials, or steps where there is one trial" if len(units) == 2 else next(iter(units))
         pale = "pale: the 95% confidence interval of the factor over trials includes 1"
         if "steps" in units:
             pale = "pale: one trial, which does not tell how the next one will be" + (
-                ", or the interval of the factor over trials includes 1" if len(units) == 2 else ""
+                ", or the interval of the factor over trials includes 1" if len(units) > 1 else ""
             )
-        words.append(f"whisker: 95% confidence interval of the mean over {over}" if whiskers else pale)
+        words.append(f"whisker: 95% confidence interval of the mean {interval_over(units)}" if whiskers else pale)
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
     words += lines(s.environment for s in summaries)
     words += emulated(s.cell for s in summaries)

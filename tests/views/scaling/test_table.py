@@ -99,9 +99,11 @@ def test_an_export_of_trials_says_what_joined_their_ranks() -> None:
 def test_an_efficiency_has_its_interval_in_percent_and_a_narrow_terminal_loses_nothing() -> None:
     records = [r for n, rate in ((1, 40.0), (2, 64.0)) for r in trials(n, rate)]
     text = printed(scaling.table(curves(records)), width=80)
-    assert "80.0% (78 to 82)" in text and "…" not in text
+    assert "80.0% (77 to 83)" in text and "…" not in text
 
 
 def trials(ranks: int, images_per_s: float) -> list[Record]:
-    cell = make_cell("fp32", 4, ranks=ranks)
-    return [make_record(cell=cell, trial=t, images_per_s=images_per_s * (1 + 0.01 * t), noise=0.0) for t in range(3)]
+    """Trials that do not drift alike at all ranks: what a round has in common does not count."""
+    cell, drift = make_cell("fp32", 4, ranks=ranks), (0.0, 0.01, 0.02)
+    rates = [images_per_s * (1 + drift[(trial + ranks) % 3]) for trial in range(3)]
+    return [make_record(cell=cell, trial=trial, images_per_s=rate, noise=0.0) for trial, rate in enumerate(rates)]

@@ -11,6 +11,8 @@ from tcbench.analysis.scaling import curves as scaled
 from tcbench.analysis.summary import speedups, summarise
 from tcbench.core.record import HostLoad
 from tcbench.present import tables
+from tcbench.present.charts.provenance import small_print
+from tcbench.views.export import to_github_action_benchmark
 from tcbench.views.scaling import table as scaling
 from tcbench.views.throughput import table as console
 
@@ -70,6 +72,20 @@ def test_the_footnotes_say_what_applies():
     lines = " ".join(console.footnotes(both))
     assert "over trials" in lines
     assert "fp16 computes in fp32" in lines
+
+
+def test_what_an_interval_of_one_trial_rests_on_is_said_in_words_wherever_it_is_shown():
+    records = [*factories.make_trials("fp32", trials=3), factories.make_record("fp16")]
+    summaries = summarise(records)
+    assert [summary.unit for summary in summaries] == ["trials", "run"]
+    other = "how trials of the run's other cells differ"
+    assert f"±: 95% interval over trials; of a cell with one trial, by {other}." in console.footnotes(summaries)
+    small = small_print(summaries, (), whiskers=True)
+    assert f"95% confidence interval of the mean over trials, or by {other} where there is one trial" in small
+    assert "pale: one trial" not in small_print(summaries, (), whiskers=False)
+    entries = json.loads(to_github_action_benchmark(records))
+    assert entries[1]["extra"].endswith(f"± is the 95% interval by {other}")
+    assert console.footnotes(summaries[:1]) == ["±: 95% interval over trials."]
 
 
 def test_the_json_holds_the_table():
