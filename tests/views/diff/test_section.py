@@ -24,7 +24,7 @@ def test_cells_that_surely_changed_are_taken_apart_those_that_changed_most_first
     section = changes.section(diffs, "main")
     assert section is not None
     figure = section.blocks[-1]
-    rows = [[field.text for field in row] for row in figure.table.rows]
+    rows = [[field.text for field in row] for row in figure.table.fields]
     assert len(rows) == 2 * (4 + 1 + 1)  # phases, the rest and the step
     assert rows[0][:2] == ["fp16, batch size 4", "backward"]
     assert "<svg" in figure.drawn.svg
