@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, base_config
+from tcbench.analysis.summary import CellSummary, Unit, base_config
 from tcbench.present.format import limits
 from tcbench.present.naming import rate_unit
 from tcbench.present.tables import BYTES, COUNT, FACTOR, RATE, SECONDS, Column
@@ -45,3 +45,17 @@ def _marks(row: Row) -> str:
 
 def _of_trials(row: Row) -> str:
     return "" if row.summary.trials_ok == row.summary.trials else f" of {row.summary.trials}"
+
+
+BY_THE_RUN = "by how trials of the run's other cells differ"
+"""What the interval of a cell with one trial rests on, where other cells of its runs have several."""
+
+
+def interval_over(units: Collection[Unit]) -> str:
+    """What the intervals of these cells rest on: `over trials, or steps where there is one trial`."""
+    if {*units} == {"steps"}:
+        return "over steps"
+    if {*units} == {"run"}:
+        return BY_THE_RUN
+    of_one = " or ".join([BY_THE_RUN] * ("run" in units) + ["steps"] * ("steps" in units))
+    return "over trials" + (f", or {of_one} where there is one trial" if of_one else "")

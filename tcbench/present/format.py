@@ -6,7 +6,7 @@ Consoles, charts and the page write their figures with it. Knows nothing of font
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Environment
@@ -31,10 +31,8 @@ def number(value: float, as_part_of: float | None = None) -> str:
     return f"{value / unit:.{decimals}f}{prefix}"
 
 
-def rate(images_per_s: float | Interval) -> str:
-    """A throughput: "81.2", "11.6k", with its interval "81.2 ± 1.2%"; without a limit "any"."""
-    if isinstance(images_per_s, Interval):
-        return f"{rate(images_per_s.value)} {plus_minus(images_per_s)}"
+def rate(images_per_s: float) -> str:
+    """A throughput: "81.2", "11.6k"; without a limit "any"."""
     return number(images_per_s) if math.isfinite(images_per_s) else "any"
 
 
@@ -114,11 +112,10 @@ def plus_minus(interval: Interval) -> str:
     return f"± {share:.1%}" if share < 1 else "± >100%"
 
 
-def limits(interval: Interval | None, written: str = "number") -> str:
-    """ "12.1 to 12.9"; an open end says so; empty where there is none. `written`: "number" or "factor"."""
+def limits(interval: Interval | None, write: Callable[[float], str] = number) -> str:
+    """ "12.1 to 12.9"; an open end says so; empty where there is none."""
     if interval is None:
         return ""
-    write = factor if written == "factor" else number
     high = write(interval.high) if math.isfinite(interval.high) else "no limit"
     return f"{write(interval.low)} to {high}"
 
@@ -136,9 +133,9 @@ def counted(n: int, noun: str, several: str = "") -> str:
     return f"{n} {plural(n, noun, several)}"
 
 
-def listed(items: Sequence[str], last: str = "and") -> str:
+def listed(items: Sequence[str]) -> str:
     """ "a, b and c"."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
 
 
 _MOST_DOUBTS = 3

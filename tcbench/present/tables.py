@@ -108,6 +108,11 @@ class Kind:
     numeric: bool = True
     within: Callable[[Interval], str] | None = None
 
+    def interval(self, value: Interval, *, within: bool = True) -> str:
+        """An interval's middle; `within`: with what stands behind it."""
+        ends = self.within(value) if within and self.within else ""
+        return f"{self.write(value.value)} {ends}".rstrip()
+
 
 TEXT = Kind(numeric=False)
 COUNT = Kind()
@@ -151,8 +156,7 @@ class Column(Generic[R]):
         """A row's value in words. `within`: with its interval, where the kind writes one."""
         value = self.value(row)
         if isinstance(value, Interval):
-            ends = self.kind.within(value) if within and self.kind.within else ""
-            words = f"{self.kind.write(value.value)} {ends}".rstrip()
+            words = self.kind.interval(value, within=within)
         elif isinstance(value, Field):
             words = value.words
         elif isinstance(value, str | Text | Badge | None):

@@ -263,7 +263,8 @@ def to_github_action_benchmark(records: Sequence[Record]) -> str:
             "unit": f"{summary.cell.unit}/s",
             "value": summary.images_per_s.value,
             "range": plus_minus(summary.images_per_s),
-            "extra": f"{summary.trials_ok} of {summary.trials} trials ok; ± is the 95% interval over {summary.unit}",
+            "extra": f"{summary.trials_ok} of {summary.trials} trials ok; ± is the 95% interval "
+            + cells.interval_over([summary.unit]),
         }
         for name, summary in _measured(records)
         if summary.images_per_s is not None

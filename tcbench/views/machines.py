@@ -26,7 +26,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
 
     Raises SelectionError when there is nothing to draw or there are more settings than colours.
     """
-    settings = by_setting(summaries, "results")
+    settings = by_setting(summaries)
     if len(settings) > len(SERIES):
         raise SelectionError(
             f"results of {len(settings)} different settings (machine, device, input, commit, ...) do not fit beside "

@@ -73,7 +73,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     if not chosen:
         raise SelectionError(f"--slide {slide}: no results of {', '.join(stages)}; `tcbench run` makes some")
     keep = {s.setting for s in chosen}
-    settings = by_setting([s for s in summaries if s.setting in keep], "results")
+    settings = by_setting([s for s in summaries if s.setting in keep])
     winners: dict[str, list[int]] = {}
     not_run: list[str] = []
 

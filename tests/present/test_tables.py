@@ -8,7 +8,7 @@ from pathlib import Path
 import factories
 import pytest
 import reports
-from rich.console import Console
+from consoles import printed
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import speedups, summarise
@@ -29,16 +29,9 @@ COLUMNS: list[Column[float]] = [
 ]
 
 
-def printed(table) -> list[str]:
-    console = Console(width=132)
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().splitlines()]
-
-
 def test_each_renderer_writes_the_same_values_in_its_way():
     rows = [40.0, 0.0]
-    assert [line.split() for line in printed(Table(COLUMNS, [*rows, None]))[2:]] == [
+    assert [line.split() for line in printed(Table(COLUMNS, [*rows, None])).splitlines()[2:]] == [
         ["a|b", "*", "40.0", "±", "10.0%", "40000", "ms", "held"],
         ["a|b", "*", "held"],
         [],
@@ -59,7 +52,7 @@ def test_a_new_column_of_a_run_is_on_the_console_and_the_page_in_json_and_in_exp
     new = Column("spread", lambda row: row.summary.images_per_s, RATE, key="spread")
     monkeypatch.setattr(cells, "columns", lambda summaries: (*columns(summaries), new))
     summaries = summarise([record])
-    assert "spread" in printed(view.results_table(summaries, speedups(summaries)))[0]
+    assert "spread" in printed(view.results_table(summaries, speedups(summaries)))
     [figure] = [block for block in build(reports.results([record])).sections[1].blocks if isinstance(block, Figure)]
     assert figure.table.heads[-1].name == "spread" and figure.table.fields[0][-1].key == summaries[0].images_per_s.value
     [cell] = json.loads(view.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries)))["cells"]

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import io
 import json
 
 import factories
 import pytest
-from rich.console import Console
+from consoles import printed
 
 from tcbench.analysis.floor import MemoryNeed, step_floor
 from tcbench.engine.accelerators.device import Device
@@ -49,9 +48,7 @@ def forecast(*cells, plans_unchecked=None, kernels_unchecked=None):
 
 
 def shown(found, width=100):
-    out = Console(file=io.StringIO(), width=width)
-    out.print(view.table(found))
-    return out.file.getvalue()
+    return printed(view.table(found), width=width)
 
 
 def test_every_cell_is_a_row_under_its_batch_size():
@@ -134,9 +131,7 @@ def test_the_headline_names_the_gpu_and_its_peaks():
 def test_details_list_the_works_longest_first_with_their_plans():
     ((heading, table),) = view.details(forecast(cell(), cell("tf32", cannot_run="too old")))
     assert heading == "fp16, batch size 32: launches by host: io 0, forward 155"
-    out = Console(file=io.StringIO(), width=132)
-    out.print(table)
-    lines = out.file.getvalue().splitlines()[1:]
+    lines = printed(table).splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["53", "53", "49"]
     assert "cuDNN call batch_norm_call_forward" in lines[0]
     for words in ("cuDNN conv_fprop", "32x64x56x56 float16", "eng12_k2=3", "25 MiB", "53 ms"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from rich.console import Console
+from consoles import printed
 
 from tcbench.analysis.numerics.parity import judge, reference
 from tcbench.core.numerics import Distance, ParityRun, Slope
@@ -46,10 +46,7 @@ def held(error: float = 1e-8):
 
 
 def test_the_table_keeps_its_figures_whole_on_80_columns():
-    console = Console(width=80, force_terminal=False)
-    with console.capture() as capture:
-        console.print(view.table(held(), runs()))
-    assert "\u2026" not in capture.get()
+    assert "\u2026" not in printed(view.table(held(), runs()), width=80)
 
 
 def test_the_last_line_counts_the_reference_too():

@@ -15,6 +15,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.core.record import settings as settings_of
 from tcbench.present.busy import busy_line
+from tcbench.present.cells import interval_over
 from tcbench.present.charts.text import drawable
 from tcbench.present.format import counted, libraries
 from tcbench.present.groups import grouped
@@ -47,10 +48,10 @@ class Provenance:
     names: dict[Setting, str]
 
 
-def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, list[CellSummary]]:
+def by_setting(summaries: Sequence[CellSummary]) -> dict[Setting, list[CellSummary]]:
     """Summaries by setting. Raises SelectionError when there are none."""
     if not summaries:
-        raise SelectionError(f"no {what} to plot; `tcbench run` makes some")
+        raise SelectionError("no results to plot; `tcbench run` makes some")
     return grouped((summary.setting, summary) for summary in summaries)
 
 
@@ -87,12 +88,11 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
         count = f"{trials[0]}" if len(trials) == 1 else f"{trials[0]} to {trials[-1]}"
         words.append(f"{count} trial{'' if trials == [1] else 's'} per cell")
     if ok:
-        alone = sum(s.unit == "steps" for s in ok)
-        over = "trials" if alone == 0 else "steps" if alone == len(ok) else "trials, or steps of one trial each"
+        units = {s.unit for s in ok}
         pale = "pale: the 95% confidence interval of the factor includes 1"
-        if alone:
-            pale = "pale: one trial each, not judged" + ", or the interval includes 1" * (alone < len(ok))
-        words.append(f"whisker: 95% confidence interval of the mean over {over}" if whiskers else pale)
+        if "steps" in units:
+            pale = "pale: one trial each, not judged" + ", or the interval includes 1" * (len(units) > 1)
+        words.append(f"whisker: 95% confidence interval of the mean {interval_over(units)}" if whiskers else pale)
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
     words += lines(s.environment for s in summaries)
     words += emulated(s.cell for s in summaries)

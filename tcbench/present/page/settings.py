@@ -6,13 +6,14 @@ Knows nothing of what is shown of them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.present.charts.provenance import provenance_of
 from tcbench.present.format import listed
 from tcbench.present.groups import grouped
+from tcbench.present.page.page import AnyBlock, Heading
 
 MOST_DRAWN = 24
 """Settings that have charts, and configs and batch sizes in each: a bar and a panel take milliseconds. Tables have all
@@ -88,6 +89,11 @@ class Settings:
             ),
             tuple(provenance.common),
         )
+
+    def blocks(self, block: Callable[[Here], AnyBlock | None]) -> tuple[AnyBlock, ...]:
+        """A block for each setting that has one, under the setting's name where there are several."""
+        made = [(here.name, made) for here in self.here if (made := block(here)) is not None]
+        return tuple(each for name, made in made for each in ([Heading(name), made] if name else [made]))
 
     @property
     def several(self) -> bool:

@@ -13,7 +13,6 @@ from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import (
     AnyBlock,
-    Heading,
     Paragraph,
     Piece,
     Points,
@@ -43,15 +42,14 @@ def section(explanations: Sequence[Explanation], settings: Settings, ceiling: st
     gain, None where nobody's does."""
     if not any(cell.bottleneck for cell in explanations):
         return None
-    blocks: list[AnyBlock] = [Points(tuple(_counted(explanations)))]
-    for here in settings.here:
+
+    def figure(here: Here) -> AnyBlock | None:
         cells = [cell for cell in explanations if cell.summary.setting == here.setting]
-        if not any(cell.bottleneck for cell in cells):
-            continue
-        if here.name:
-            blocks.append(Heading(here.name))
-        blocks.append(_figure(here, cells, notes(explanations, ceiling)))
-    return Section("bottlenecks", "What holds it back", tuple(blocks))
+        known = any(cell.bottleneck for cell in cells)
+        return _figure(here, cells, notes(explanations, ceiling)) if known else None
+
+    tally = Points(tuple(_counted(explanations)))
+    return Section("bottlenecks", "What holds it back", (tally, *settings.blocks(figure)))
 
 
 def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:

@@ -27,7 +27,7 @@ from tcbench.present.tables import COUNT, Badge, Column, Field, Table, heads
 from tcbench.present.verdicts import FORMS
 from tcbench.views.comparison.chart import comparison_chart
 from tcbench.views.comparison.table import Row, figures, rows
-from tcbench.views.comparison.wording import advice, attribution, by_metric, held_back, power, titled
+from tcbench.views.comparison.wording import by_metric, power, telling, titled
 
 
 def section(comparison: Comparison, base: str) -> Section:
@@ -54,7 +54,7 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
             "Over " if mean.cells > 1 else "In ",
             f"{over} that both sides measured with two trials or more, {mean.metric.name} is ",
             strong(f"{factor(ratio.value)} the base's"),
-            f" (geometric mean; 95% interval {limits(ratio, 'factor')}). ",
+            f" (geometric mean; 95% interval {limits(ratio, factor)}). ",
         ]
     parts.append(f"A loss of more than {rule.threshold:.0%} that is surely there is a regression.")
     if seen := power(comparison):
@@ -127,17 +127,10 @@ def _trials(one: CellComparison) -> Field:
 
 def _remarks(one: CellComparison) -> list[str]:
     """Why, where the loss sits, what would decide, and which trials are doubtful."""
-    lines = list(filter(None, (one.why, *_telling(one))))
+    lines = [*filter(None, [one.why]), *telling(one)]
     for name, side in (("base", one.base), ("current", one.current)):
         lines += [f"{name}: {note}" for note in (side.notes if side else ())]
     return lines
-
-
-def _telling(one: CellComparison) -> tuple[str, ...]:
-    """The place of a loss, or the runs that would decide."""
-    if one.verdict == "inconclusive":
-        return tuple(filter(None, (held_back(one), advice(one))))
-    return (attribution(one),) if one.verdict == "regression" else ()
 
 
 def sentence(comparison: Comparison, base: str) -> Paragraph:

@@ -98,11 +98,15 @@ def sentence(cell: CellComparison) -> str:
         parts.append(f"{cell.metric.name} {change(cell.ratio.value)} ({change(low)} to {change(high)})")
     if cell.why:
         parts.append(cell.why)
+    return "; ".join([*parts, *telling(cell)])
+
+
+def telling(cell: CellComparison) -> list[str]:
+    """The place of a loss, or what would decide."""
     if cell.verdict == "inconclusive":
-        parts += [held_back(cell), advice(cell)]
-    if cell.verdict == "regression" and cell.metric.name == "throughput":
-        parts.append(attribution(cell))
-    return "; ".join(filter(None, parts))
+        return [*filter(None, (held_back(cell), advice(cell)))]
+    loss = cell.verdict == "regression" and cell.metric.name == "throughput"
+    return [*filter(None, [attribution(cell)])] if loss else []
 
 
 def _state(side: Side | None) -> str:

@@ -24,7 +24,6 @@ from tcbench.analysis.history import CellHistory, History, HistoryPoint, Revisio
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Code
-from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import WIDTH, Page, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET, fill
@@ -63,7 +62,7 @@ _INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
 """Of what is said beside a point."""
 
 
-def history_chart(history: History, *, title: str = "Throughput over commits") -> Figure:
+def history_chart(history: History) -> Figure:
     """A strip per cell, by setting, then batch size; of many cells those that regressed come first. Raises
     SelectionError for nothing to draw."""
     if not history.cells:
@@ -81,7 +80,7 @@ def history_chart(history: History, *, title: str = "Throughput over commits") -
     strips = [(cell, _within(cell, revisions), group) for group in groups for cell in group.cells]
     span = _span([points for _, points, _ in strips])
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
-    title = marked(title, (cell.environment for cell in history.cells))
+    title = marked("Throughput over commits", (cell.environment for cell in history.cells))
     subtitle = " · ".join([*common, counted(len(revisions), "commit")])
     page = Page(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
     column = page.panels([_STRIP] * len(strips))[:, 0]
@@ -257,7 +256,7 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], r
         if point.images_per_s is not None and point.interval is not None:
             whiskers.append((x, max(point.interval.low, low), min(point.interval.high, high)))
         marks.append((x, low if point.images_per_s is None else point.images_per_s))
-        _draw_mark(axes, cell, point, marks[-1], colour)
+        _draw_mark(axes, point, marks[-1], colour)
     if whiskers:
         axes.vlines(*zip(*whiskers, strict=True), color=INK, linewidth=0.9, zorder=3)
     on_lines = []
@@ -277,15 +276,13 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], r
             label(axes, words, mark, taken, gap=12, far=True, avoid=avoid, color=ink, zorder=5)
 
 
-def _draw_mark(axes: Axes, cell: CellHistory, point: HistoryPoint, at: tuple[float, float], colour: str) -> None:
+def _draw_mark(axes: Axes, point: HistoryPoint, at: tuple[float, float], colour: str) -> None:
     marks = {"regression": ("v", 6.5, LOSS), "improved": ("^", 6.5, GAIN), "pass": ("o", 4.2, colour)}
     form, size, face = marks.get(point.change.verdict if point.change else "", ("o", 4.2, PAPER))
     style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": INK, "markeredgewidth": 0.8}
     if point.images_per_s is None:
         form, size, style = "x", 5.0, {"markeredgecolor": LOSS if point.regressed else QUIET, "markeredgewidth": 1.0}
-    [mark] = axes.plot(*at, form, markersize=size, zorder=4, clip_on=False, **style)
-    figure = f"{number(point.images_per_s)} {cell.cell.unit}/s" if point.images_per_s is not None else ""
-    tooltip(mark, "\n".join(filter(None, [f"{cell.cell.label} at {point.revision.short}", figure, _words(point)[0]])))
+    axes.plot(*at, form, markersize=size, zorder=4, clip_on=False, **style)
 
 
 def _words(point: HistoryPoint) -> tuple[str, str]:

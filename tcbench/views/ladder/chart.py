@@ -53,7 +53,7 @@ def ladder_chart(
     A row per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the
     results hold. Raises SelectionError when no config adds rungs to another.
     """
-    settings = by_setting(summaries, "results")
+    settings = by_setting(summaries)
     all_climbs = climbs(summaries, ladders)
     if not all_climbs:
         raise SelectionError("no ladder in these results: no config adds rungs to another")

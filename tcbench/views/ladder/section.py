@@ -9,7 +9,7 @@ from tcbench.analysis.ladder import Climb, DerivedLadder, LadderStep, derive
 from tcbench.present.format import counted, factor, limits
 from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
-from tcbench.present.page.page import AnyBlock, Heading, Section
+from tcbench.present.page.page import AnyBlock, Section
 from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, Here, Settings, left_out
 from tcbench.present.page.wording import why
 from tcbench.present.tables import COUNT, FACTOR, RATE, Column, Table
@@ -22,18 +22,18 @@ _HOW = "A bar runs from the throughput before its rung to those with it; the fac
 
 def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     """Every ladder of every setting of which two configs or more ran; None where there is none."""
-    blocks: list[AnyBlock] = []
     # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
     known = derive([summary for here in settings.here for summary in here.summaries])
-    for here in settings.here:
+
+    def figure(here: Here) -> AnyBlock | None:
         ladders = grouped((climb.ladder, climb) for climb in climbs if climb.setting == here.setting)
         ladders = {
             name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
         }
-        if ladders:
-            blocks += [Heading(here.name)] if here.name else []
-            blocks.append(_figure(here, known, ladders))
-    return Section("rungs", TITLE, tuple(blocks)) if blocks else None
+        return _figure(here, known, ladders) if ladders else None
+
+    blocks = settings.blocks(figure)
+    return Section("rungs", TITLE, blocks) if blocks else None
 
 
 def _figure(here: Here, known: Sequence[DerivedLadder], ladders: dict[str, list[Climb]]) -> AnyBlock:
@@ -59,7 +59,7 @@ _COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (
     Column("before", lambda row: row[1].before, RATE),
     Column("after", lambda row: row[1].after or why(row[1].summary), RATE),
     Column("factor", lambda row: row[1].ratio, FACTOR),
-    Column("95% interval", lambda row: limits(row[1].ratio, "factor")),
+    Column("95% interval", lambda row: limits(row[1].ratio, factor)),
 )
 
 

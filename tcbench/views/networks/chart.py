@@ -30,7 +30,7 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
         raise SelectionError("results of one network: expected several, such as those of `tcbench run networks`")
     shown = [s for result in results for s in (result.base, result.best) if s is not None]
     alike = [_of(f"{len({result.model for result in results})} networks", summary) for summary in shown]
-    provenance = provenance_of(by_setting(alike, "results"))
+    provenance = provenance_of(by_setting(alike))
     batch_sizes = sorted({result.batch_size for result in results})
     panels = [
         Panel(f"batch size {batch_size}", tuple(_group(one) for one in results if one.batch_size == batch_size))

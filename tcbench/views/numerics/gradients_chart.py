@@ -20,7 +20,6 @@ from matplotlib.ticker import MultipleLocator, PercentFormatter
 from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
 from tcbench.core.numerics import KINDS, Document, GradientKind, LayerGradients, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
-from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import GROUND, Page, boxes
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS
 from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
@@ -116,8 +115,7 @@ def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int, 
     axes.set_ylim(0, max(heights, default=1.0) / (0.94 - room))
     for exponent, height in enumerate(heights, start=counts.lowest):
         if limits[0] <= exponent:
-            [bar] = axes.bar(exponent + 0.5, height, 0.86, color=_colour(exponent), linewidth=0)
-            tooltip(bar, f"2^{exponent} to 2^{exponent + 1}: {percent(height)}")
+            axes.bar(exponent + 0.5, height, 0.86, color=_colour(exponent), linewidth=0)
     axes.stairs(heights, np.arange(counts.lowest, counts.lowest + len(heights) + 1) + k, color=INK, linewidth=1.0)
     axes.text(0.012, 0.97, "\n".join(lines), transform=axes.transAxes, va="top", bbox=GROUND)
     for border in (SMALLEST - 1, SMALLEST_NORMAL, 16):
@@ -174,8 +172,7 @@ def _lost(axes: Axes, counts: dict[GradientKind, Magnitudes], safe_range: SafeSc
             ("zero", LOSS, [one.zero for one in at]),
             ("infinite", INK, [one.infinite for one in at]),
         ):
-            [line] = axes.plot(scales, values, color=colour, linestyle=style, linewidth=1.6, label=f"{fate}, {kind}")
-            tooltip(line, f"{kind}: share that becomes {fate}")
+            axes.plot(scales, values, color=colour, linestyle=style, linewidth=1.6, label=f"{fate}, {kind}")
     if smallest is not None and largest is not None and smallest <= largest:
         axes.axvspan(smallest, largest, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
         axes.text((smallest + largest) / 2, 0.8, f"safe: 2^{smallest} to 2^{largest}", ha="center", va="center")
@@ -193,7 +190,7 @@ def _layers(axes: Axes, rows: Sequence[LayerGradients], limits: tuple[int, int])
     """A row per layer, and in it a cell per power of two; the darker, the larger its share."""
     low, high = limits
     shades = LinearSegmentedColormap.from_list("share", [PAPER, RAMPS["fp32"][1], RAMPS["fp32"][4]])
-    cells, colours, texts = [], [], []
+    cells, colours = [], []
     for i, row in enumerate(rows):
         n = max(1, row.magnitudes.non_zero)
         for exponent, count in enumerate(row.magnitudes.counts, start=row.magnitudes.lowest):
@@ -201,8 +198,7 @@ def _layers(axes: Axes, rows: Sequence[LayerGradients], limits: tuple[int, int])
             if low <= exponent < high and level:
                 cells.append((exponent, exponent + 1, i, i + 1))
                 colours.append(to_hex(shades(level)))
-                texts.append(f"{row.layer}, 2^{exponent} to 2^{exponent + 1}: {percent(count / n)}")
-    boxes(axes, cells, texts, facecolors=colours, linewidth=0, antialiased=False, zorder=1)
+    boxes(axes, cells, facecolors=colours, linewidth=0, antialiased=False, zorder=1)
     for border in (SMALLEST - 1, SMALLEST_NORMAL):
         axes.axvline(border, color=LOSS, linewidth=0.9, linestyle=(0, (3, 2)))
     axes.spines[:].set_visible(False)

@@ -29,7 +29,6 @@ from tcbench.analysis.numerics.judgement import (
     verdicts,
 )
 from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
-from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page, put
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS
 from tcbench.present.charts.text import DPI, LEGEND, SMALL, WORDS, drawable, shortened, text_width, wrapped
@@ -150,8 +149,7 @@ def _curves(axes: Axes, curves: dict[str, tuple[CurvePoint, ...]], *, bands: boo
             lows, highs = [p.value.low for p in points], [p.value.high for p in points]
             axes.fill_between(x, lows, highs, color=line["color"], alpha=0.16, linewidth=0)
         y = [point.value.value for point in points]
-        [curve] = axes.plot(x, y, **line)
-        tooltip(curve, ALL_TECHNIQUES[name].label)
+        axes.plot(x, y, **line)
         if points and points[-1].step < steps - 1.5 * (points[0].step * 2):
             axes.plot(x[-1:], y[-1:], marker="x", color=line["color"], markersize=6, markeredgewidth=1.8)
     axes.set_yscale("log")
@@ -197,10 +195,7 @@ def _differences(
             ends += [abs(shown(test.low)), abs(shown(test.high))]
         beyond = abs(shown(test.mean)) == most
         marker = "o" if not beyond else ">" if test.mean > 0 else "<"
-        [mark] = axes.plot([shown(test.mean)], [i + 0.5], marker=marker, markersize=4.5, color=colour)
-        tooltip(
-            mark, f"{ALL_TECHNIQUES[verdict.technique].label}: {shown(test.mean):+.4g}{'%' if of_loss else ' points'}"
-        )
+        axes.plot([shown(test.mean)], [i + 0.5], marker=marker, markersize=4.5, color=colour)
         ends.append(abs(shown(test.mean)))
     axes.axvspan(-edge, edge, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
     axes.axvline(0, color=INK, linewidth=0.8)

@@ -118,7 +118,7 @@ def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Parag
     ]
     base = base_config(here.summaries)
     if speedup is not None and winner.cell.config != base:
-        parts += [", ", strong(f"{factor(speedup.value)} {base}"), f" there ({limits(speedup, 'factor')})"]
+        parts += [", ", strong(f"{factor(speedup.value)} {base}"), f" there ({limits(speedup, factor)})"]
     parts.append(", by one trial." if winner.unit == "steps" else ".")
     second = best(s for s in here.summaries if s is not winner)
     if second is not None and second.images_per_s is not None:

@@ -19,7 +19,6 @@ from matplotlib.transforms import Bbox
 
 from tcbench.analysis.roofline import Ceilings, CellRoofline, ConfigPrecision, WorkPart, worth_showing
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import Page, put
 from tcbench.present.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
@@ -112,7 +111,7 @@ def _draw(
         parts = [(i, part) for i, one in enumerate(rooflines, start=1) for part in worth_showing(getattr(one, kind))]
         parts.sort(key=lambda entry: -(entry[1].time_s or 0))
         for phase in dict.fromkeys(part.phase for _, part in parts):
-            _draw_points(axes, rooflines, [entry for entry in parts if entry[1].phase == phase], size)
+            _draw_points(axes, [part for _, part in parts if part.phase == phase], size)
         for place, part in parts:
             assert part.flops_s is not None
             at = part.intensity, part.flops_s
@@ -122,15 +121,12 @@ def _draw(
         label(axes, name, at, taken, gap=size / 144 * DPI + 4, color=QUIET, zorder=5, bbox=None)
 
 
-def _draw_points(
-    axes: Axes, rooflines: Sequence[CellRoofline], parts: Sequence[tuple[int, WorkPart]], size: float
-) -> None:
-    """Marks of one phase, `size` points wide; `parts` come with the number of their cell."""
-    colour = PHASE_COLOURS.get(parts[0][1].phase, OTHER)
-    rates = [part.flops_s or math.nan for _, part in parts]
-    marks = axes.scatter(
-        [part.intensity for _, part in parts],
-        rates,
+def _draw_points(axes: Axes, parts: Sequence[WorkPart], size: float) -> None:
+    """Marks of one phase, `size` points wide."""
+    colour = PHASE_COLOURS.get(parts[0].phase, OTHER)
+    axes.scatter(
+        [part.intensity for part in parts],
+        [part.flops_s or math.nan for part in parts],
         s=size**2,
         color=colour,
         edgecolor=PAPER if size == _POINT else colour,
@@ -138,11 +134,6 @@ def _draw_points(
         zorder=3,
         clip_on=False,
     )
-    texts = [
-        f"{rooflines[place - 1].summary.cell.label}\n{part.name}: {number(rate / 1e9)} GFLOP/s"
-        for (place, part), rate in zip(parts, rates, strict=True)
-    ]
-    tooltip(marks, *texts)
 
 
 def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is_first: bool) -> list[Bbox]:
@@ -180,6 +171,4 @@ def _draw_marks(axes: Axes, one: CellRoofline) -> None:
             return  # no ceiling to stand on
         y = [one.ceilings.attainable_flops_s(part.intensity, one.precision) for part in parts]
         x = [part.intensity for part in parts]
-        words = [f"{part.name}, {phase}: at most {number(at / 1e9)} GFLOP/s" for part, at in zip(parts, y, strict=True)]
-        marks = axes.scatter(x, y, s=20, marker="|", color=PHASE_COLOURS[phase], linewidth=0.8, zorder=2.7)
-        tooltip(marks, *words)
+        axes.scatter(x, y, s=20, marker="|", color=PHASE_COLOURS[phase], linewidth=0.8, zorder=2.7)

@@ -19,7 +19,6 @@ from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import Page, set_ticks
 from tcbench.present.charts.palette import PAPER, QUIET, SERIES
@@ -149,7 +148,7 @@ def _draw_points(axes: Axes, points: Sequence[tuple[Point, float]], curves: Sequ
     taken: list[Bbox] = around([tuple(axes.transData.transform((p.ranks, y))) for p, y in points], _MARK / 144 * DPI)
     for place, (point, y) in enumerate(points):
         colour = QUIET if point.curve is None else _COLOURS[point.curve]
-        mark = axes.scatter(
+        axes.scatter(
             [point.ranks],
             [y],
             s=_MARK**2,
@@ -159,7 +158,6 @@ def _draw_points(axes: Axes, points: Sequence[tuple[Point, float]], curves: Sequ
             linewidth=0.7,
             zorder=5,
         )
-        tooltip(mark, f"{point.label}, {point.ranks} ranks")
     for point, y in points:
         label(
             axes,

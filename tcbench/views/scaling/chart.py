@@ -197,16 +197,10 @@ def _draw(
         tooltip(
             marks,
             *(
-                f"{point.summary.cell.label}\n{write(interval.value)} ({_limits(interval, write)})"
+                f"{point.summary.cell.label}\n{write(interval.value)} ({limits(interval, write)})"
                 for point, interval in places
             ),
         )
-
-
-def _limits(interval: Interval, write: Callable[[float], str]) -> str:
-    if not math.isfinite(interval.high):
-        return limits(interval)
-    return f"{write(interval.low)} to {write(interval.high)}"
 
 
 def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:

@@ -13,7 +13,7 @@ from tcbench.present.page.settings import Settings
 from tcbench.present.page.wording import spaced
 from tcbench.present.tables import Column, Field, Table
 from tcbench.views.scaling.chart import scaling_chart
-from tcbench.views.scaling.table import Row, columns, efficiency, head, notes, rows
+from tcbench.views.scaling.table import EFFICIENCY, Row, columns, head, notes, rows
 
 
 def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> Section | None:
@@ -53,6 +53,6 @@ def sentence(curves: Sequence[Curve]) -> Paragraph | None:
         strong(spaced(point.summary.cell.label)),
         f" trains {factor(point.speedup.value)} as fast as on {counted(curve.base.cell.ranks, 'rank')}, with ",
         "an efficiency of ",
-        strong(efficiency(point.efficiency)),
+        strong(EFFICIENCY.interval(point.efficiency)),
         f"{exchange}.",
     )

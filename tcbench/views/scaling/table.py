@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from tcbench.analysis.scaling import AllReduce, Curve, Imbalance, Point
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.present.document import fields
-from tcbench.present.format import number, percent
+from tcbench.present.format import limits, number, percent
 from tcbench.present.naming import rate_unit
 from tcbench.present.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, Column, Kind, Table, config_in_ladder
 
@@ -58,7 +57,7 @@ def columns(curves: Sequence[Curve]) -> tuple[Column[Row], ...]:
         Column(unit, lambda row: row.point.images_per_s or row.point.summary.status, RATE, on="page"),
         Column(f"{unit}\nper rank", lambda row: row.point.images_per_s_per_rank or row.point.summary.status, NUMBER),
         Column("speed-up", lambda row: row.point.speedup, FACTOR, on="page"),
-        Column("efficiency", lambda row: row.point.efficiency, _EFFICIENCY),
+        Column("efficiency", lambda row: row.point.efficiency, EFFICIENCY),
         Column("95% interval", lambda row: efficiency_limits(row.point.efficiency), on="page"),
         exchange("all-\nreduce", lambda of: of.time_s, SECONDS, " left"),
         exchange("algo\nGB/s", lambda of: of.algorithm_bytes_s, _GIGABYTES),
@@ -94,16 +93,9 @@ def _cell(curve: Curve) -> Cell:
     return curve.points[0].summary.cell
 
 
-def efficiency(interval: Interval) -> str:
-    """ "92.1% (91 to 93)"."""
-    return f"{percent(interval.value)} {_within(interval)}".rstrip()
-
-
 def efficiency_limits(interval: Interval | None) -> str:
-    """ "90.8% to 93.4%"; an open end says so, and a base over itself has none."""
-    if interval is None or interval.low == interval.high:
-        return ""
-    return f"{percent(interval.low)} to {percent(interval.high) if math.isfinite(interval.high) else 'no limit'}"
+    """ "90.8% to 93.4%"; a base over itself has none."""
+    return "" if interval is None or interval.low == interval.high else limits(interval, percent)
 
 
 def _within(efficiency: Interval) -> str:
@@ -113,7 +105,8 @@ def _within(efficiency: Interval) -> str:
     return f"({100 * efficiency.low:.0f} to {100 * efficiency.high:.0f})" if efficiency.high < 10 else "(any)"
 
 
-_EFFICIENCY = Kind(percent, within=_within)
+EFFICIENCY = Kind(percent, within=_within)
+"""92.1% (91 to 93)."""
 _GIGABYTES = Kind(lambda bytes_s: number(bytes_s / 1e9))
 """Of 10^9 bytes, as nccl-tests write them: 1.36."""
 

@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, StepsDocument
-from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page
 from tcbench.present.charts.palette import QUIET, RAMPS
 from tcbench.present.charts.text import WORDS
@@ -48,8 +47,7 @@ def steps_chart(document: StepsDocument, about: Sequence[str]) -> Figure:
             steps = range(SMOOTH, SMOOTH + len(run.smooth))
             panels = [(by_step, 1.0)] + ([(by_time, statistics.median(times))] if times else [])
             for axes, scale in panels:
-                [line] = axes.plot([step * scale for step in steps], run.smooth, **style)
-                tooltip(line, f"{LABELS[method]}, seed {run.seed}")
+                axes.plot([step * scale for step in steps], run.smooth, **style)
     page.legend([lines], handlelength=3)
     for axes, words in ((by_step, "step"), (by_time, "seconds of training")):
         axes.set_yscale("log")

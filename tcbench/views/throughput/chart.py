@@ -12,27 +12,20 @@ from tcbench.present.charts.legend import legend_rows
 from tcbench.present.charts.provenance import by_setting
 
 
-def throughput_chart(
-    summaries: Sequence[CellSummary],
-    *,
-    title: str | None = None,
-    subtitle: str = "",
-    configs: Sequence[str] | None = None,
-) -> Figure:
+def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = None, subtitle: str = "") -> Figure:
     """The talk's chart: images/s in bars grouped by batch size, a colour per config, one panel per setting.
 
-    `configs` chooses and orders; a cell that gave no number says why in its place. Without a title, the scenario's
-    name. Raises SelectionError when there is nothing to draw.
+    A cell that gave no number says why in its place. Without a title, the scenario's name. Raises SelectionError when
+    there is nothing to draw.
     """
-    configs = list(dict.fromkeys(s.cell.config for s in summaries) if configs is None else configs)
-    chosen = [s for s in summaries if s.cell.config in configs]
-    settings = by_setting(chosen, f"results of {', '.join(configs)}" if configs else "results")
+    configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
+    settings = by_setting(summaries)
 
     def groups(here: Sequence[CellSummary]) -> Iterable[Group]:
         for batch_size in batch_sizes_of(here):
             yield Group(str(batch_size), tuple(Bar(c, cell_at(here, c, batch_size)) for c in configs))
 
-    return bar_chart(settings, groups, legend_rows(configs), title or chosen[0].cell.scenario, subtitle)
+    return bar_chart(settings, groups, legend_rows(configs), title or summaries[0].cell.scenario, subtitle)
 
 
 def results_chart(summaries: Sequence[CellSummary]) -> Figure:

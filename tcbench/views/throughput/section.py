@@ -11,7 +11,7 @@ from tcbench.present import cells
 from tcbench.present.cells import Row
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import AnyBlock, Heading, Section
+from tcbench.present.page.page import AnyBlock, Section
 from tcbench.present.page.settings import Here, Settings
 from tcbench.present.tables import COUNT, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
@@ -24,12 +24,7 @@ Speedups = Mapping[CellKey, Interval | None]
 
 def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
     """Setting by setting."""
-    blocks: list[AnyBlock] = []
-    for here in settings.here:
-        if here.name:
-            blocks.append(Heading(here.name))
-        blocks.append(_figure(here, over_base, swatches))
-    return Section("throughput", "Throughput", tuple(blocks))
+    return Section("throughput", "Throughput", settings.blocks(lambda here: _figure(here, over_base, swatches)))
 
 
 def _figure(here: Here, over_base: Speedups, swatches: Swatches) -> AnyBlock:

@@ -50,9 +50,8 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     if units == {"steps"}:
         lines.append(f"±: 95% interval over the steps of one trial each: not judged; {TAKE_ENOUGH}.")
     elif units:
-        alone = "; of a cell with one trial, by how the run's trials differ" if "run" in units else ""
-        alone += "; of one whose run has one trial each, over its steps" if "steps" in units else ""
-        lines.append(f"±: 95% interval over trials{alone}.")
+        of_one = " or ".join([cells.BY_THE_RUN] * ("run" in units) + ["over its steps"] * ("steps" in units))
+        lines.append("±: 95% interval over trials" + (f"; of a cell with one trial, {of_one}." if of_one else "."))
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append("*: step times had not settled when the warm-up ended.")
     if busy := busy_line([summary for summary in summaries if summary.images_per_s]):

@@ -8,7 +8,7 @@ from factories import LADDERS, make_environment, make_measurement, make_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.text import Annotation
-from present.charts.charts import STATIC, TWELVE, assert_tidy, bars, legend, run, words
+from present.charts.charts import STATIC, TWELVE, assert_tidy, bars, run, words
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
@@ -114,12 +114,6 @@ def test_the_value_axis_starts_at_zero() -> None:
     assert throughput_chart(run(("fp32",), (4,)), title="T").axes[0].get_ylim()[0] == 0
 
 
-def test_configs_are_chosen_and_ordered() -> None:
-    figure = throughput_chart(run(batch_sizes=(4,)), title="T", configs=["fp16", "fp32"])
-    assert legend(figure) == ["fp16", "fp32"]
-    assert len(bars(figure)) == 2
-
-
 def test_machines_stand_in_panels_of_their_own() -> None:
     summaries = (*run(), *run(batch_sizes=(4, 8), environment=make_environment()))
     figure = throughput_chart(summaries, title="Two machines")
@@ -131,8 +125,6 @@ def test_machines_stand_in_panels_of_their_own() -> None:
 def test_nothing_to_plot_is_one_clear_line() -> None:
     with pytest.raises(SelectionError, match="no results to plot; `tcbench run` makes some"):
         throughput_chart([], title="T")
-    with pytest.raises(SelectionError, match="no results of fp16 to plot"):
-        throughput_chart(run(("fp32",)), title="T", configs=["fp16"])
 
 
 def test_every_bar_and_every_reason_has_a_tooltip() -> None:

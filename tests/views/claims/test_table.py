@@ -8,7 +8,7 @@ from typing import Any
 import factories
 import msgspec
 import pytest
-from rich.console import Console
+from consoles import printed
 
 from tcbench.analysis.claims import AtBatchSize, Evaluated, Scorecard
 from tcbench.analysis.stats import Interval
@@ -41,10 +41,7 @@ def make_card(*claims: Evaluated, **changes: Any) -> Scorecard:
 
 
 def shown(card: Scorecard) -> str:
-    console = Console(width=132)
-    with console.capture() as captured:
-        console.print(view.table(card))
-    return captured.get()
+    return printed(view.table(card))
 
 
 def test_the_table_sets_the_talk_beside_this_machine() -> None:
@@ -166,20 +163,3 @@ def test_markdown_makes_no_markup_of_what_records_and_scenarios_say(nasty: str) 
     assert len(rows) == 1
     assert [len(cells_of(line)) for line in (head, rule, *rows)] == [5, 5, 5]
     assert "\x1b" not in shown(card) + view.title(card)
-
-
-# -------------------------------------------------------------------------------------------------------------- JSON
-
-
-def test_the_json_has_its_schema_and_no_infinity() -> None:
-    open_ended = AtBatchSize(4, "undecided", ratio=Interval(1.0, 0.5, math.inf), unit="steps", missing=(("fp16", 8),))
-    value = json.loads(view.to_json([make_card(make_evaluated(at=(open_ended,)))]), parse_constant=pytest.fail)
-    assert (value["schema"], value["schema_version"]) == ("tcbench-claims", 2)
-    [card] = value["scorecards"]
-    assert card["counts"] == {"holds": 1, "does not hold": 0, "undecided": 0, "not measured": 0, "not testable here": 0}
-    [claim] = card["claims"]
-    assert (claim["slide"], claim["left"], claim["right"], claim["in_2018"]) == (12, "fp16", "fp32", "held")
-    assert claim["by_one_trial"]
-    [at] = claim["at_batch_sizes"]
-    assert at["ratio"] == {"value": 1.0, "low": 0.5, "high": None}
-    assert at["missing"] == [{"config": "fp16", "batch_size": 8}]

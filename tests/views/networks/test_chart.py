@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from consoles import printed
 from factories import make_cell, make_record
 from present.charts.charts import assert_tidy, bars, legend, words
 
@@ -10,7 +11,6 @@ from tcbench.analysis.networks import networks
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.engine.models import MODELS
-from tcbench.present.tables import make_console
 from tcbench.views.networks.chart import networks_chart
 from tcbench.views.networks.table import table
 
@@ -64,9 +64,7 @@ def test_the_chart_is_tidy_and_has_two_bars_per_network(models: tuple[str, ...])
     assert any("3.0" in text or "×3" in text or "3×" in text for text in words(figure))
 
 
-def test_the_table_has_a_row_per_network(capsys: pytest.CaptureFixture[str]) -> None:
-    make_console().print(table(networks(summaries("alexnet", "vgg16"))))
-    printed = capsys.readouterr().out
-    assert "61,100,840" in printed
-    assert "138,357,544" in printed
-    assert printed.count(BEST) == 2
+def test_the_table_has_a_row_per_network() -> None:
+    text = printed(table(networks(summaries("alexnet", "vgg16"))))
+    assert "61,100,840" in text and "138,357,544" in text
+    assert text.count(BEST) == 2

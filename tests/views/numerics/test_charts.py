@@ -13,12 +13,6 @@ from tcbench.views.numerics.gradients_chart import gradients_chart
 from tcbench.views.numerics.table import about
 from tcbench.views.numerics.training_chart import training_chart
 
-DIVERGED = [
-    make_run(
-        "both", s, status="diverged", reason="diverged at step 9: x", losses=(2.0,) * 9, test_loss=None, accuracy=None
-    )
-    for s in range(5)
-]
 OVERFLOW = (
     "diverged at step 0: gradients overflowed float16 at a static loss scale of 2^60; lower --scale, or use a dynamic "
     "one"
@@ -38,7 +32,6 @@ RUNAWAY += [make_run("scaling", seed, test_loss=loss) for seed, loss in enumerat
 DOCUMENTS = {
     "usual": make_document(),
     "one seed": make_document(seeds=[0]),
-    "diverged": make_document(extra=DIVERGED),
     "overflowed": make_document(extra=OVERFLOWED, static_scale=2.0**60),
     "no scale is safe": make_document(
         gradients=msgspec.structs.replace(
@@ -51,7 +44,6 @@ DOCUMENTS = {
         extra=[make_run(name, 0, losses=(2.3,)) for name in TECHNIQUES],
         setting=msgspec.structs.replace(SETTING, steps=1),
     ),
-    "large gradients": make_document(gradients=make_gradients(14.0), static_scale=2.0**-6),
     "no gradients": make_document(gradients=Gradients(seed=0, layers=(), steps=())),
     "identical": make_document(extra=[make_run("both", seed, -0.0) for seed in range(5)]),
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from consoles import printed
 from numerics_documents import SETTING, make_document, make_gradients, make_run
-from rich.console import Console
 
 from tcbench.analysis.numerics.judgement import Margins
 from tcbench.views.numerics.table import (
@@ -21,13 +21,6 @@ from tcbench.views.numerics.table import (
 
 def of(**changes):
     return make_document(setting=msgspec.structs.replace(SETTING, **changes))
-
-
-def printed(table):
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
 
 
 def test_the_losss_divisor_is_told_by_its_factors():
@@ -75,5 +68,5 @@ def test_a_processs_memory_has_no_ratio_and_a_devices_has():
 def test_a_runaway_loss_is_short():
     runaway = [make_run("fp32", seed, test_loss=8.4474e24) for seed in range(5)]
     document = make_document(extra=runaway)
-    assert " 8.447e+24 " in printed(costs_table(document)), printed(costs_table(document))
+    assert " 8.447e+24 " in printed(costs_table(document))
     assert notes(document, Margins()) and to_json(document, Margins())

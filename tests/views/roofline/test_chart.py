@@ -17,7 +17,6 @@ from present.charts.charts import assert_tidy, extent, legend, words
 from tcbench.analysis.roofline import Ceilings, CellRoofline, WorkPart, layer_parts, roofline
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.inline import svg
 from tcbench.views.roofline.chart import roofline_chart
 
 CEILINGS = Ceilings("AMD EPYC", (("fp32", 9e10), ("fp16", 4e11)), 2e10, True, "a product and a copy, measured")
@@ -100,9 +99,3 @@ def test_what_is_not_one_devices_is_one_clear_line() -> None:
         roofline_chart([one, replace(one, ceilings=replace(CEILINGS, device_name="a toaster"))])
     with pytest.raises(SelectionError, match="41 cells do not fit"):
         roofline_chart([one] * 41)
-
-
-def test_every_point_has_a_tooltip() -> None:
-    figure = roofline_chart([cell_roofline("fp32", 8)])
-    markup = svg(figure, label="roofline", prefix="r")
-    assert all(f"<title>fp32, batch size 8\n{phase}: " in markup for phase in ("forward", "backward", "update"))

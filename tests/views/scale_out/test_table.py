@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import io
 import json
 
 import factories
 import pytest
-from rich.console import Console
+from consoles import printed
 
 from tcbench.analysis.scale_out import RankStep
 from tcbench.core.errors import SelectionError
@@ -23,11 +22,8 @@ def basis(source="forecast", batch_size=32, step=STEP):
 
 
 def shown(out):
-    console = Console(file=io.StringIO(), width=view.WIDTH)
-    for one in out.bases:
-        console.print(view.heading(one), highlight=False)
-        console.print(view.table(out, one))
-    return console.file.getvalue()
+    blocks = [block for one in out.bases for block in (view.heading(one), view.table(out, one))]
+    return printed(*blocks, width=view.WIDTH)
 
 
 def test_a_forecast_is_marked_as_a_bound_and_a_measured_step_is_not():

@@ -1,26 +1,25 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import factories
 import pytest
-from rich.console import Console
+from consoles import printed
 
 from tcbench.analysis.scaling import curves as scaled
 from tcbench.analysis.summary import speedups, summarise
 from tcbench.core.record import HostLoad
 from tcbench.present import tables
+from tcbench.present.charts.provenance import small_print
+from tcbench.views.export import to_github_action_benchmark
 from tcbench.views.scaling import table as scaling
 from tcbench.views.throughput import table as console
 
 
 def shown(records) -> str:
     summaries = summarise(records)
-    out = Console(file=io.StringIO(), width=132)
-    out.print(console.results_table(summaries, speedups(summaries)))
-    return out.file.getvalue()
+    return printed(console.results_table(summaries, speedups(summaries)))
 
 
 def test_every_cell_has_a_row_under_its_batch_size():
@@ -61,11 +60,9 @@ def test_trials_that_did_not_succeed_are_named_though_another_did():
 
 def test_a_table_on_a_usual_terminal_names_its_cells():
     summaries = summarise([factories.make_record(config) for config in factories.LADDERS])
-    out = Console(file=io.StringIO(), width=80)
-    out.print(console.results_table(summaries, speedups(summaries)))
-    assert "fp32" in out.file.getvalue()
-    assert "+ dali" in out.file.getvalue()
-    assert out.file.getvalue().count(" MiB") == len(summaries)
+    text = printed(console.results_table(summaries, speedups(summaries)), width=80)
+    assert "fp32" in text and "+ dali" in text
+    assert text.count(" MiB") == len(summaries)
 
 
 def test_the_footnotes_say_what_applies():
@@ -75,6 +72,20 @@ def test_the_footnotes_say_what_applies():
     lines = " ".join(console.footnotes(both))
     assert "over trials" in lines
     assert "fp16 computes in fp32" in lines
+
+
+def test_what_an_interval_of_one_trial_rests_on_is_said_in_words_wherever_it_is_shown():
+    records = [*factories.make_trials("fp32", trials=3), factories.make_record("fp16")]
+    summaries = summarise(records)
+    assert [summary.unit for summary in summaries] == ["trials", "run"]
+    other = "how trials of the run's other cells differ"
+    assert f"±: 95% interval over trials; of a cell with one trial, by {other}." in console.footnotes(summaries)
+    small = small_print(summaries, (), whiskers=True)
+    assert f"95% confidence interval of the mean over trials, or by {other} where there is one trial" in small
+    assert "pale: one trial" not in small_print(summaries, (), whiskers=False)
+    entries = json.loads(to_github_action_benchmark(records))
+    assert entries[1]["extra"].endswith(f"± is the 95% interval by {other}")
+    assert console.footnotes(summaries[:1]) == ["±: 95% interval over trials."]
 
 
 def test_the_json_holds_the_table():
