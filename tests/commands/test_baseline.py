@@ -72,36 +72,6 @@ def test_a_name_is_replaced_by_force_alone_and_is_never_the_newest_run(here: Pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["set", "../x"], "baseline '../x': not a name"),
-        (["set", "a/b"], "not a name"),
-        (["set", "b", "nowhere"], "nowhere: no such results"),
-        (["set", "b", "cpu-20261121-035659"], "did you mean 'cpu-20261121-035658'?"),
-        (["set", "b", "bad.jsonl"], "bad.jsonl:1: not JSON"),
-        (["set", "b", "empty.jsonl"], "empty.jsonl: no records in it"),
-        (["show", "mian"], "did you mean 'main'?"),
-        (["remove", "zzz"], "expected one of main"),
-        (["show", "x", "--out", "elsewhere"], "`tcbench baseline set x` keeps the newest run"),
-        (["set", "b", "--out", "elsewhere"], "no results in elsewhere/"),
-    ],
-)
-def test_a_mistake_is_one_clear_line_and_exit_code_2(here: Path, arguments: list[str], expected: str) -> None:
-    (here / "bad.jsonl").write_text("no JSON\n")
-    (here / "empty.jsonl").write_text("")
-    folder = here / "results" / "baselines"
-    folder.mkdir()
-    shutil.copy(REAL / f"{CPU}.jsonl", folder / "main.jsonl")
-    done = tcbench(here, "baseline", *arguments)
-    assert done.code == 2, done
-    assert expected in done.err
-    *before, last = done.err.splitlines()
-    assert last.startswith("tcbench: error: ")
-    assert all(line.startswith("the newest run: ") for line in before)
-    assert [file.name for file in folder.iterdir()] == ["main.jsonl"]
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         ["baseline", "set", "main", "run.jsonl", "--force"],

@@ -164,30 +164,6 @@ def test_virtual_gpus_are_offered_as_simulated(tmp_path: Path, words: tuple[str,
     assert "simulate" in line
 
 
-@pytest.mark.parametrize("words", [(), ("--rungs",)])
-def test_numerics_has_nothing_to_say_of_it(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = tcbench(tmp_path, "numerics", "--device", "virtual:V100", *words)
-    assert done.code == 2
-    assert done.err == (
-        "tcbench: error: --device virtual:V100: a simulated device computes no numbers; --device cpu works\n"
-    )
-
-
-@pytest.mark.parametrize("data", ["modelled", "modelled:", "modelled:0", "modelled:fast", "modelled:-3"])
-def test_a_modelled_input_needs_a_rate(tmp_path: Path, data: str) -> None:
-    done = tcbench(tmp_path, "run", "--device", "virtual:V100", "--data", data)
-    assert done.code == 2
-    assert done.err == (
-        f"tcbench: error: --data '{data}': expected a rate of decoding in images/s, such as modelled:2000\n"
-    )
-
-
-def test_a_modelled_input_needs_a_virtual_device(tmp_path: Path) -> None:
-    done = tcbench(tmp_path, "run", "--device", "cpu", "--data", "modelled:2000")
-    assert done.code == 2
-    assert "--data modelled: cpu computes, and takes images; expected a virtual device" in done.err
-
-
 def test_what_a_timeline_shows_names_its_device(tmp_path: Path) -> None:
     made = timelines.made(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
     timeline = dataclasses.replace(made, device_name=f"simulated {CARD}", source="simulated")
