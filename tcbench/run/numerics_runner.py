@@ -64,11 +64,19 @@ class Runner:
                     else:
                         worker.end(patiently=True)
                         result = message
+                    if isinstance(job, Job):
+                        self.listen(job, job.setting.steps)
                     del running[worker]
                     yield job, result
         finally:
             for worker in running:
                 worker.end()
+
+    def trained(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, Finished]]:
+        """The same of jobs that train."""
+        for job, last in self.run(jobs):
+            assert isinstance(last, Finished)
+            yield job, last
 
     def _start(self, job: AnyJob) -> Worker[Message]:
         return Worker(
