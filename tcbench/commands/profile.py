@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
     from tcbench.core.timeline import Timeline
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
+    from tcbench.run.profiler import Listen
 
 Tool = Literal["auto", "nsys", "cupti", "ranges", "py-spy", "cprofile"]
+
+Ran = TypeVar("Ran")
 
 _TIMED_S = 5.0
 """Budget of the timed pass that comes before the profiled one: enough to be steady."""
@@ -116,8 +120,6 @@ def profile(
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
     """
-    from tcbench.analysis.eta import estimate
-    from tcbench.present.progress import RunProgress
     from tcbench.present.tables import make_console
     from tcbench.run import profiler
     from tcbench.tracing import perfetto
@@ -131,14 +133,8 @@ def profile(
     recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
     _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell)
-    try:
-        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
-            taken = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER).run(
-                progress.listen
-            )
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; nothing was kept", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER)
+    taken = _with_progress(take.run, planned, stderr, quiet)
     if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
 
@@ -149,15 +145,34 @@ def profile(
     text = stem.with_name(stem.name + ".txt")
     files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
     left += [text, *taken.files]
-    for line in taken.notes:
-        stderr.say(f"note: {line}", style="yellow")
+    stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
     stdout.say(summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timelines[0], trace)}")
+
+
+def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
+    from tcbench.present.progress import Stages
+    from tcbench.run import images
+
+    with Stages(stderr, quiet) as stages:
+        images.check_folder(plan, stages.advance)
+        images.generate(plan, stages.advance)
+
+
+def _with_progress(run: Callable[[Listen], Ran], planned: PlannedCell, stderr: Any, quiet: bool) -> Ran:
+    """Run the one trial; ends the command when interrupted."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.present.progress import RunProgress
+
+    try:
+        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
+            return run(progress.listen)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; nothing was kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
     """The profile of the host's functions."""
-    from tcbench.analysis.eta import estimate
-    from tcbench.present.progress import RunProgress
     from tcbench.run import profiler
     from tcbench.views.host import files as host_profiles
     from tcbench.views.host import table as view
@@ -169,12 +184,8 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
     chosen, note = profiler.host_tool(tool)
     _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell, "host")
-    try:
-        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
-            record, taken = profiler.host_profile(planned, chosen, plan.timeout_s, progress.listen)
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; nothing was kept", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    run = functools.partial(profiler.host_profile, planned, chosen, plan.timeout_s)
+    record, taken = _with_progress(run, planned, stderr, quiet)
     if taken is None:
         raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
     left = host_profiles.keep(taken, stem)
@@ -236,15 +247,6 @@ def _launcher(plan: Plan) -> Launcher:
     _, launcher = find_for(plan, "mpirun" if cell.ranks > 1 else None, asked=True)
     probe_largest(launcher, [cell])
     return launcher
-
-
-def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
-    from tcbench.present.progress import Stages
-    from tcbench.run import images
-
-    with Stages(stderr, quiet) as stages:
-        images.check_folder(plan, stages.advance)
-        images.generate(plan, stages.advance)
 
 
 def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:

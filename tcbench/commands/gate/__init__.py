@@ -178,7 +178,7 @@ def gate(
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
-    of_gate = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
+    interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = seconds("--budget", budget)
     tune(chosen)
     stderr = tables.make_console(stderr=True)
@@ -190,14 +190,13 @@ def gate(
     if bisect is not None:
         from tcbench.commands.gate import bisect as bisecting
 
-        def of_bad() -> tuple[Plan, Launcher]:
+        def make_plan() -> tuple[Plan, Launcher]:
             made = plan_of(chosen)
             check(made)
             return find_for(made, chosen.launcher, asked=chosen.ranks is not None)
 
-        bisecting.bisect(
-            bisect, of_bad, setup, of_gate, rule, budget_s, out.absolute(), say, quiet=quiet, json=format_ == "json"
-        )
+        asked_of = bisecting.Bisecting(interims, rule, budget_s, out.absolute(), say, quiet)
+        bisecting.bisect(bisect, make_plan, setup, asked_of, json=format_ == "json")
     setup = "" if dry_run and base is not None else setup
     wanted = builds.Requested(base, current, base_python, current_python, setup)
     out = out.absolute()
@@ -214,7 +213,7 @@ def gate(
             cells=tuple(planned.cell for planned in plan.cells),
             metrics=names,
             threshold=rule.threshold,
-            trials=tuple(interim.trials for interim in of_gate),
+            trials=tuple(interim.trials for interim in interims),
         )
         same = ready[0].code == ready[1].code
         if dry_run:
