@@ -12,8 +12,6 @@ import msgspec
 import pytest
 from command import tcbench
 
-from tcbench.core import record
-
 REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 CPU, PEERS = "cpu-20261121-035658", "peers-20261121-110639"
 
@@ -96,7 +94,7 @@ def test_nothing_of_a_record_acts_on_the_terminal(tmp_path: Path, arguments: lis
     ]
     failed = msgspec.structs.replace(cell, config=f"d{act}")
     records.append(factories.make_record(cell=failed, status="failed", reason=f"why {act}"))
-    (tmp_path / "run.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    factories.write(tmp_path / "run.jsonl", *records)
     assert tcbench(tmp_path, "baseline", "set", "main", "run.jsonl").code == 0
     done = tcbench(tmp_path, *arguments)
     shown = done.out + done.err

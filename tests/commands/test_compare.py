@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import factories
 import msgspec
 import pytest
-from command import finish, start, tcbench
+from command import tcbench
 
 from tcbench.core import record
 from tcbench.core.record import Record
@@ -19,10 +18,7 @@ REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 
 def write(path: Path, records: list[Record]) -> Path:
     """The records of a run that is called as the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    of_run = (msgspec.structs.replace(one, run_id=path.stem) for one in records)
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in of_run))
-    return path
+    return factories.write(path, *(msgspec.structs.replace(one, run_id=path.stem) for one in records))
 
 
 def trials(images_per_s: float = 40.0, config: str = "fp32", **changes) -> list[Record]:
@@ -366,35 +362,6 @@ def test_github_shows_why_nothing_was_compared(base, tmp_path):
 
 
 # Real records
-
-
-def test_a_real_run_against_one_of_the_same_figures_never_fails(tmp_path):
-    (run,) = REAL.glob("peers-20261121-*.jsonl")
-    again = tmp_path / "again.jsonl"
-    again.write_text(run.read_text("utf-8").replace(run.stem, "again"), "utf-8")
-    done = tcbench(tmp_path, "compare", run, again, "--metric", "throughput,memory", "--format", "json")
-    assert done.code == 0
-    comparison = json.loads(done.out)
-    assert comparison["paired_cells"] == 10
-    assert set(comparison["verdicts"]) <= {"pass", "inconclusive"}
-    assert all(cell["ratio"]["low"] <= 1 <= cell["ratio"]["high"] for cell in comparison["cells"])
-
-
-def test_real_runs_of_two_kernels_are_refused_and_compared_when_allowed(tmp_path):
-    (run,), (peers,) = REAL.glob("cpu-20261121-*.jsonl"), REAL.glob("peers-20261121-*.jsonl")
-    refused = tcbench(tmp_path, "compare", run, peers)
-    assert refused.code == 5
-    assert "kernel: 6." in refused.err
-    done = tcbench(tmp_path, "compare", run, peers, "--allow", "all,missing", "--format", "junit", "-o", "out.xml")
-    assert done.code == 0
-    assert "only" not in done.err
-    assert ET.parse(tmp_path / "out.xml").getroot().attrib["failures"] == "0"
-
-
-def test_the_command_in_a_process_of_its_own(base):
-    done = finish(start(base.parent, "compare", "base.jsonl", "again.jsonl", "--format", "json"))
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["verdicts"] == {"pass": 1}
 
 
 def test_of_thousands_of_differences_a_few_are_listed(base, tmp_path):

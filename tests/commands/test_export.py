@@ -10,7 +10,7 @@ import pandas
 import pytest
 from command import tcbench
 
-from tcbench.core import record, store
+from tcbench.core import store
 
 REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 
@@ -45,9 +45,7 @@ def test_services_get_every_cell_of_real_runs_once(tmp_path):
 
 
 def test_the_newest_run_is_the_default_and_ids_name_runs(tmp_path):
-    folder = tmp_path / "results" / "m"
-    folder.mkdir(parents=True)
-    (folder / "cpu-1.jsonl").write_bytes(record.encode(factories.make_record("fp16")) + b"\n")
+    factories.write(tmp_path / "results/m/cpu-1.jsonl", factories.make_record("fp16"))
     for words in ([], ["cpu-1"], ["results"], ["--out", str(tmp_path / "results")]):
         assert ",fp16," in tcbench(tmp_path, "export", *words).out
 
@@ -58,6 +56,6 @@ def test_the_newest_run_is_the_default_and_ids_name_runs(tmp_path):
 def test_a_files_name_says_its_format(tmp_path, name, begins):
     if name == "t.parquet":
         pytest.importorskip("pyarrow", reason="needs pyarrow (uv run --extra parquet)")
-    (tmp_path / "one.jsonl").write_bytes(record.encode(factories.make_record()) + b"\n")
+    factories.write(tmp_path / "one.jsonl", factories.make_record())
     assert tcbench(tmp_path, "export", "one.jsonl", "-o", name).code == 0
     assert (tmp_path / name).read_bytes().startswith(begins)

@@ -11,7 +11,6 @@ import pytest
 from command import tcbench
 from timelines import busy_timeline
 
-from tcbench.core.store import Store
 from tcbench.hardware import gpus
 from tcbench.tracing import perfetto
 
@@ -59,17 +58,15 @@ RECORDS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What may be given to a command: some of it will do."""
     folder = tmp_path_factory.mktemp("given")
-    for name in ("empty", "folder.html", "results/baselines", "kept/m"):
-        (folder / name).mkdir(parents=True)
+    for name in ("empty", "folder.html"):
+        (folder / name).mkdir()
     facts = json.loads((Path(gpus.__file__).parent / "v100.json").read_text())
     old = json.dumps(facts | {"deviceVer": 600, "deviceName": "Old"})
     short = json.dumps({key: facts[key] for key in facts if key != "smClockRateKHz"})
     for name, text in {**TEXTS, "old.json": old, "short.json": short}.items():
         (folder / name).write_text(text, encoding="utf-8")
     for name, records in RECORDS.items():
-        with Store(folder / name) as store:
-            for record in records:
-                store.append(record)
+        factories.write(folder / name, *records)
     perfetto.write([busy_timeline()], folder / "bare.json.gz")
     return folder
 
@@ -291,10 +288,7 @@ def test_what_holds_no_results_is_named(folder: Path, words: str) -> None:
 
 @pytest.mark.parametrize("words", ["claims cut.jsonl", "export cut.jsonl", "history cut.jsonl", "report cut.jsonl"])
 def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path, words: str) -> None:
-    with Store(tmp_path / "cut.jsonl") as store:
-        for record in factories.make_trials(trials=3):
-            store.append(record)
-    whole = (tmp_path / "cut.jsonl").read_bytes()
+    whole = factories.write(tmp_path / "cut.jsonl", *factories.make_trials(trials=3)).read_bytes()
     (tmp_path / "cut.jsonl").write_bytes(whole[:-40])
     done = tcbench(tmp_path, *words.split())
     said = "cut.jsonl: the last line is cut off and was left out; 2 records read"

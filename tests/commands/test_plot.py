@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import reports
 from command import finish, start, tcbench
-from factories import make_cell, make_environment, make_record
+from factories import make_cell, make_environment, make_record, write
 
-from tcbench.core import record
 from tcbench.core.store import Store
 
 REAL = Path(__file__).parents[2] / "results"
@@ -66,10 +65,8 @@ def test_configs_are_chosen_for_every_kind(here: Path) -> None:
 
 def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_path: Path) -> None:
     results = tmp_path / "results" / "machine"
-    results.mkdir(parents=True)
-    one = [make_record("fp32+nhwc", 4)]
-    for name, records in (("cpu-20261121-000000", reports.ladders(1, sizes=(4,))), ("cpu-20261122-000000", one)):
-        (results / f"{name}.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    write(results / "cpu-20261121-000000.jsonl", *reports.ladders(1, sizes=(4,)))
+    write(results / "cpu-20261122-000000.jsonl", make_record("fp32+nhwc", 4))
     for words in (["--kind", "ladder"], ["--slide", "33"], ["--config", "fp32+dali"]):
         done = tcbench(tmp_path, "plot", *words)
         assert done.code == 2
@@ -82,9 +79,7 @@ def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_pa
 
 
 def test_of_more_settings_than_a_picture_holds_the_small_print_says_how_to_choose_the_others(tmp_path: Path) -> None:
-    with Store(tmp_path / "many.jsonl") as run:
-        for size in range(32, 32 + 16):
-            run.append(make_record(cell=make_cell(image_size=size)))
+    write(tmp_path / "many.jsonl", *(make_record(cell=make_cell(image_size=size)) for size in range(32, 48)))
     done = tcbench(tmp_path, "plot", "many.jsonl", "-o", "a.svg")
     assert done.code == 0, done.err
     assert " more are not drawn" in (tmp_path / "a.svg").read_text("utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import factories
@@ -12,18 +11,11 @@ import reports
 import timelines
 from command import tcbench
 
-from tcbench.core import record
-from tcbench.core.record import MeasureSettings, PhaseTimes, Record
+from tcbench.core.record import MeasureSettings, PhaseTimes
 from tcbench.tracing import perfetto
 
 RESULTS = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 CPU, PEERS = RESULTS / "cpu-20261121-035658.jsonl", RESULTS / "peers-20261121-110639.jsonl"
-
-
-def write(path: Path, records: Iterable[Record]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
-    return path
 
 
 def page(folder: Path) -> str:
@@ -37,7 +29,7 @@ def sections(path: Path) -> list[str]:
 
 
 def test_the_newest_run_becomes_a_page_beside_it(tmp_path: Path) -> None:
-    write(tmp_path / "results" / "machine" / "cpu-1.jsonl", reports.ladders(2, sizes=(4,)))
+    factories.write(tmp_path / "results" / "machine" / "cpu-1.jsonl", *reports.ladders(2, sizes=(4,)))
     done = tcbench(tmp_path, "report")
     said = "the newest run: results/machine/cpu-1.jsonl\n"
     assert (done.code, done.out, done.err) == (0, "wrote results/machine/cpu-1-report.html\n", said)
@@ -59,8 +51,8 @@ def test_the_committed_example_is_of_this_form() -> None:
 
 
 def test_a_comparison_with_a_file(tmp_path: Path) -> None:
-    write(tmp_path / "before.jsonl", reports.ladders(3, sizes=(4,), factor=1.2))
-    after = write(tmp_path / "results" / "m" / "after.jsonl", reports.ladders(3, sizes=(4,)))
+    factories.write(tmp_path / "before.jsonl", *reports.ladders(3, sizes=(4,), factor=1.2))
+    after = factories.write(tmp_path / "results" / "m" / "after.jsonl", *reports.ladders(3, sizes=(4,)))
     done = tcbench(tmp_path, "report", str(after), "--compare", "before.jsonl", "-o", "a.html")
     assert done.code == 0, done.err
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
@@ -69,7 +61,7 @@ def test_a_comparison_with_a_file(tmp_path: Path) -> None:
 
 
 def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path: Path) -> None:
-    run = write(tmp_path / "run" / "cpu.jsonl", [factories.make_record()])
+    run = factories.write(tmp_path / "run" / "cpu.jsonl", factories.make_record())
     perfetto.write([timelines.busy_timeline(3)], tmp_path / "run" / "profile-fp32-bs4.json.gz")
     named = tmp_path / "elsewhere.json"
     perfetto.write([timelines.busy_timeline(3)], named)
@@ -84,7 +76,7 @@ def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path:
 
 
 def test_a_profile_of_other_settings_beside_the_records_is_not_shown_as_theirs(tmp_path: Path) -> None:
-    run = write(tmp_path / "cpu.jsonl", [factories.make_record()])
+    run = factories.write(tmp_path / "cpu.jsonl", factories.make_record())
     for threads in (2, 1):
         taken = factories.make_record(cell=factories.make_cell(threads=threads, measure=MeasureSettings(max_time_s=1)))
         perfetto.write([timelines.busy_timeline(3)], tmp_path / f"profile-threads{threads}.json.gz", taken)
@@ -114,7 +106,7 @@ def test_records_of_anyone_make_a_page(tmp_path: Path) -> None:
     records = [*reports.hostile().records]
     own = factories.make_cell("fast", backend="mine:step", model="mine", scenario="mine")
     records.append(factories.make_record(cell=own))
-    run = write(tmp_path / "run.jsonl", records)
+    run = factories.write(tmp_path / "run.jsonl", *records)
     done = tcbench(tmp_path, "report", str(run))
     assert done.code == 0, done.err
     text = page(tmp_path)
@@ -123,7 +115,9 @@ def test_records_of_anyone_make_a_page(tmp_path: Path) -> None:
 
 def test_a_record_whose_phases_have_no_times_makes_a_page(tmp_path: Path) -> None:
     phases = tuple(PhaseTimes(name=name, host_s=()) for name in ("io", "forward"))
-    run = write(tmp_path / "run.jsonl", [factories.make_record(measurement=factories.make_measurement(phases=phases))])
+    run = factories.write(
+        tmp_path / "run.jsonl", factories.make_record(measurement=factories.make_measurement(phases=phases))
+    )
     done = tcbench(tmp_path, "report", str(run))
     assert done.code == 0, done.err
     assert tcbench(tmp_path, "timeline", str(run)).code == 2
@@ -140,12 +134,12 @@ def test_a_page_that_was_there_stays_whole_when_the_new_one_cannot_be_made(tmp_p
 def test_what_the_page_has_no_room_for_stands_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tcbench.present.page.settings.MOST_TRIALS", 3)
     monkeypatch.setattr("tcbench.views.report.trials.MOST_TRIALS", 3)
-    write(tmp_path / "r.jsonl", factories.make_trials("fp32", trials=4))
+    factories.write(tmp_path / "r.jsonl", *factories.make_trials("fp32", trials=4))
     done = tcbench(tmp_path, "report", "r.jsonl", "-o", "pages/mine.html")
     assert (done.code, done.out) == (0, "wrote pages/mine.html and pages/mine-trials.csv\n")
     rows = (tmp_path / "pages/mine-trials.csv").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 5
-    write(tmp_path / "few.jsonl", factories.make_trials("fp32", trials=3))
+    factories.write(tmp_path / "few.jsonl", *factories.make_trials("fp32", trials=3))
     assert tcbench(tmp_path, "report", "few.jsonl").out == "wrote few-report.html\n"
     assert not (tmp_path / "few-report-trials.csv").exists()
 

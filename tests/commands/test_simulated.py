@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import re
 from pathlib import Path
@@ -43,9 +41,7 @@ def write(path: Path, environment: record.Environment = SIMULATED, scenario: str
         for config, images_per_s in zip(LADDER, (400, 500, 600), strict=True)
         for trial in range(2)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
-    return path
+    return factories.write(path, *records)
 
 
 @pytest.fixture
@@ -59,13 +55,6 @@ def test_tables_begin_with_the_whole_line(tmp_path: Path, results: Path, words: 
     done = tcbench(tmp_path, *words)
     assert done.code == 0, done.err
     assert done.out.splitlines()[0] == SAYS
-
-
-@pytest.mark.parametrize("words", [["claims"], ["roofline"]])
-def test_tables_that_begin_with_the_device_name_it_so(tmp_path: Path, results: Path, words: list[str]) -> None:
-    done = tcbench(tmp_path, *words)
-    assert done.code == 0, done.err
-    assert f"simulated {CARD}" in done.out.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -121,27 +110,6 @@ def test_a_picture_of_both_kinds_tells_them_apart(tmp_path: Path, results: Path)
     drawn = (tmp_path / "both.svg").read_text(encoding="utf-8")
     assert "(in part simulated)" in drawn
     assert f"simulated {CARD}" in drawn
-
-
-@pytest.mark.parametrize("per", ["trial", "cell", "step"])
-def test_every_exported_row_says_so(tmp_path: Path, results: Path, per: str) -> None:
-    rows = list(csv.DictReader(io.StringIO(tcbench(tmp_path, "export", "--per", per).out)))
-    assert rows
-    assert {(row["simulated"], row["host_speed"]) for row in rows} == {("True", "0.5")}
-
-
-@pytest.mark.parametrize(
-    ("words", "cells"),
-    [
-        (["explain", "--json"], lambda value: value["cells"]),
-        (["claims", "--format", "json"], lambda value: value["scorecards"]),
-        (["history", "--json"], lambda value: value["cells"]),
-    ],
-)
-def test_json_has_a_field(tmp_path, results, words, cells) -> None:
-    there = cells(json.loads(tcbench(tmp_path, *words).out))
-    assert there
-    assert all(one["simulated"] is True for one in there)
 
 
 @pytest.mark.parametrize("format_", ["table", "markdown", "json", "junit", "github"])
