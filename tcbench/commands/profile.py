@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -14,7 +14,7 @@ import typer
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.present.app import OUT, SOME_CELL_FAILED, command, interruptible
 from tcbench.present.options import (
     ANOTHER_FOLDER,
     HOW,
@@ -138,9 +138,13 @@ def profile(
     if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
 
+    from tcbench.present.charts.files import save_each
+    from tcbench.views.timeline.chart import timeline_chart
+
     trace = stem.with_name(stem.name + ".json.gz")
     perfetto.write(taken.timelines, trace, taken.record)
-    left = [trace, *_picture(taken.timelines, stem.with_name(stem.name + ".png"))]
+    drawing = {stem.with_name(stem.name + ".png"): lambda: timeline_chart(taken.timelines)}
+    left = [trace, *save_each(drawing, "picture")]
     summary = "\n".join(map(_summary, taken.timelines))
     text = stem.with_name(stem.name + ".txt")
     files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
@@ -159,16 +163,13 @@ def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
 
 
 def _with_progress(run: Callable[[Listen], Ran], planned: PlannedCell, stderr: Any, quiet: bool) -> Ran:
-    """Run the one trial; ends the command when interrupted."""
+    """Run the one trial."""
     from tcbench.analysis.eta import estimate
     from tcbench.present.progress import RunProgress
 
-    try:
-        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
-            return run(progress.listen)
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; nothing was kept", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    progress = RunProgress(stderr, estimate([planned.cell]), 1, quiet)
+    with interruptible(lambda: "; nothing was kept"), progress:
+        return run(progress.listen)
 
 
 def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
@@ -189,8 +190,7 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
     if taken is None:
         raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
     left = host_profiles.keep(taken, stem)
-    if note:
-        stderr.say(f"note: {note}", style="yellow")
+    stderr.say(*[f"note: {note}"] * (note is not None), style="yellow")
     stdout.print(view.table(taken))
     stdout.say("", view.overhead(taken), *(f"wrote {path}" for path in left), _after_host(out))
 
@@ -258,19 +258,6 @@ def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
     except OSError as error:
         raise TraceError(f"{folder}: cannot be made ({error.strerror}); name another folder with --out") from None
     return folder / f"{name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
-
-
-def _picture(timelines: Sequence[Timeline], path: Path) -> list[Path]:
-    """The picture; none, with a note, where it cannot be drawn."""
-    from tcbench.present.charts.files import save
-    from tcbench.views.timeline.chart import timeline_chart
-
-    try:
-        save(timeline_chart(timelines), path)
-    except TcbenchError as error:
-        typer.echo(f"note: no picture: {error}", err=True)
-        return []
-    return [path]
 
 
 def _summary(timeline: Timeline) -> str:

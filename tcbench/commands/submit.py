@@ -13,7 +13,7 @@ import typer
 
 from tcbench.core.errors import ClusterError, SelectionError
 from tcbench.present import options
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again
+from tcbench.present.app import OUT, SOME_CELL_FAILED, command, command_again, interruptible
 from tcbench.present.options import (
     WHERE,
     AllowCodeOption,
@@ -171,12 +171,9 @@ def submit(
             typer.echo(executor.script)
         return
     jobs: list[Job] = []
-    try:
+    with interruptible(lambda: f"; {_how_to_go_on(jobs)}"):
         _begin(work, jobs, resume, quiet)
         failed = _follow(jobs, out, plan.scenario.name, quiet)
-    except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted; {_how_to_go_on(jobs)}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     if failed:
         typer.echo(f"Next: {command_again(resume=True)}   (runs again what failed)")
         raise typer.Exit(SOME_CELL_FAILED)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
-from tcbench.present.app import INTERRUPTED
+from tcbench.present.app import interruptible
 from tcbench.views.comparison.outcome import INCONCLUSIVE, REGRESSION
 
 if TYPE_CHECKING:
@@ -74,11 +74,8 @@ def bisect(
             threshold=asked.rule.threshold,
             built=tuple(built),
         )
-        try:
+        with interruptible(lambda: "; the same command goes on from the last round"):
             ended, path = _searched(begun, plan, launcher, ready, make, asked)
-        except KeyboardInterrupt:
-            typer.echo("\ninterrupted; the same command goes on from the last round", err=True)
-            raise typer.Exit(INTERRUPTED) from None
     if json:
         typer.echo(path.read_text("utf-8"), nl=False)
     else:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from tcbench.core.errors import SelectionError, TcbenchError
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT, SOME_CELL_FAILED, command, interruptible
 from tcbench.present.options import (
     ANOTHER_FOLDER,
     CONFIGS,
@@ -343,13 +343,12 @@ def _train(call: Call, setting: Setting, seeds: int, static_scale: float | None,
     ended: list[Finished] = []
     train = _train_dtypes if setting.ranks == 1 else _train_ranks
     runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if setting.ranks == 1 else len(plan.ranks_jobs(setting, seeds))
-    try:
-        with Stages(make_console(stderr=True), call.quiet) as stages:
-            runner = call.runner(setting, counting(stages, setting.steps * runs_ahead))
-            trained = train(setting, seeds, static_scale, runner, ended)
-    except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted after {counted(len(ended), 'run')}; nothing is kept", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    with (
+        interruptible(lambda: f" after {counted(len(ended), 'run')}; nothing is kept"),
+        Stages(make_console(stderr=True), call.quiet) as stages,
+    ):
+        runner = call.runner(setting, counting(stages, setting.steps * runs_ahead))
+        trained = train(setting, seeds, static_scale, runner, ended)
 
     names = list(ALL_TECHNIQUES)
     runs = sorted((last.run for last in ended), key=lambda run: (run.seed, names.index(run.technique)))
@@ -467,29 +466,16 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
-    """Both pictures; what hinders one costs that one only."""
-    from tcbench.present.charts.files import save
+    from tcbench.present.charts.files import save_each
     from tcbench.views.numerics.gradients_chart import gradients_chart
     from tcbench.views.numerics.table import about
     from tcbench.views.numerics.training_chart import training_chart
 
     facts = about(document)
-    charts: dict[str, Callable[[], Figure]] = {
-        "gradients": lambda: gradients_chart(document, facts),
-        "training": lambda: training_chart(document, margins, facts),
-    }
-    if document.setting.ranks > 1:
-        del charts["gradients"]
-    drawn = []
-    for name, draw in charts.items():
-        path = stem.with_name(f"{stem.name}-{name}.png")
-        try:
-            save(draw(), path)
-        except TcbenchError as error:
-            typer.echo(f"note: no chart: {error}", err=True)
-        else:
-            drawn.append(path)
-    return drawn
+    charts: dict[str, Callable[[], Figure]] = {"training": lambda: training_chart(document, margins, facts)}
+    if document.setting.ranks == 1:
+        charts = {"gradients": lambda: gradients_chart(document, facts), **charts}
+    return save_each({stem.with_name(f"{stem.name}-{name}.png"): draw for name, draw in charts.items()})
 
 
 def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
