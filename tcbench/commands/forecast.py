@@ -162,12 +162,12 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
 
-    there = gpus.load(gpu)
-    _, its_device = device.absent(there)
+    card = gpus.load(gpu)
+    _, its_device = device.absent(card)
     planned = plan.make(scenarios.load(str(chosen.scenario)), chosen, its_device, remote=True)
-    kept = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: kept), Stages(make_console(stderr=True), quiet) as stages:
-        return forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
+    done = "; what is finished is kept: the same command continues from there"
+    with interruptible(lambda: done), Stages(make_console(stderr=True), quiet) as stages:
+        return forecasts.forecast(planned, card, fresh=fresh, progress=stages.advance)
 
 
 def _measured(records: Sequence[Record], chosen: Selection, ranks: Sequence[int], network: Network) -> ScaleOut:

@@ -142,10 +142,10 @@ def submit(
         raise SelectionError(f"--gpu {gpu} with --device {chosen.device}: expected --partition, or no --device")
     partitions, types = _names("--partition", partition), _names("--gpu", gpu)
     if dry_run and (partitions or types) and which("sbatch") is None:
-        there = cluster.unchecked(partitions, types)
+        gpus = cluster.unchecked(partitions, types)
         _say("note: no sbatch here: partitions and GPUs are not checked", quiet)
     else:
-        there = cluster.gpus()
+        gpus = cluster.gpus()
     request = cluster.Request(
         time_min=time,
         ranks=max(planned.cell.ranks for planned in plan.cells),
@@ -153,7 +153,7 @@ def submit(
         options=_sbatch_options(sbatch),
     )
     work = []
-    for target in cluster.targets(partitions, types, there):
+    for target in cluster.targets(partitions, types, gpus):
         words = [
             "run",
             str(chosen.scenario),
@@ -165,7 +165,7 @@ def submit(
         ]
         words += ["--resume"] * resume + (["--allow", allow] if allow else [])
         folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
-        work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, there)))
+        work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, gpus)))
     if dry_run:
         for _, _, executor in work:
             typer.echo(executor.script)

@@ -109,19 +109,19 @@ def _searched(
     from tcbench.run.turns import explained
     from tcbench.views import bisect as view
 
-    of, path, earlier_s = begun, bisections.unfinished(asked.out / plan.device.machine, begun), 0.0
+    bisection, path, earlier_s = begun, bisections.unfinished(asked.out / plan.device.machine, begun), 0.0
     if path is not None:
-        of = bisections.read(path)
-        earlier_s = of.seconds  # the budget is that of this call
-        asked.say(f"goes on with {path} ({len(of.rounds)} rounds); remove that file to begin anew")
+        bisection = bisections.read(path)
+        earlier_s = bisection.seconds  # the budget is that of this call
+        asked.say(f"goes on with {path} ({len(bisection.rounds)} rounds); remove that file to begin anew")
     else:
         first = store.new_path(asked.out, plan.device.machine, "bisect")
         path = first.with_suffix(".json")
         first.unlink()
-        of = _ends(of, plan, launcher, ready, path, asked)
-        bisections.write(of, path)
-    if of.state == "searching":
-        (planned,) = (planned for planned in plan.cells if planned.cell.key == of.cell_key)
+        bisection = _ends(bisection, plan, launcher, ready, path, asked)
+        bisections.write(bisection, path)
+    if bisection.state == "searching":
+        (planned,) = (planned for planned in plan.cells if planned.cell.key == bisection.cell_key)
 
         def trial(build: Build, planned: PlannedCell, number: int, run_id: str) -> Record:
             runner = Runner(run_id, plan.timeout_s, launch=build.launch, launcher=launcher)
@@ -129,17 +129,17 @@ def _searched(
             return explained(record)
 
         bench = bisections.Bench(path, planned, lambda commit: make(commit[:12], commit), trial, ready)
-        asked.say(view.outlook(of, bench.ready))
-        left_s = None if asked.budget_s is None else asked.budget_s - (of.seconds - earlier_s)
-        for now in bisections.steps(of, bench, left_s):
-            for line in view.step(of, now, bench.ready):
+        asked.say(view.outlook(bisection, bench.ready))
+        left_s = None if asked.budget_s is None else asked.budget_s - (bisection.seconds - earlier_s)
+        for now in bisections.steps(bisection, bench, left_s):
+            for line in view.step(bisection, now, bench.ready):
                 asked.say(line)
-            of = now
-    return of, path
+            bisection = now
+    return bisection, path
 
 
 def _ends(
-    of: Bisection, plan: Plan, launcher: Launcher, ready: dict[str, Build], path: Path, asked: Bisecting
+    bisection: Bisection, plan: Plan, launcher: Launcher, ready: dict[str, Build], path: Path, asked: Bisecting
 ) -> Bisection:
     """With GOOD and BAD measured in turns, until it is settled which cells became slower; the one that lost most is
     searched for. Raises NotComparableError where either was not measured."""
@@ -154,9 +154,9 @@ def _ends(
     from tcbench.run import turns
 
     fewest, most = asked.interims[0].trials, asked.interims[-1].trials
-    asked.say(f"is {of.bad[:12]} slower at all? {2 * fewest} to {2 * most} trials a cell")
-    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (of.good, of.bad)]
-    pair = (replace(ready[of.good], name=gates.BASE), replace(ready[of.bad], name=gates.CURRENT))
+    asked.say(f"is {bisection.bad[:12]} slower at all? {2 * fewest} to {2 * most} trials a cell")
+    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (bisection.good, bisection.bad)]
+    pair = (replace(ready[bisection.good], name=gates.BASE), replace(ready[bisection.bad], name=gates.CURRENT))
     state = gates.start(len(plan.cells), asked.interims)
     started = time.monotonic()
     with Store(files[0]) as base, Store(files[1]) as current:
@@ -166,14 +166,16 @@ def _ends(
             ended = turns.measure(state, plan, pair, launcher, stores, progress, asked.budget_s)
     cells = [planned.cell for planned in plan.cells]
     comparison = gates.comparison(ended.state, cells, ended.base, ended.current, asked.rule, "the budget was spent")
-    of = msgspec.structs.replace(of, trials=len(ended.base) + len(ended.current), seconds=time.monotonic() - started)
+    bisection = msgspec.structs.replace(
+        bisection, trials=len(ended.base) + len(ended.current), seconds=time.monotonic() - started
+    )
     lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
     lost = lost or bisections.lost_at_the_median(cells, ended.base, ended.current, asked.rule)
     if not lost:
-        return msgspec.structs.replace(of, state=_not_slower(comparison, asked.say))
+        return msgspec.structs.replace(bisection, state=_not_slower(comparison, asked.say))
     most_lost = min(lost, key=lambda key: lost[key])
     planned = next(planned for planned in plan.cells if planned.cell.key == most_lost)
-    return bisections.begun(of, planned, ended.base, ended.current)
+    return bisections.begun(bisection, planned, ended.base, ended.current)
 
 
 def _not_slower(comparison: Comparison, say: Say) -> State:
@@ -190,16 +192,16 @@ def _not_slower(comparison: Comparison, say: Say) -> State:
     return "not settled" if comparison.inconclusive else "no loss"
 
 
-def _why(of: Bisection, path: Path) -> list[str]:
+def _why(bisection: Bisection, path: Path) -> list[str]:
     """The commands that go on from a commit that was named."""
     from tcbench.core.store import SUFFIX
 
-    if of.named is None:
+    if bisection.named is None:
         return []
-    before = of.commit(of.place(of.named) - 1)
-    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (before, of.named)]
+    before = bisection.commit(bisection.place(bisection.named) - 1)
+    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (before, bisection.named)]
     if not all(file.exists() for file in files):
         return []
-    here = Path.cwd()
-    shown = [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in files]
+    cwd = Path.cwd()
+    shown = [str(file.relative_to(cwd) if file.is_relative_to(cwd) else file) for file in files]
     return [f"why: {shlex.join(['tcbench', 'diff', *shown])}"]

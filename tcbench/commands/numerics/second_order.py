@@ -83,8 +83,8 @@ def race(call: Call, setting: Setting, kfac: KfacSettings, seeds: int) -> None:
     )
     text = msgspec.json.encode(document).decode()
     files.write(stem.with_suffix(".json"), f"{text}\n".encode(), ANOTHER_FOLDER)
-    here = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
-    about = [*here, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
+    machine = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
+    about = [*machine, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
     save(steps_chart(document, about), stem.with_suffix(".png"))
     if call.json:
         typer.echo(text)
