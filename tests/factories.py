@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from tcbench.core.record import (
     Record,
     Status,
     TrainSettings,
+    encode,
 )
 
 LADDER = ("fp32", "fp32+dali", "fp32+dali+batched", "fp32+dali+batched+nhwc+fused")
@@ -270,3 +272,10 @@ def make_trials(
     return [
         make_record(config, batch_size, trial=trial, images_per_s=rate, **changes) for trial, rate in enumerate(rates)
     ]
+
+
+def write(path: Path, *records: Record) -> Path:
+    """A run's file, in a folder that is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    return path

@@ -44,8 +44,8 @@ def set_(
 
     records = read(results, out)
     path = baseline.keep(name, records, out, replace=force)
-    kept = baseline.describe(name, path, records)
-    typer.echo(view.kept(kept))
+    described = baseline.describe(name, path, records)
+    typer.echo(view.kept(described))
     for line in view.doubts(records):
         typer.echo(f"note: {line}", err=True)
 
@@ -65,12 +65,12 @@ def list_(
     if format_ == "json":
         typer.echo(view.to_json(baselines))
         return
-    for one in baselines:
-        if isinstance(one, baseline.Broken):
-            typer.echo(f"note: {plain(one.reason)}", err=True)
-    whole = [one for one in baselines if isinstance(one, baseline.Baseline)]
-    if whole:
-        make_console().print(view.table(whole))
+    for found in baselines:
+        if isinstance(found, baseline.Broken):
+            typer.echo(f"note: {plain(found.reason)}", err=True)
+    readable = [found for found in baselines if isinstance(found, baseline.Baseline)]
+    if readable:
+        make_console().print(view.table(readable))
     elif not baselines:
         typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
 

@@ -116,7 +116,7 @@ def _of_timelines(paths: Sequence[Path]) -> list[Diff]:
         raise NotComparableError(
             f"{paths[0]} holds {len(ours)} timelines and {paths[1]} {len(theirs)}: not the same number of ranks"
         )
-    return [of_timelines(one, two, record, other) for one, two in zip(ours, theirs, strict=True)]
+    return [of_timelines(before, after, record, other) for before, after in zip(ours, theirs, strict=True)]
 
 
 def _of_records(
@@ -191,10 +191,10 @@ def _show(
         return
     console = make_console(least=100)
     console.say(*view.simulated(diffs), style="bold")
-    for one in diffs:
-        console.say(*view.head(one, labels).splitlines())
-        console.say(view.headline(one), style="bold")
-        for title, table in view.tables(one, top):
+    for diff in diffs:
+        console.say(*view.head(diff, labels).splitlines())
+        console.say(view.headline(diff), style="bold")
+        for title, table in view.tables(diff, top):
             console.say("", title)
             console.print(table)
         console.say("")

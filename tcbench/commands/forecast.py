@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import INTERRUPTED, OUT, command
+from tcbench.present.app import OUT, command, interruptible
 from tcbench.present.options import (
     ANOTHER_FILE,
     COUNTS,
@@ -162,15 +162,12 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
 
-    there = gpus.load(gpu)
-    _, its_device = device.absent(there)
+    card = gpus.load(gpu)
+    _, its_device = device.absent(card)
     planned = plan.make(scenarios.load(str(chosen.scenario)), chosen, its_device, remote=True)
-    try:
-        with Stages(make_console(stderr=True), quiet) as stages:
-            return forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; what is finished is kept: the same command continues from there", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    done = "; what is finished is kept: the same command continues from there"
+    with interruptible(lambda: done), Stages(make_console(stderr=True), quiet) as stages:
+        return forecasts.forecast(planned, card, fresh=fresh, progress=stages.advance)
 
 
 def _measured(records: Sequence[Record], chosen: Selection, ranks: Sequence[int], network: RankNetwork) -> ScaleOut:

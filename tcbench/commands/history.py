@@ -68,8 +68,8 @@ def history(
 
     if not results and not out.is_dir():
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
-    there = read(results, out, default=out)
-    records = without_gates(there, results or ())
+    results_read = read(results, out, default=out)
+    records = without_gates(results_read, results or ())
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)
@@ -90,6 +90,6 @@ def history(
         console.print()
     console.say(view.verdict(cells))
     left_out = "left out: trials of gates and bisections; name a file of theirs to see it"
-    console.say(*view.notes(cells), *[left_out] * (len(records) < len(there)), style="dim")
+    console.say(*view.notes(cells), *[left_out] * (len(records) < len(results_read)), style="dim")
     if output is not None:
         console.say(wrote)

@@ -122,13 +122,13 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     from tcbench.views.throughput.chart import results_chart
 
     summaries = summarise(records)
-    there = list(dict.fromkeys(summary.cell.config for summary in summaries))
+    measured = list(dict.fromkeys(summary.cell.config for summary in summaries))
     if configs and by == "setting":
-        keep = named(configs, there)
+        keep = named(configs, measured)
         summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
         records = tuple(record for record in records if record.cell.config in keep)
     if by == "machine":
-        return machines_chart(summaries, _beside(configs, there, base_config(summaries)))
+        return machines_chart(summaries, _beside(configs, measured, base_config(summaries)))
     if slide is not None:
         return slide_chart(summaries, slide)
     if kind == "ladder":
@@ -157,10 +157,10 @@ def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) ->
     return None
 
 
-def _beside(configs: Sequence[str], there: Sequence[str], base: str) -> list[str]:
+def _beside(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
     """Configs that --by machine draws: those that are named, else the base, where it was run, and the best. Raises
     SelectionError."""
     if not configs:
-        return [*(config for config in there if config == base), "best"]
-    chosen = (["best"] if name == "best" else named([name], there) for name in configs)
+        return [*(config for config in measured if config == base), "best"]
+    chosen = (["best"] if name == "best" else named([name], measured) for name in configs)
     return list(dict.fromkeys(config for names in chosen for config in names))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.present.app import OUT, SOME_CELL_FAILED, command, interruptible
 from tcbench.present.options import (
     ANOTHER_FOLDER,
     HOW,
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
     from tcbench.core.timeline import Timeline
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
+    from tcbench.run.profiler import Listen
 
 Tool = Literal["auto", "nsys", "cupti", "ranges", "py-spy", "cprofile"]
+
+Ran = TypeVar("Ran")
 
 _TIMED_S = 5.0
 """Budget of the timed pass that comes before the profiled one: enough to be steady."""
@@ -116,8 +120,6 @@ def profile(
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
     """
-    from tcbench.analysis.eta import estimate
-    from tcbench.present.progress import RunProgress
     from tcbench.present.tables import make_console
     from tcbench.run import profiler
     from tcbench.tracing import perfetto
@@ -131,33 +133,47 @@ def profile(
     recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
     _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell)
-    try:
-        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
-            taken = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER).run(
-                progress.listen
-            )
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; nothing was kept", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER)
+    taken = _with_progress(take.run, planned, stderr, quiet)
     if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
 
+    from tcbench.present.charts.files import save_each
+    from tcbench.views.timeline.chart import timeline_chart
+
     trace = stem.with_name(stem.name + ".json.gz")
     perfetto.write(taken.timelines, trace, taken.record)
-    left = [trace, *_picture(taken.timelines, stem.with_name(stem.name + ".png"))]
+    drawing = {stem.with_name(stem.name + ".png"): lambda: timeline_chart(taken.timelines)}
+    left = [trace, *save_each(drawing, "picture")]
     summary = "\n".join(map(_summary, taken.timelines))
     text = stem.with_name(stem.name + ".txt")
     files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
     left += [text, *taken.files]
-    for line in taken.notes:
-        stderr.say(f"note: {line}", style="yellow")
+    stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
     stdout.say(summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timelines[0], trace)}")
+
+
+def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
+    from tcbench.present.progress import Stages
+    from tcbench.run import images
+
+    with Stages(stderr, quiet) as stages:
+        images.check_folder(plan, stages.advance)
+        images.generate(plan, stages.advance)
+
+
+def _with_progress(run: Callable[[Listen], Ran], planned: PlannedCell, stderr: Any, quiet: bool) -> Ran:
+    """Run the one trial."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.present.progress import RunProgress
+
+    progress = RunProgress(stderr, estimate([planned.cell]), 1, quiet)
+    with interruptible(lambda: "; nothing was kept"), progress:
+        return run(progress.listen)
 
 
 def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
     """The profile of the host's functions."""
-    from tcbench.analysis.eta import estimate
-    from tcbench.present.progress import RunProgress
     from tcbench.run import profiler
     from tcbench.views.host import files as host_profiles
     from tcbench.views.host import table as view
@@ -169,17 +185,12 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
     chosen, note = profiler.host_tool(tool)
     _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell, "host")
-    try:
-        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
-            record, taken = profiler.host_profile(planned, chosen, plan.timeout_s, progress.listen)
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; nothing was kept", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    run = functools.partial(profiler.host_profile, planned, chosen, plan.timeout_s)
+    record, taken = _with_progress(run, planned, stderr, quiet)
     if taken is None:
         raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
     left = host_profiles.keep(taken, stem)
-    if note:
-        stderr.say(f"note: {note}", style="yellow")
+    stderr.say(*[f"note: {note}"] * (note is not None), style="yellow")
     stdout.print(view.table(taken))
     stdout.say("", view.overhead(taken), *(f"wrote {path}" for path in left), _after_host(out))
 
@@ -238,15 +249,6 @@ def _launcher(plan: Plan) -> Launcher:
     return launcher
 
 
-def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
-    from tcbench.present.progress import Stages
-    from tcbench.run import images
-
-    with Stages(stderr, quiet) as stages:
-        images.check_folder(plan, stages.advance)
-        images.generate(plan, stages.advance)
-
-
 def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
     """The name of this profile's files, without suffix: the cell, and when (UTC). Makes the folder."""
     ranks = f"-ranks{cell.ranks}" if cell.ranks > 1 else ""
@@ -256,19 +258,6 @@ def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
     except OSError as error:
         raise TraceError(f"{folder}: cannot be made ({error.strerror}); name another folder with --out") from None
     return folder / f"{name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
-
-
-def _picture(timelines: Sequence[Timeline], path: Path) -> list[Path]:
-    """The picture; none, with a note, where it cannot be drawn."""
-    from tcbench.present.charts.files import save
-    from tcbench.views.timeline.chart import timeline_chart
-
-    try:
-        save(timeline_chart(timelines), path)
-    except TcbenchError as error:
-        typer.echo(f"note: no picture: {error}", err=True)
-        return []
-    return [path]
 
 
 def _summary(timeline: Timeline) -> str:

@@ -80,10 +80,10 @@ def roofline(
         trials = [record for record in groups[summary.key] if record.status == "ok"]
         rooflines.append(under_roof(summary, trials, known[device], given.timelines))
     for device, first in known.items():
-        here = [one for one in rooflines if device_of(one.summary) == device]
-        timed = [entry for one in here for entry in one.timed]
-        known[device] = ceilings.standing(here[0].summary, first, timed, fresh)
-    rooflines = [replace(one, ceilings=known[device_of(one.summary)]) for one in rooflines]
+        on_device = [roofline for roofline in rooflines if device_of(roofline.summary) == device]
+        timed = [entry for roofline in on_device for entry in roofline.timed]
+        known[device] = ceilings.standing(on_device[0].summary, first, timed, fresh)
+    rooflines = [replace(roofline, ceilings=known[device_of(roofline.summary)]) for roofline in rooflines]
 
     from tcbench.present.charts.files import save
     from tcbench.views.roofline.chart import roofline_chart
@@ -94,8 +94,8 @@ def roofline(
         typer.echo(view.to_json(rooflines))
         return
     console = make_console()
-    for one in dict.fromkeys(known.values()):
-        console.say(view.headline(one))
+    for ceiling in dict.fromkeys(known.values()):
+        console.say(view.headline(ceiling))
     console.print()
     console.print(view.phases_table(rooflines))
     console.print()
@@ -123,13 +123,15 @@ def _chosen(
             "explain` shows where its time goes"
         )
     if measured and not able:
-        of = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
-        raise SelectionError(f"nothing is known of the layers of {of}; `tcbench list` shows what is")
+        model = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
+        raise SelectionError(f"nothing is known of the layers of {model}; `tcbench list` shows what is")
     if not able:
         raise SelectionError("no measured cell to show here; `tcbench run` makes some")
     wanted = named(configs or ("*",), list(dict.fromkeys(s.cell.config for s in able)))
     chosen = [s for s in able if s.cell.config in wanted and (sizes is None or s.cell.batch_size in sizes)]
     if not chosen:
-        there = ", ".join(map(str, sorted({s.cell.batch_size for s in able if s.cell.config in wanted})))
-        raise SelectionError(f"--bs {','.join(map(str, sizes or ()))}: not in these results; expected some of {there}")
+        sizes_there = ", ".join(map(str, sorted({s.cell.batch_size for s in able if s.cell.config in wanted})))
+        raise SelectionError(
+            f"--bs {','.join(map(str, sizes or ()))}: not in these results; expected some of {sizes_there}"
+        )
     return chosen

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.core.errors import SelectionError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
 from tcbench.present.options import (
     WHERE,
@@ -269,7 +269,7 @@ def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: 
     if not any(summary.images_per_s for summary in summaries):
         return []
     from tcbench.analysis.networks import networks
-    from tcbench.present.charts.files import save
+    from tcbench.present.charts.files import save_each
     from tcbench.views.networks.chart import networks_chart
     from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.throughput.chart import results_chart
@@ -279,15 +279,7 @@ def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: 
         drawings[records.with_name(f"{records.stem}-scaling.png")] = lambda: scaling_chart(scaled)
     if networks(summaries):
         drawings = {records.with_suffix(".png"): lambda: networks_chart(summaries)}
-    drawn = []
-    for path, draw in drawings.items():
-        try:
-            save(draw(), path)
-        except TcbenchError as error:
-            typer.echo(f"note: no chart: {error}", err=True)
-        else:
-            drawn.append(path)
-    return drawn
+    return save_each(drawings)
 
 
 def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool, whole: str) -> str:

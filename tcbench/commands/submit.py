@@ -13,7 +13,7 @@ import typer
 
 from tcbench.core.errors import ClusterError, SelectionError
 from tcbench.present import options
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again
+from tcbench.present.app import OUT, SOME_CELL_FAILED, command, command_again, interruptible
 from tcbench.present.options import (
     WHERE,
     AllowCodeOption,
@@ -142,10 +142,10 @@ def submit(
         raise SelectionError(f"--gpu {gpu} with --device {chosen.device}: expected --partition, or no --device")
     partitions, types = _names("--partition", partition), _names("--gpu", gpu)
     if dry_run and (partitions or types) and which("sbatch") is None:
-        there = cluster.unchecked(partitions, types)
+        gpus = cluster.unchecked(partitions, types)
         _say("note: no sbatch here: partitions and GPUs are not checked", quiet)
     else:
-        there = cluster.gpus()
+        gpus = cluster.gpus()
     request = cluster.Request(
         time_min=time,
         ranks=max(planned.cell.ranks for planned in plan.cells),
@@ -153,7 +153,7 @@ def submit(
         options=_sbatch_options(sbatch),
     )
     work = []
-    for target in cluster.targets(partitions, types, there):
+    for target in cluster.targets(partitions, types, gpus):
         words = [
             "run",
             str(chosen.scenario),
@@ -165,18 +165,15 @@ def submit(
         ]
         words += ["--resume"] * resume + (["--allow", allow] if allow else [])
         folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
-        work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, there)))
+        work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, gpus)))
     if dry_run:
         for _, _, executor in work:
             typer.echo(executor.script)
         return
     jobs: list[Job] = []
-    try:
+    with interruptible(lambda: f"; {_how_to_go_on(jobs)}"):
         _begin(work, jobs, resume, quiet)
         failed = _follow(jobs, out, plan.scenario.name, quiet)
-    except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted; {_how_to_go_on(jobs)}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     if failed:
         typer.echo(f"Next: {command_again(resume=True)}   (runs again what failed)")
         raise typer.Exit(SOME_CELL_FAILED)

@@ -73,7 +73,7 @@ def timeline(
     from tcbench.views.timeline.chart import timeline_chart
 
     files = files or [newest_timeline(out)]
-    timelines = [one for file in files for one in tracing.read(file)]
+    timelines = [timeline for file in files for timeline in tracing.read(file)]
     output = place(output, files, "timeline.png")
     save(timeline_chart(timelines, part, steps, step=step), output, ANOTHER_FILE)
     typer.echo(f"wrote {output}")

@@ -250,3 +250,13 @@ def command_again(*, resume: bool) -> str:
     """The command that was given, to be given again."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
     return shlex.join(["tcbench", *words, *(["--resume"] if resume else [])])
+
+
+@contextlib.contextmanager
+def interruptible(says: Callable[[], str]) -> Iterator[None]:
+    """An interrupt within it ends the command, with what `says` then tells of what was done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted{says()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,4 +1,4 @@
-"""From a scenario and what the command line asks for to a Setting and its jobs; to the configs of a parity run.
+"""From a scenario and what the command line asks for to a TrainingSetting and its jobs; to the configs of a parity run.
 
 Owns the defaults and why they are what they are. Knows no framework and starts nothing.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -73,7 +74,6 @@ _RUNGS = ("batched", "nhwc", "fused")
 class Asked:
     """The command line's request; None leaves the default."""
 
-    seeds: int = SEEDS
     steps: int | None = None
     batch_size: int | None = None
     image_size: int | None = None
@@ -84,7 +84,8 @@ class Asked:
     ranks: int = 1
 
 
-def _check_computes(device: Device) -> None:
+def check_computes(device: Device) -> None:
+    """Raises SelectionError for a simulated device."""
     if kind_of(device.name).simulates is not None:
         raise SelectionError(f"--device {device.name}: a simulated device computes no numbers; --device cpu works")
 
@@ -94,9 +95,8 @@ def setting(
 ) -> TrainingSetting:
     """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`.
 
-    Raises SelectionError for a global batch below one batch, too few images for the test, or a simulated device.
+    Raises SelectionError for a global batch below one batch, or too few images for the test.
     """
-    _check_computes(device)
     scenario = scenario.on(device.kind)
     steps, ranks = asked.steps or STEPS, asked.ranks
     usual_rate = LEARNING_RATE if ranks == 1 else RANKS_LEARNING_RATE
@@ -221,24 +221,9 @@ def _job(
     of: TrainingSetting, technique: Technique, seed: int, loss_scale: float, observe_at: tuple[int, ...] = ()
 ) -> TrainingJob:
     rungs = (technique.rung, *of.rungs)
-    cell = Cell(
-        scenario=of.scenario,
-        backend=DEFAULT,
-        model=of.model,
-        variant=of.variant,
-        config="+".join(rungs),
-        rungs=rungs,
-        batch_size=of.batch_size,
-        image_size=of.image_size,
-        n_classes=of.n_classes,
-        device=of.device,
-        input=Input(kind="own") if of.data is None else Input(kind="folder", path=of.data),
-        seed=seed,
-        threads=of.threads,
-        train=_TRAIN,
-        cudnn=_CUDNN,
-        measure=_MEASURE,
-    )
+    size: dict[str, Any] = {"batch_size": of.batch_size, "image_size": of.image_size, "n_classes": of.n_classes}
+    source = Input(kind="own") if of.data is None else Input(kind="folder", path=of.data)
+    cell = _cell(of.scenario, of.model, of.variant, rungs, of.device, of.threads, seed=seed, input=source, **size)
     return TrainingJob(cell=cell, setting=of, technique=technique, loss_scale=loss_scale, observe_at=observe_at)
 
 
@@ -255,9 +240,8 @@ def parity(
 ) -> tuple[ParityJob, tuple[Skipped, ...]]:
     """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64.
 
-    Raises SelectionError when none of the configs can run here, and for a simulated device.
+    Raises SelectionError when none of the configs can run here.
     """
-    _check_computes(device)
     scenario = scenario.on(device.kind)
     cells: dict[tuple[str, ...], ParityCell] = {}
     skipped = []
@@ -283,22 +267,24 @@ def parity(
 def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], threads: int, asked: bool) -> ParityCell:
     name = "+".join(rungs)
     without = "+".join(rungs[:-1]) or (None if name == BASE else BASE)
-    cell = Cell(
-        scenario=scenario.name,
-        backend=DEFAULT,
-        model=scenario.models[0],
-        variant=scenario.variant,
-        config=name,
-        rungs=rungs,
-        batch_size=_PARITY_BATCH,
-        image_size=_PARITY_IMAGE,
-        n_classes=_PARITY_CLASSES,
-        device=device.name,
-        input=Input(kind="own"),
-        seed=0,
-        threads=threads,
-        train=_TRAIN,
-        cudnn=scenario.cudnn,
-        measure=_MEASURE,
-    )
+    size: dict[str, Any] = {"batch_size": _PARITY_BATCH, "image_size": _PARITY_IMAGE, "n_classes": _PARITY_CLASSES}
+    of = scenario.name, scenario.models[0], scenario.variant, rungs, device.name, threads
+    cell = _cell(*of, seed=0, input=Input(kind="own"), cudnn=scenario.cudnn, **size)
     return ParityCell(cell=cell, rung=rungs[-1], without=without, asked=asked)
+
+
+def _cell(
+    scenario: str, model: str, variant: str, rungs: tuple[str, ...], device: str, threads: int, **fields: Any
+) -> Cell:
+    """A cell of the default backend, with settings of one that is not measured where `fields` have no others."""
+    return Cell(
+        scenario=scenario,
+        backend=DEFAULT,
+        model=model,
+        variant=variant,
+        config="+".join(rungs),
+        rungs=rungs,
+        device=device,
+        threads=threads,
+        **{"train": _TRAIN, "cudnn": _CUDNN, "measure": _MEASURE, **fields},
+    )

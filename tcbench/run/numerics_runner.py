@@ -64,11 +64,19 @@ class Runner:
                     else:
                         worker.end(patiently=True)
                         result = message
+                    if isinstance(job, TrainingJob):
+                        self.listen(job, job.setting.steps)
                     del running[worker]
                     yield job, result
         finally:
             for worker in running:
                 worker.end()
+
+    def trained(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, TrainingFinished]]:
+        """The same of jobs that train."""
+        for job, last in self.run(jobs):
+            assert isinstance(last, TrainingFinished)
+            yield job, last
 
     def _start(self, job: AnyJob) -> Worker[NumericsMessage]:
         return Worker(

@@ -194,33 +194,3 @@ def test_results_of_a_scenario_that_is_not_here_ask_for_its_file(tmp_path: Path)
     none = tcbench(tmp_path, "claims", "mine.jsonl", "--scenario", "none.toml")
     assert none.code == 0
     assert "no claims: the scenario makes none" in none.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["claims"], "no results in results/; `tcbench run` makes some"),
-        (["claims", "nowhere"], "nowhere: no such results"),
-        (["claims", "empty.jsonl"], "empty.jsonl: no records in it; `tcbench run` makes some"),
-        (["claims", "foreign.jsonl"], "foreign.jsonl:1: not a tcbench record"),
-        (["claims", str(CPU), "--format", "html"], "'--format': 'html' is not one of 'table', 'markdown', 'json'"),
-        (["claims", str(CPU), "--scenario", "cpus"], "scenario 'cpus': unknown; did you mean 'cpu'?"),
-        (["claims", str(CPU), "--scenario", "bad.toml"], "bad.toml: claim[0].left: unknown config 'fp23'"),
-    ],
-)
-def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path: Path, arguments: list[str], expected: str) -> None:
-    (tmp_path / "empty.jsonl").touch()
-    (tmp_path / "foreign.jsonl").write_text('{"a": 1}\n', encoding="utf-8")
-    (tmp_path / "bad.toml").write_text(OWN + OWN_CLAIM.replace("fp32", "fp23"), encoding="utf-8")
-    done = tcbench(tmp_path, *arguments)
-    assert done.code == 2, (done.out, done.err)
-    assert len(done.err.strip().splitlines()) == 1
-    assert expected in done.err
-
-
-def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> None:
-    (tmp_path / "cut.jsonl").write_bytes(CPU.read_bytes()[:-500])
-    done = tcbench(tmp_path, "claims", "cut.jsonl")
-    assert done.code == 0
-    assert "note: cut.jsonl: the last line is cut off" in done.err
-    assert "tcbench run cpu --config " in done.out

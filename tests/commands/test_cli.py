@@ -59,100 +59,6 @@ def sleeper(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["run", "--config", "nope"], "--config 'nope': unknown; expected a config such as "),
-        (["run", "--config", "fp3"], "--config 'fp3': unknown; did you mean 'fp32'?"),
-        (["run", "--config", "fp16+foo"], "unknown rung 'foo'"),
-        (["run", "--config", "fp32 + dalli"], "--config 'fp32+dalli': unknown rung 'dalli' (did you mean 'dali'?)"),
-        (["profile", "fp32 + dalli"], "--config 'fp32+dalli': unknown rung 'dalli' (did you mean 'dali'?)"),
-        (["plto"], "No such command 'plto'. Did you mean 'plot'?; `tcbench -h` shows the commands"),
-        (["nope"], "No such command 'nope'; `tcbench -h` shows the commands"),
-        (["baseline", "sett", "x"], "No such command 'sett'. Did you mean 'set'?; `tcbench baseline -h` shows the"),
-        (["data", "--nope"], "No such option: --nope; `tcbench data -h` shows the options"),
-        (["--nope"], "No such option: --nope; `tcbench -h` shows the options"),
-        (["plot", "--slide", "33x"], "'--slide 33x': expected a whole number; `tcbench plot -h` shows the options"),
-        (
-            ["plot", "half.jsonl"],
-            "half.jsonl: the last line is cut off and was left out; 0 records read; `tcbench run`",
-        ),
-        (["run", "--config", ""], "--config is empty: expected a value"),
-        (["run", "--bs", "0"], "--bs: '0' is not a batch size"),
-        (["run", "--bs", "abc"], "--bs: 'abc' is not a batch size; expected 1 to 999999, e.g. --bs 32,64,128,256"),
-        (["run", "--bs", "4,,8"], "'' is not a batch size"),
-        (["run", "--bs", "-4"], "'-4' is not a batch size"),
-        (["run", "--bs", "1.5"], "'1.5' is not a batch size"),
-        (["run", "--bs", "9" * 5000], "is not a batch size"),
-        (["run", "--bs", "٣"], "is not a batch size"),
-        (["run", "--image-size", "10000000000"], "'--image-size 10000000000': expected 8192 or less"),
-        (["run", "--timeout", "inf"], "--timeout inf: expected seconds above 0"),
-        (["run", "--max-time", "1e400"], "--max-time inf: expected seconds above 0"),
-        (
-            ["run", "few.toml"],
-            "the images have 16 classes, the scenario's model 2: expected model.classes of at least 16",
-        ),
-        (["run", "--dry-run", "--data", "nowhere"], "nowhere does not exist"),
-        (["run", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
-        (["run", "--data", "nowhere"], "nowhere does not exist"),
-        (["run", "--data", "quick.toml"], "is a file, not a folder"),
-        (["run", "--data", "bad\udcffname"], "expected a path of printable UTF-8 characters"),
-        (["run", "--data", "empty"], "has no class folders"),
-        (["run", "--device", "tpu"], "--device tpu: expected auto, cpu, cuda:N or virtual:CARD"),
-        (["run", "--target", "0"], "--target 0: expected a share between 0 and 1"),
-        (["run", "--max-time", "-1"], "--max-time -1: expected seconds above 0"),
-        (["run", "--timeout", "0"], "--timeout 0: expected seconds above 0"),
-        (["run", "--budget", "0"], "--budget '0': expected a time above 0, such as 4m, 90s or 1h"),
-        (["run", "--budget", "soon"], "--budget 'soon': expected a time above 0"),
-        (["run", "cpux"], "scenario 'cpux': unknown; did you mean 'cpu'?"),
-        (["run", "missing.toml"], "missing.toml: no such scenario file"),
-        (["run", "bad.toml"], "bad.toml: measure: missing"),
-        (["run", "quick.toml", "--out", "quick.toml", "--data", "synthetic"], "cannot be written"),
-        (["plot"], "no results in results/; `tcbench run` makes some"),
-        (["plot", "nowhere.jsonl"], "nowhere.jsonl: no such file or folder"),
-        (["plot", "quick.toml"], "quick.toml:2: not JSON"),
-        (["plot", "--kind", "pie"], "'--kind': 'pie' is not one of 'throughput', 'ladder'"),
-    ],
-)
-def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
-    (here / "empty").mkdir()
-    (here / "bad.toml").write_text('schema = 1\ntitle = "x"\n')
-    (here / "few.toml").write_text(SCENARIO.replace("classes = 20", "classes = 2"))
-    (here / "half.jsonl").write_text('{"schema_version": 1, "ru')
-    done = tcbench(here, *arguments)
-    assert done.code == 2, done
-    assert expected in done.err
-    assert done.err.startswith("tcbench: error: ")
-    assert done.err.count("\n") == 1
-    assert "Traceback" not in done.err
-    assert not (here / "results").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["run", ""], "an argument is empty: expected a value, or leave it out; `tcbench run -h` shows the options"),
-        (["run", "--out", "", "--dry-run"], "--out is empty: "),
-        (["history", "--out="], "--out is empty: "),
-        (["run", "--threads", "0"], "'--threads 0': expected 1 or more; "),
-        (["run", "--threads=x"], "'--threads x': expected a whole number; "),
-        (["plot", "-o", "/no-such-folder/x.png"], "-o /no-such-folder/x.png: no folder /no-such-folder; `mkdir -p`"),
-    ],
-)
-def test_a_wrong_value_is_repeated_and_an_empty_one_is_no_default(here, arguments, expected):
-    done = tcbench(here, *arguments)
-    assert done.code == 2
-    assert done.err.startswith(f"tcbench: error: {expected}")
-
-
-@pytest.mark.parametrize("arguments", [["run", "--nope"], ["nope"], ["run", "--seed", "x"], ["run", "--trials", "0"]])
-def test_a_mistake_in_the_command_itself_is_exit_code_2(here, arguments):
-    done = tcbench(here, *arguments)
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-    assert "Traceback" not in done.err
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_results_folder_that_may_not_be_written_is_exit_code_2(here):
     (here / "results").mkdir(mode=0o500)
@@ -297,14 +203,6 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(here):
     assert len(plan["cells"]) == 20
 
 
-def test_list_shows_scenarios_configs_and_rungs(here):
-    shown = tcbench(here, "list").out
-    for words in ("naruse2018", "cpu", "fp16+dali+batched+nhwc+fused+static_graph", "static_graph", "nvidia.dali"):
-        assert words in shown
-    listed = json.loads(tcbench(here, "list", "--json").out)
-    assert {rung["name"] for rung in listed["rungs"]} >= {"fp32", "fp16", "dali", "opencv", "batched", "nhwc", "fused"}
-
-
 def test_doctor_says_what_is_here_and_what_is_missing(here):
     done = tcbench(here, "doctor")
     assert done.code == 0, done.out
@@ -401,12 +299,6 @@ def test_a_config_is_named_as_charts_write_it_too():
 
 def test_json_is_short_for_the_format(here):
     assert tcbench(here, "list", "--json").out == tcbench(here, "list", "--format", "json").out != ""
-
-
-def test_help_groups_options_and_gives_examples(here):
-    shown = tcbench(here, "run", "--help").out
-    for words in ("Cells:", "Measuring:", "Output:", "Examples:", "tcbench run --bs 32,64,128,256 --config 'fp16*'"):
-        assert words in shown
 
 
 @pytest.mark.parametrize(

@@ -97,33 +97,3 @@ def test_two_profiles_tell_kernels(tmp_path):
     assert "one profile a side has no interval" in done.out
     assert "idle in " in done.out
     assert (tmp_path / "diff.svg").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["before.jsonl"], 2, "expected two results"),
-        (["before.jsonl", "--to", "fp16"], 2, "--config CONFIG --to fp16"),
-        (["before.jsonl", "a.json.gz"], 2, "expected two of one kind"),
-        (["before.jsonl", "other.jsonl"], 5, "nothing in common"),
-        (["before.jsonl", "other.jsonl", "--config", "fp32", "--bs", "4", "--to", "x"], 2, "--config 'x': not in"),
-        (["a.json.gz", "a.json.gz", "--bs", "4"], 2, "a profile is one cell"),
-        (["before.jsonl", "after.jsonl", "-o", "x.txt"], 2, "expected a file name that ends in"),
-        (["before.jsonl", "small.jsonl", "--config", "fp32"], 5, "nothing in common"),
-        (["one.jsonl", "small.jsonl"], 5, "not the same training, so no change to take apart: batch size 4 against 2"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_in_one_line(runs, words, code, says):
-    perfetto.write([timelines.busy_timeline()], runs / "a.json.gz")
-    for name, cells in (
-        ("other", [("fp16", 32), ("fp16", 64)]),
-        ("small", [("fp32", 2)]),
-        ("one", [("fp32", 4)]),
-    ):
-        with Store(runs / f"{name}.jsonl") as store:
-            for cell in cells:
-                store.append(factories.make_record(*cell))
-    done = tcbench(runs, "diff", *words)
-    assert done.code == code, done.out + done.err
-    assert says in done.err
-    assert len(done.err.splitlines()) == 1

@@ -10,7 +10,6 @@ import factories
 import pytest
 from command import tcbench
 from factories import make_environment, make_record
-from timelines import busy_timeline
 
 from tcbench.analysis.roofline import Ceilings
 from tcbench.core import record as records
@@ -20,38 +19,6 @@ from tcbench.engine import backends
 from tcbench.engine.accelerators.device import host
 from tcbench.run import ceilings
 from tcbench.tracing import perfetto
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["timeline", "no.json"], "no.json: no such file"),
-        (["timeline", "empty.json"], "empty.json: the file is empty"),
-        (["timeline", "foreign.json"], "foreign.json"),
-        (["timeline", "foreign.json", "--zoom", "5"], "--zoom 5: expected BEGIN:END in ms, e.g. --zoom 20:60"),
-        (["timeline", "foreign.json", "--zoom", "a:b"], "--zoom a:b: expected BEGIN:END in ms"),
-        (["timeline", "foreign.json", "--steps", "0"], "'--steps 0': expected 1 or more"),
-        (["timeline", "foreign.json", "-o", "x.gif"], "x.gif: expected a file name that ends in .png, .svg, .pdf"),
-        (["explain", "nowhere"], "nowhere: no such results; expected a file, a folder, or the id of a run"),
-        (["explain"], "no results in results/; `tcbench run` makes some"),
-        (["explain", "empty.json"], "empty.json: the file is empty"),
-        (["explain", "foreign.jsonl"], "foreign.jsonl:1: not a tcbench record"),
-        (["roofline"], "no results in results/; `tcbench run` makes some"),
-        (["roofline", "foreign.jsonl"], "foreign.jsonl:1: not a tcbench record"),
-        (["roofline", "foreign.json"], "foreign.json: not a trace that `tcbench profile` wrote"),
-        (["roofline", "bare.json.gz"], "bare.json.gz: a timeline without the record of its trial"),
-        (["roofline", "-o", "x.gif"], "x.gif: expected a file name that ends in"),
-    ],
-)
-def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path: Path, arguments: list[str], expected: str) -> None:
-    (tmp_path / "empty.json").touch()
-    for name in ("foreign.json", "foreign.jsonl"):
-        (tmp_path / name).write_text('{"a": 1}\n', encoding="utf-8")
-    perfetto.write([busy_timeline()], tmp_path / "bare.json.gz")
-    done = tcbench(tmp_path, *arguments)
-    assert done.code == 2, (done.out, done.err)
-    assert len(done.err.strip().splitlines()) == 1
-    assert expected in done.err
 
 
 @pytest.mark.parametrize("words", [("explain", "RECORDS", "--json"), ("report", "RECORDS", "-o", "page.html")])

@@ -36,61 +36,9 @@ V100 = Path(gpus.__file__).parent / "v100.json"
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     (tmp_path / "quick.toml").write_text(SCENARIO, encoding="utf-8")
-    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
-    (tmp_path / "words.json").write_text("no JSON", encoding="utf-8")
     facts = json.loads(V100.read_text())
     (tmp_path / "tiny.json").write_text(json.dumps(facts | {"totalGlobalMem": 2**29, "deviceName": "Tiny"}))
-    (tmp_path / "old.json").write_text(json.dumps(facts | {"deviceVer": 600, "deviceName": "Old"}))
-    (tmp_path / "short.json").write_text(json.dumps({key: facts[key] for key in facts if key != "smClockRateKHz"}))
     return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (
-            ["--gpu", "H2000"],
-            "unknown GPU 'H2000': expected one of V100, T4, A100, L40S, H100, H200, B200, or a JSON file",
-        ),
-        (["--gpu", "nowhere.json"], "unknown GPU 'nowhere.json'"),
-        (["--gpu", "words.json"], "words.json is not JSON"),
-        (["--gpu", "list.json"], "list.json: expected a JSON object"),
-        (["--gpu", "short.json"], "short.json: smClockRateKHz must be a whole number above 0, not None"),
-        (["--gpu", "old.json"], "GPU Old: the peak rates of compute capability 6.0 are not known; expected one of 7.0"),
-        (["--gpu", "."], "unknown GPU '.'"),
-        (["--gpu", "V100", "--bs", "0"], "--bs: '0' is not a batch size"),
-        (["--gpu", "V100", "--config", "fp17"], "--config 'fp17': unknown; did you mean 'fp16'?"),
-        (["--gpu", "V100", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
-        (["--gpu", "V100", "nowhere"], "scenario 'nowhere': unknown"),
-        ([], "expected --gpu, such as --gpu V100"),
-        (["--gpu", "V100", "--ranks", "8"], "--ranks and --link go together, such as --ranks 8,64 --link abci"),
-        (["--gpu", "V100", "--link", "abci"], "--ranks and --link go together"),
-        (["--gpu", "V100", "--ranks", "0", "--link", "abci"], "--ranks: '0' is not a number of ranks"),
-        (["--gpu", "V100", "--ranks", "8", "--link", "abcd"], "--link 'abcd': expected bandwidth,latency in GB/s"),
-        (["--gpu", "V100", "--ranks", "8", "--link", "0,1"], "--link 0,1: expected a bandwidth above 0 GB/s"),
-        (["--gpu", "V100", "-o", "a.png"], "--over and -o are of many ranks: give --ranks and --link too"),
-        (["--over", "results"], "--over and -o are of many ranks"),
-        (["--ranks", "8", "--link", "abci"], "expected --gpu, such as --gpu V100, or --over RESULTS"),
-        (
-            ["--gpu", "V100", "--over", "r", "--ranks", "8", "--link", "abci"],
-            "expected --gpu or --over RESULTS, got both",
-        ),
-        (["--over", "nowhere.jsonl", "--ranks", "8", "--link", "abci"], "nowhere.jsonl"),
-        (["--over", "r", "--ranks", "8", "--link", "abci", "--details"], "--details: has no meaning with --over"),
-        (
-            ["--gpu", "V100", "--ranks", "8", "--link", "abci", "-o", "a.txt"],
-            "a.txt: expected a file name that ends in",
-        ),
-    ],
-)
-def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
-    scenario = [] if "nowhere" in arguments else ["quick.toml"]
-    done = tcbench(here, "forecast", *scenario, *arguments)
-    assert done.code == 2, done
-    assert expected in done.err
-    assert done.err.startswith("tcbench: error: ")
-    assert done.err.count("\n") == 1
-    assert not done.out
 
 
 def test_a_forecast_is_a_table_with_words_for_what_never_runs_there(here):

@@ -122,48 +122,10 @@ def test_the_results_of_real_runs_have_a_history(tmp_path: Path) -> None:
     assert [one["name"] for one in value["commits"]][:3] == ["1b04d95e7c48", "d5ea3305adc1", "2e0a82d36637"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["nowhere.jsonl"], "nowhere.jsonl: no such file or folder"),
-        (["cpu-20250101-00000"], "did you mean 'cpu-20250101-000000'?"),
-        (["empty"], "empty: no results here"),
-        (["empty.jsonl"], "empty.jsonl: no records in it"),
-        (["bad.jsonl"], "bad.jsonl:1: not JSON"),
-        (["--config", "fp23"], "--config 'fp23': not in these results; did you mean 'fp32'?"),
-        (["--config", "x*"], "--config 'x*': not in these results; expected one of"),
-        (["--config", ""], "--config is empty: expected a value"),
-        (["--bs", "5"], "--bs 5: not in these results; expected some of 4"),
-        (["--bs", "x"], "--bs: 'x' is not a batch size"),
-        (["--threshold", "0"], "--threshold 0: expected a share"),
-        (["--allow", "moon"], "--allow 'moon': unknown"),
-        (["-o", "history.gif"], "history.gif: expected a file name that ends in .png, .svg, .pdf"),
-        (["-o", "bad.jsonl/history.png"], "cannot be written"),
-    ],
-)
-def test_a_mistake_is_one_clear_line_and_exit_code_2(planted: Path, arguments: list[str], expected: str) -> None:
-    (planted / "empty").mkdir()
-    (planted / "empty.jsonl").write_text("")
-    (planted / "bad.jsonl").write_text("no JSON\n")
-    done = tcbench(planted, "history", *arguments)
-    assert done.code == 2, done
-    assert expected in done.err
-    assert done.err.startswith("tcbench: error: ") and done.err.count("\n") == 1
-    assert done.out == ""
-
-
 def test_without_results_it_says_how_to_make_some(tmp_path: Path) -> None:
     done = tcbench(tmp_path, "history")
     assert done.code == 2
     assert "no results in results/; `tcbench run` makes some" in done.err
-
-
-def test_a_last_line_that_is_cut_off_is_said_and_the_rest_is_used(planted: Path) -> None:
-    path = planted / "results" / "amd-epyc-2cpu" / "cpu-20250105-000000.jsonl"
-    path.write_bytes(path.read_bytes()[:-300])
-    done = tcbench(planted, "history")
-    assert done.code == 0
-    assert "the last line is cut off and was left out" in done.err
 
 
 def test_nothing_in_a_record_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:

@@ -118,41 +118,6 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
     assert done.err.strip().endswith("fp32 itself failed: no result after 0.01 s (--timeout)")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--seeds", "0"], "'--seeds 0': expected 1 or more"),
-        (["--steps", "0"], "'--steps 0': expected 1 or more"),
-        (["--scale", "1000"], "--scale 1000: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10"),
-        (["--scale", "2^99"], "--scale 2^99: expected a power of two"),
-        (["--scale", "big"], "--scale big: expected a power of two"),
-        (["--lr", "0"], "--lr 0: expected a rate above 0"),
-        (["--margin", "2"], "--margin 2: expected a share between 0 and 1"),
-        (["--global-batch", "8"], "--global-batch 8: expected at least the batch size, 32"),
-        (["--bs", "60000"], "--bs 60000: fewer images than that are kept for the test"),
-        (["--data", "nowhere"], "nowhere does not exist: expected CLASS/IMAGE.jpg in it, at least 10"),
-        (["--data", "."], "has no class folders: expected CLASS/IMAGE.jpg in it, at least 10 images a class; without"),
-        (["--config", "fp16"], "--config: has no meaning with training side by side"),
-        (["--rungs", "--seeds", "3"], "--seeds: has no meaning with --rungs"),
-        (["--rungs", "--config", "nothing"], "--config 'nothing': unknown"),
-        (["--rungs", "--second-order"], "--second-order: has no meaning with --rungs"),
-        (["--second-order", "--lr", "0.1"], "--lr: has no meaning with --second-order: both methods train alike"),
-        (["--rungs", "--ranks", "4"], "--ranks: has no meaning with --rungs"),
-        (["--ranks", "1"], "'--ranks 1': expected 2 or more"),
-        (["--ranks", "4", "--scale", "2^4"], "--scale: has no meaning with --ranks: all of its runs are in fp32"),
-        (["--ranks", "4", "--global-batch", "512"], "--global-batch: has no meaning with --ranks"),
-        (["--ranks", "4000"], "--bs 128000: fewer images than that are kept for the test"),
-        (["nowhere"], "scenario 'nowhere': unknown"),
-        (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda:N or virtual:CARD"),
-    ],
-)
-def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, words, expected):
-    done = tcbench(tmp_path, "numerics", *words)
-    assert done.code == 2, done.err
-    [line] = done.err.strip().splitlines()
-    assert expected in line
-
-
 def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
     running = start(tmp_path, "numerics", "--device", "cpu", "--quiet", start_new_session=True)
     deadline = time.monotonic() + 600

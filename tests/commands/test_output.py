@@ -14,7 +14,6 @@ import typer
 from command import finish, start, tcbench
 
 from tcbench.commands import app
-from tcbench.core import record
 
 COMMANDS = [
     ("export", "run.jsonl"),
@@ -46,7 +45,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("output")
     for name, rate in (("run", 40.0), ("slower", 20.0)):
         records = factories.make_trials("fp32", images_per_s=rate) + factories.make_trials("fp16", images_per_s=rate)
-        (folder / f"{name}.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+        factories.write(folder / f"{name}.jsonl", *records)
     return folder
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import reports
 from command import finish, start, tcbench
-from factories import make_environment, make_record
+from factories import make_cell, make_environment, make_record, write
 
-from tcbench.core import record
 from tcbench.core.store import Store
 
 REAL = Path(__file__).parents[2] / "results"
@@ -64,34 +63,10 @@ def test_configs_are_chosen_for_every_kind(here: Path) -> None:
     assert "fp32" in ladder and "fp16" not in ladder
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--by", "colour"], "'--by': 'colour' is not one of 'setting', 'machine'"),
-        (["--by", "machine", "--kind", "ladder"], "--by machine draws throughput"),
-        (["--by", "machine", "--slide", "33"], "--by machine draws throughput"),
-        (["--slide", "33", "--config", "fp32"], "--slide 33 has its own configs"),
-        (["--by", "machine", "--config", "fp33"], "--config 'fp33': not in these results; did you mean 'fp32'?"),
-        (["--config", "nope*"], "--config 'nope*': not in these results"),
-        (["nowhere"], "nowhere: no such results"),
-    ],
-)
-def test_a_mistake_is_one_clear_line_and_exit_code_2(here: Path, arguments: list[str], expected: str) -> None:
-    done = tcbench(here, "plot", *arguments)
-    assert done.code == 2, done
-    assert expected in done.err
-    *before, last = done.err.splitlines()
-    assert last.startswith("tcbench: error: ")
-    assert all(line.startswith("the newest run: ") for line in before)
-    assert not list(here.rglob("*.png"))
-
-
 def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_path: Path) -> None:
     results = tmp_path / "results" / "machine"
-    results.mkdir(parents=True)
-    one = [make_record("fp32+nhwc", 4)]
-    for name, records in (("cpu-20261121-000000", reports.ladders(1, sizes=(4,))), ("cpu-20261122-000000", one)):
-        (results / f"{name}.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    write(results / "cpu-20261121-000000.jsonl", *reports.ladders(1, sizes=(4,)))
+    write(results / "cpu-20261122-000000.jsonl", make_record("fp32+nhwc", 4))
     for words in (["--kind", "ladder"], ["--slide", "33"], ["--config", "fp32+dali"]):
         done = tcbench(tmp_path, "plot", *words)
         assert done.code == 2
@@ -103,10 +78,11 @@ def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_pa
     assert "can be drawn" not in tcbench(tmp_path, "plot", "--slide", "33", "cpu-20261122-000000").err
 
 
-def test_of_more_settings_than_a_picture_holds_the_small_print_says_how_to_choose_the_others(here: Path) -> None:
-    done = tcbench(here, "plot", "results", "-o", "a.svg")
+def test_of_more_settings_than_a_picture_holds_the_small_print_says_how_to_choose_the_others(tmp_path: Path) -> None:
+    write(tmp_path / "many.jsonl", *(make_record(cell=make_cell(image_size=size)) for size in range(32, 48)))
+    done = tcbench(tmp_path, "plot", "many.jsonl", "-o", "a.svg")
     assert done.code == 0, done.err
-    assert " more are not drawn" in (here / "a.svg").read_text("utf-8")
+    assert " more are not drawn" in (tmp_path / "a.svg").read_text("utf-8")
 
 
 def test_a_run_of_several_networks_is_drawn_by_network(here: Path) -> None:

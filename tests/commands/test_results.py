@@ -20,10 +20,8 @@ from tcbench.tracing import perfetto
 
 def plant(folder: Path, *names: str) -> None:
     """A run's file per name, each written a minute before the one named before it."""
-    folder.mkdir(parents=True, exist_ok=True)
     for minutes, name in enumerate(names):
-        path = folder / f"{name}.jsonl"
-        path.write_bytes(record.encode(factories.make_record(run_id=name)) + b"\n")
+        path = factories.write(folder / f"{name}.jsonl", factories.make_record(run_id=name))
         os.utime(path, (1_800_000_000 - 60 * minutes,) * 2)  # 2027-01-15
 
 
@@ -96,10 +94,7 @@ def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path
 
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
 def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
-    folder = tmp_path / "kept" / "machine"
-    folder.mkdir(parents=True)
-    lines = [record.encode(one) + b"\n" for one in reports.ladders(1, sizes=(4,))]
-    (folder / "cpu-20261121-035658.jsonl").write_bytes(b"".join(lines))
+    factories.write(tmp_path / "kept/machine/cpu-20261121-035658.jsonl", *reports.ladders(1, sizes=(4,)))
     newest_run = "" if command == "history" else "the newest run: kept/machine/cpu-20261121-035658.jsonl\n"
     for words, said in (((), newest_run), (("cpu-20261121-035658",), "")):
         done = tcbench(tmp_path, command, *words, "--out", "kept")

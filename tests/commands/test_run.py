@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from tcbench import __version__
 from tcbench.commands import app
 from tcbench.core import messages, store
-from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators.cpu.kind import KIND
 from tcbench.engine.feeds import dataset
 from tcbench.hardware import machine
@@ -99,18 +98,6 @@ def test_an_ablation_combines_with_any_rungs():
         "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp32+nhwc:no-autotune"
     )
     assert [cell["config"] for cell in json.loads(done.stdout)["cells"]] == ["fp32+nhwc:no-autotune"]
-
-
-@pytest.mark.parametrize(
-    ("scenario", "expected"),
-    [
-        ("settings", "unknown ablation 'nope'; scenario settings has workspace-8-mib, no-autotune, no-fast-batch-norm"),
-        ("cpu", "unknown ablation 'nope'; scenario cpu has none"),
-    ],
-)
-def test_an_unknown_ablation_is_one_clear_line(scenario, expected):
-    with pytest.raises(SelectionError, match=expected):
-        invoke(scenario, "--device", "cpu", "--dry-run", "--config", "fp16:nope")
 
 
 def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_trial(tmp_path):
@@ -320,9 +307,3 @@ def test_the_next_step_keeps_what_was_asked_and_runs(tmp_path, trials_of_30_s, m
     assert shlex.join(again).startswith(expected)
     done = tcbench(tmp_path, *again, *["--dry-run"] * (again[0] == "run"))
     assert done.code == 0, done.err
-
-
-def test_a_dry_run_refuses_what_a_run_would(tmp_path):
-    done = tcbench(tmp_path, *RUN, "--dry-run", "--label", "../x")
-    assert (done.code, done.out) == (2, "")
-    assert "--label '../x': expected letters, digits" in done.err

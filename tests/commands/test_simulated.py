@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import re
 from pathlib import Path
@@ -43,9 +41,7 @@ def write(path: Path, environment: record.Environment = SIMULATED, scenario: str
         for config, images_per_s in zip(LADDER, (400, 500, 600), strict=True)
         for trial in range(2)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
-    return path
+    return factories.write(path, *records)
 
 
 @pytest.fixture
@@ -59,13 +55,6 @@ def test_tables_begin_with_the_whole_line(tmp_path: Path, results: Path, words: 
     done = tcbench(tmp_path, *words)
     assert done.code == 0, done.err
     assert done.out.splitlines()[0] == SAYS
-
-
-@pytest.mark.parametrize("words", [["claims"], ["roofline"]])
-def test_tables_that_begin_with_the_device_name_it_so(tmp_path: Path, results: Path, words: list[str]) -> None:
-    done = tcbench(tmp_path, *words)
-    assert done.code == 0, done.err
-    assert f"simulated {CARD}" in done.out.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -123,27 +112,6 @@ def test_a_picture_of_both_kinds_tells_them_apart(tmp_path: Path, results: Path)
     assert f"simulated {CARD}" in drawn
 
 
-@pytest.mark.parametrize("per", ["trial", "cell", "step"])
-def test_every_exported_row_says_so(tmp_path: Path, results: Path, per: str) -> None:
-    rows = list(csv.DictReader(io.StringIO(tcbench(tmp_path, "export", "--per", per).out)))
-    assert rows
-    assert {(row["simulated"], row["host_speed"]) for row in rows} == {("True", "0.5")}
-
-
-@pytest.mark.parametrize(
-    ("words", "cells"),
-    [
-        (["explain", "--json"], lambda value: value["cells"]),
-        (["claims", "--format", "json"], lambda value: value["scorecards"]),
-        (["history", "--json"], lambda value: value["cells"]),
-    ],
-)
-def test_json_has_a_field(tmp_path, results, words, cells) -> None:
-    there = cells(json.loads(tcbench(tmp_path, *words).out))
-    assert there
-    assert all(one["simulated"] is True for one in there)
-
-
 @pytest.mark.parametrize("format_", ["table", "markdown", "json", "junit", "github"])
 def test_comparing_it_with_what_was_measured_is_refused_unless_allowed(
     tmp_path: Path, results: Path, format_: str
@@ -162,30 +130,6 @@ def test_comparing_it_with_what_was_measured_is_refused_unless_allowed(
 def test_virtual_gpus_are_offered_as_simulated(tmp_path: Path, words: tuple[str, ...]) -> None:
     [line] = [one for one in tcbench(tmp_path, *words).out.splitlines() if "virtual:V100" in one]
     assert "simulate" in line
-
-
-@pytest.mark.parametrize("words", [(), ("--rungs",)])
-def test_numerics_has_nothing_to_say_of_it(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = tcbench(tmp_path, "numerics", "--device", "virtual:V100", *words)
-    assert done.code == 2
-    assert done.err == (
-        "tcbench: error: --device virtual:V100: a simulated device computes no numbers; --device cpu works\n"
-    )
-
-
-@pytest.mark.parametrize("data", ["modelled", "modelled:", "modelled:0", "modelled:fast", "modelled:-3"])
-def test_a_modelled_input_needs_a_rate(tmp_path: Path, data: str) -> None:
-    done = tcbench(tmp_path, "run", "--device", "virtual:V100", "--data", data)
-    assert done.code == 2
-    assert done.err == (
-        f"tcbench: error: --data '{data}': expected a rate of decoding in images/s, such as modelled:2000\n"
-    )
-
-
-def test_a_modelled_input_needs_a_virtual_device(tmp_path: Path) -> None:
-    done = tcbench(tmp_path, "run", "--device", "cpu", "--data", "modelled:2000")
-    assert done.code == 2
-    assert "--data modelled: cpu computes, and takes images; expected a virtual device" in done.err
 
 
 def test_what_a_timeline_shows_names_its_device(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_an_interrupt_while_a_dataclass_is_made_is_an_interrupt_like_any_other(tmp_path):
     """dataclasses run texts with exec(); after an interrupt in one, CPython ends by SIGINT unless prevented."""
     (tmp_path / "interrupted.py").write_text(
-        "import sys\nfrom tcbench import cli\n"
+        "import sys\nfrom tcbench import commands as cli\n"
         "@cli.app.command()\ndef interrupted(): exec('raise KeyboardInterrupt')\n"
         "sys.argv = ['tcbench', 'interrupted']\ncli.main()\n"
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,9 @@ batch_sizes = [2]
 name = "fp16"
 steps = ["fp16", "dali", ["batched", "nhwc", "fused"], "cuda_graph", "convstats"]
 """
+
+
+TRACED_ONCE = functools.cache(demands._trace)
 
 
 class Stand:
@@ -74,6 +78,7 @@ def stand(monkeypatch, tmp_path):
     monkeypatch.setattr(prospects.absent, "plan_all", stand.plan_all)
     monkeypatch.setattr(prospects.kernels, "compile_kernel", stand.compile_kernel)
     monkeypatch.setattr(prospects.libraries, "version", lambda: "9.10.2")
+    monkeypatch.setattr(demands, "_trace", TRACED_ONCE)
     return stand
 
 
@@ -236,6 +241,7 @@ def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(sta
 
 
 def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand, tmp_path, monkeypatch):
+    monkeypatch.setattr(demands, "_trace", TRACED_ONCE.__wrapped__)
     chainer = demands.backend("chainer")
 
     class Untraceable:

@@ -135,13 +135,6 @@ def test_an_unknown_config_is_one_clear_line(cpu, pattern, expected):
     assert str(error.value).startswith(f"--config '{pattern}': ")
 
 
-def test_an_image_below_what_the_net_takes_is_refused(cpu):
-    with pytest.raises(SelectionError, match="--image-size 31: resnet50 takes images of at least 32 pixels"):
-        plan.make(cpu, Selection(image_size=31), CPU)
-    with pytest.raises(SelectionError, match="--image-size 0"):
-        plan.make(cpu, Selection(image_size=0), CPU)
-
-
 def test_models_that_are_named_stand_in_for_the_scenarios(cpu):
     made = plan.make(cpu, Selection(models=("resnet18", "resnet152"), configs=("fp32",)), CPU)
     assert [(one.cell.model, one.cell.batch_size) for one in made.cells] == [
@@ -165,20 +158,20 @@ def test_a_model_without_batch_normalisation_trains_at_a_rate_that_it_can(cpu):
     assert made.cell.train.learning_rate == 1e-4
 
 
-def test_a_scenarios_unknown_rung_is_the_files_error(tmp_path):
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('rungs = ["fp32", "nhcw"]', r"x.toml: config 'fp32\+nhcw': unknown rung 'nhcw'"),
+        (
+            'rungs = ["fp32"]\nbackend = "jax"',
+            "unknown backend 'jax'; expected one of chainer, torch, or module:factory",
+        ),
+    ],
+)
+def test_a_scenarios_unknown_rung_or_backend_is_the_files_error(tmp_path, config, said):
     path = tmp_path / "x.toml"
-    path.write_text(
-        'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\nrungs = ["fp32", "nhcw"]\n', "utf-8"
-    )
-    with pytest.raises(ScenarioError, match=r"x.toml: config 'fp32\+nhcw': unknown rung 'nhcw'"):
-        plan.make(scenario.load(str(path)), Selection(), CPU)
-
-
-def test_a_scenarios_unknown_backend_is_the_files_error(tmp_path):
-    path = tmp_path / "x.toml"
-    text = 'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\nrungs = ["fp32"]\nbackend = "jax"\n'
-    path.write_text(text, "utf-8")
-    with pytest.raises(ScenarioError, match="unknown backend 'jax'; expected one of chainer, torch, or module:factory"):
+    path.write_text(f'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\n{config}\n', "utf-8")
+    with pytest.raises(ScenarioError, match=said):
         plan.make(scenario.load(str(path)), Selection(), CPU)
 
 
@@ -316,12 +309,6 @@ def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():
     assert base.rungs == changed.rungs == ("fp16",)
     assert base.cudnn.autotune and not changed.cudnn.autotune
     assert base.scenario_cudnn is None and changed.scenario_cudnn == base.cudnn
-
-
-def test_a_cells_key_names_the_measurement(cpu):
-    one, two = (plan.make(cpu, Selection(seed=seed), CPU).cells[0].cell for seed in (0, 1))
-    again = plan.make(cpu, Selection(seed=0), CPU).cells[0].cell
-    assert one.key == again.key != two.key
 
 
 def test_planning_imports_no_framework():

@@ -178,7 +178,7 @@ def gate(
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
-    of_gate = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
+    interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = seconds("--budget", budget)
     tune(chosen)
     stderr = tables.make_console(stderr=True)
@@ -190,14 +190,13 @@ def gate(
     if bisect is not None:
         from tcbench.commands.gate import bisect as bisecting
 
-        def of_bad() -> tuple[Plan, Launcher]:
+        def make_plan() -> tuple[Plan, Launcher]:
             made = plan_of(chosen)
             check(made)
             return find_for(made, chosen.launcher, asked=chosen.ranks is not None)
 
-        bisecting.bisect(
-            bisect, of_bad, setup, of_gate, rule, budget_s, out.absolute(), say, quiet=quiet, json=format_ == "json"
-        )
+        asked_of = bisecting.Bisecting(interims, rule, budget_s, out.absolute(), say, quiet)
+        bisecting.bisect(bisect, make_plan, setup, asked_of, json=format_ == "json")
     setup = "" if dry_run and base is not None else setup
     wanted = builds.Requested(base, current, base_python, current_python, setup)
     out = out.absolute()
@@ -214,7 +213,7 @@ def gate(
             cells=tuple(planned.cell for planned in plan.cells),
             metrics=names,
             threshold=rule.threshold,
-            trials=tuple(interim.trials for interim in of_gate),
+            trials=tuple(interim.trials for interim in interims),
         )
         same = ready[0].code == ready[1].code
         if dry_run:
@@ -228,15 +227,11 @@ def gate(
             say(f"note: {note}")
         path = path or _new_path(out, plan.device.machine)
         content = _settled(path, content, plan, starter, ready, budget_s, say, quiet)
-    of_both = [read([of]).records if of.exists() else () for of in gate_file.record_files(path).values()]
-    comparison = gate_file.comparison(content, *of_both)
+    before, after = (read([p]).records if p.exists() else () for p in gate_file.record_files(path).values())
+    comparison = gate_file.comparison(content, before, after)
     gate_file.write(path, gate_file.shown(content, comparison))
-    kept = tuple(of[0].run_id for of in of_both if of)
-    labels = Labels(
-        called(ready[0].says, of_both[0]),
-        called(ready[1].says, of_both[1]),
-        (kept[0], kept[1]) if len(kept) == 2 and out == OUT.absolute() else None,
-    )
+    runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else None
+    labels = Labels(called(ready[0].says, before), called(ready[1].says, after), runs)
     comparison = comparable(comparison, labels, may_differ, retry_command(context))
     present(comparison, labels, format_, output)
     raise typer.Exit(exit_code(comparison, strict or (comparison.unsettled and not lenient)))
@@ -320,8 +315,8 @@ def _gone(chosen: Selection, base: Build, plan: Plan, say: Callable[[str], None]
     except TcbenchError as error:
         say(f"note: whether cells are missing is not known: base's scenario cannot be read here: {error}")
         return ()
-    here = {planned.cell.name for planned in plan.cells}
-    return tuple(p.cell for p in before.cells if p.cell.name not in here)
+    names = {planned.cell.name for planned in plan.cells}
+    return tuple(p.cell for p in before.cells if p.cell.name not in names)
 
 
 def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:
@@ -363,12 +358,12 @@ def _settled(
 
     paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
     named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
-    before = {side: store.read([of]).records if of.exists() else () for side, of in paths.items()}
+    before = {side: store.read([file]).records if file.exists() else () for side, file in paths.items()}
     stderr = tables.make_console(stderr=True)
     try:
         probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
-            stores = {side: stack.enter_context(store.Store(of)) for side, of in paths.items()}
+            stores = {side: stack.enter_context(store.Store(file)) for side, file in paths.items()}
             gate_file.write(path, content)
             with Stages(stderr, quiet) as stages:
                 images.generate(plan, stages.advance)
@@ -381,15 +376,15 @@ def _settled(
             progress = stack.enter_context(RunProgress(stderr, expected, 0, quiet))
             ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, before)
     except KeyboardInterrupt:
-        stored = len(store.read(of for of in paths.values() if of.exists()).records)
-        there = f"what is there: tcbench compare {shlex.join(named)}"
-        where = f"{counted(stored, 'record')} kept; go on with: {command_again(resume=True)}; {there}"
+        stored = len(store.read(file for file in paths.values() if file.exists()).records)
+        compare = f"what is there: tcbench compare {shlex.join(named)}"
+        where = f"{counted(stored, 'record')} kept; go on with: {command_again(resume=True)}; {compare}"
         typer.echo(f"\ninterrupted; {where if stored else 'nothing was measured yet'}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
-        for of in paths.values():
-            store.remove_empty(of)
-        if not any(of.exists() for of in paths.values()):
+        for file in paths.values():
+            store.remove_empty(file)
+        if not any(file.exists() for file in paths.values()):
             path.unlink(missing_ok=True)
             store.remove_empty(path)
     say(f"Records: {' and '.join(named)}")

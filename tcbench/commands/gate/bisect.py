@@ -7,14 +7,14 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
-from tcbench.present.app import INTERRUPTED
+from tcbench.present.app import interruptible
 from tcbench.views.comparison.outcome import INCONCLUSIVE, REGRESSION
 
 if TYPE_CHECKING:
@@ -29,18 +29,20 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Bisecting:
+    """What is asked of a bisection: its looks, rule and budget, where its record goes, and who is told."""
+
+    interims: Sequence[Interim]
+    rule: Rule
+    budget_s: float | None
+    out: Path
+    say: Say
+    quiet: bool
+
+
 def bisect(
-    commits: str,
-    make_plan: Callable[[], tuple[Plan, Launcher]],
-    setup: str | None,
-    interims: Sequence[Interim],
-    rule: Rule,
-    budget_s: float | None,
-    out: Path,
-    say: Say,
-    *,
-    quiet: bool,
-    json: bool,
+    commits: str, make_plan: Callable[[], tuple[Plan, Launcher]], setup: str | None, asked: Bisecting, *, json: bool
 ) -> NoReturn:
     """Settle whether BAD of GOOD..BAD is slower than GOOD, then name the commit that made it so. `make_plan` is called
     in BAD's folder. Ends with 1 where a commit is named, 0 where BAD is not slower, 4 where nothing is sure. Raises
@@ -48,6 +50,7 @@ def bisect(
     from tcbench.run import bisect as bisections
     from tcbench.run import builds, revisions
 
+    say = asked.say
     good_name, bad_name = parse(commits)
     project = revisions.project(Path.cwd())
     good = revisions.commit(project, "--bisect", good_name)
@@ -68,14 +71,11 @@ def bisect(
             commits=tuple(commit.id for commit in listed),
             subjects=tuple(commit.subject for commit in listed),
             cells=tuple(planned.cell.key for planned in plan.cells),
-            threshold=rule.threshold,
+            threshold=asked.rule.threshold,
             built=tuple(built),
         )
-        try:
-            ended, path = _searched(begun, plan, launcher, ready, make, interims, rule, budget_s, out, say, quiet)
-        except KeyboardInterrupt:
-            typer.echo("\ninterrupted; the same command goes on from the last round", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+        with interruptible(lambda: "; the same command goes on from the last round"):
+            ended, path = _searched(begun, plan, launcher, ready, make, asked)
     if json:
         typer.echo(path.read_text("utf-8"), nl=False)
     else:
@@ -100,12 +100,7 @@ def _searched(
     launcher: Launcher,
     ready: dict[str, Build],
     make: Callable[[str, str], Build],
-    interims: Sequence[Interim],
-    rule: Rule,
-    budget_s: float | None,
-    out: Path,
-    say: Say,
-    quiet: bool,
+    asked: Bisecting,
 ) -> tuple[Bisection, Path]:
     """The bisection at its end, and its record's file."""
     from tcbench.core import store
@@ -114,19 +109,19 @@ def _searched(
     from tcbench.run.turns import explained
     from tcbench.views import bisect as view
 
-    of, path, earlier_s = begun, bisections.unfinished(out / plan.device.machine, begun), 0.0
+    bisection, path, earlier_s = begun, bisections.unfinished(asked.out / plan.device.machine, begun), 0.0
     if path is not None:
-        of = bisections.read(path)
-        earlier_s = of.seconds  # the budget is that of this call
-        say(f"goes on with {path} ({len(of.rounds)} rounds); remove that file to begin anew")
+        bisection = bisections.read(path)
+        earlier_s = bisection.seconds  # the budget is that of this call
+        asked.say(f"goes on with {path} ({len(bisection.rounds)} rounds); remove that file to begin anew")
     else:
-        first = store.new_path(out, plan.device.machine, "bisect")
+        first = store.new_path(asked.out, plan.device.machine, "bisect")
         path = first.with_suffix(".json")
         first.unlink()
-        of = _ends(of, plan, launcher, ready, interims, rule, budget_s, path, say, quiet)
-        bisections.write(of, path)
-    if of.state == "searching":
-        (planned,) = (one for one in plan.cells if one.cell.key == of.cell_key)
+        bisection = _ends(bisection, plan, launcher, ready, path, asked)
+        bisections.write(bisection, path)
+    if bisection.state == "searching":
+        (planned,) = (planned for planned in plan.cells if planned.cell.key == bisection.cell_key)
 
         def trial(build: Build, planned: PlannedCell, number: int, run_id: str) -> Record:
             runner = Runner(run_id, plan.timeout_s, launch=build.launch, launcher=launcher)
@@ -134,26 +129,17 @@ def _searched(
             return explained(record)
 
         bench = bisections.Bench(path, planned, lambda commit: make(commit[:12], commit), trial, ready)
-        say(view.outlook(of, bench.ready))
-        left_s = None if budget_s is None else budget_s - (of.seconds - earlier_s)
-        for now in bisections.steps(of, bench, left_s):
-            for line in view.step(of, now, bench.ready):
-                say(line)
-            of = now
-    return of, path
+        asked.say(view.outlook(bisection, bench.ready))
+        left_s = None if asked.budget_s is None else asked.budget_s - (bisection.seconds - earlier_s)
+        for now in bisections.steps(bisection, bench, left_s):
+            for line in view.step(bisection, now, bench.ready):
+                asked.say(line)
+            bisection = now
+    return bisection, path
 
 
 def _ends(
-    of: Bisection,
-    plan: Plan,
-    launcher: Launcher,
-    ready: dict[str, Build],
-    interims: Sequence[Interim],
-    rule: Rule,
-    budget_s: float | None,
-    path: Path,
-    say: Say,
-    quiet: bool,
+    bisection: Bisection, plan: Plan, launcher: Launcher, ready: dict[str, Build], path: Path, asked: Bisecting
 ) -> Bisection:
     """With GOOD and BAD measured in turns, until it is settled which cells became slower; the one that lost most is
     searched for. Raises NotComparableError where either was not measured."""
@@ -167,25 +153,29 @@ def _ends(
     from tcbench.run import gate as gates
     from tcbench.run import turns
 
-    say(f"is {of.bad[:12]} slower at all? {2 * interims[0].trials} to {2 * interims[-1].trials} trials a cell")
-    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (of.good, of.bad)]
-    pair = (replace(ready[of.good], name=gates.BASE), replace(ready[of.bad], name=gates.CURRENT))
-    state = gates.start(len(plan.cells), interims)
+    fewest, most = asked.interims[0].trials, asked.interims[-1].trials
+    asked.say(f"is {bisection.bad[:12]} slower at all? {2 * fewest} to {2 * most} trials a cell")
+    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (bisection.good, bisection.bad)]
+    pair = (replace(ready[bisection.good], name=gates.BASE), replace(ready[bisection.bad], name=gates.CURRENT))
+    state = gates.start(len(plan.cells), asked.interims)
     started = time.monotonic()
     with Store(files[0]) as base, Store(files[1]) as current:
-        progress = RunProgress(tables.make_console(stderr=True), estimate(()), 0, quiet)
+        progress = RunProgress(tables.make_console(stderr=True), estimate(()), 0, asked.quiet)
         stores = {gates.BASE: base, gates.CURRENT: current}
         with progress:
-            ended = turns.measure(state, plan, pair, launcher, stores, progress, budget_s)
+            ended = turns.measure(state, plan, pair, launcher, stores, progress, asked.budget_s)
     cells = [planned.cell for planned in plan.cells]
-    comparison = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
-    of = msgspec.structs.replace(of, trials=len(ended.base) + len(ended.current), seconds=time.monotonic() - started)
+    comparison = gates.comparison(ended.state, cells, ended.base, ended.current, asked.rule, "the budget was spent")
+    bisection = msgspec.structs.replace(
+        bisection, trials=len(ended.base) + len(ended.current), seconds=time.monotonic() - started
+    )
     lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
-    lost = lost or bisections.lost_at_the_median(cells, ended.base, ended.current, rule)
+    lost = lost or bisections.lost_at_the_median(cells, ended.base, ended.current, asked.rule)
     if not lost:
-        return msgspec.structs.replace(of, state=_not_slower(comparison, say))
-    planned = next(one for one in plan.cells if one.cell.key == min(lost, key=lambda key: lost[key]))
-    return bisections.begun(of, planned, ended.base, ended.current)
+        return msgspec.structs.replace(bisection, state=_not_slower(comparison, asked.say))
+    most_lost = min(lost, key=lambda key: lost[key])
+    planned = next(planned for planned in plan.cells if planned.cell.key == most_lost)
+    return bisections.begun(bisection, planned, ended.base, ended.current)
 
 
 def _not_slower(comparison: Comparison, say: Say) -> State:
@@ -202,16 +192,16 @@ def _not_slower(comparison: Comparison, say: Say) -> State:
     return "not settled" if comparison.inconclusive else "no loss"
 
 
-def _why(of: Bisection, path: Path) -> list[str]:
+def _why(bisection: Bisection, path: Path) -> list[str]:
     """The commands that go on from a commit that was named."""
     from tcbench.core.store import SUFFIX
 
-    if of.named is None:
+    if bisection.named is None:
         return []
-    before = of.commit(of.place(of.named) - 1)
-    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (before, of.named)]
+    before = bisection.commit(bisection.place(bisection.named) - 1)
+    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (before, bisection.named)]
     if not all(file.exists() for file in files):
         return []
-    here = Path.cwd()
-    shown = [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in files]
+    cwd = Path.cwd()
+    shown = [str(file.relative_to(cwd) if file.is_relative_to(cwd) else file) for file in files]
     return [f"why: {shlex.join(['tcbench', 'diff', *shown])}"]

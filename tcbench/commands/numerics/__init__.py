@@ -7,14 +7,14 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from tcbench.core.errors import SelectionError, TcbenchError
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT, SOME_CELL_FAILED, command, interruptible
 from tcbench.present.options import (
     ANOTHER_FOLDER,
     CONFIGS,
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from tcbench.core.numerics import AnyJob, Document, Gradients, TrainingFinished, TrainingSetting
     from tcbench.core.record import Environment, Selection
     from tcbench.engine.accelerators.device import Device
-    from tcbench.run.numerics_plan import Asked
+    from tcbench.present.progress import Stages
     from tcbench.run.numerics_runner import Runner
-    from tcbench.run.scenario import Scenario
 
 TIMEOUT_S = 7200.0
 
@@ -222,61 +221,41 @@ def numerics(
 
     static_scale = loss_scale(scale)
     target = devices.find(chosen.device, device_kinds(("chainer",)))
-    if devices.kind_of(target.name).simulates is not None:
-        raise SelectionError(f"--device {chosen.device}: a simulated device computes no numbers; --device cpu works")
+    plan.check_computes(target)
     refuse(target, ("chainer",))
     loaded = scenarios.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
+    call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json")
+    of_one_rank = {"--scale": scale, "--global-batch": global_batch}
+    of_precisions = {"--data": data, "--lr": learning_rate, "--margin": margin, "--ranks": ranks, **of_one_rank}
     if rungs:
-        given = {
-            "--data": data,
-            "--bs": bs,
-            "--image-size": image_size,
-            "--seeds": seeds,
-            "--lr": learning_rate,
-            "--scale": scale,
-            "--global-batch": global_batch,
-            "--margin": margin,
-            "--ranks": ranks,
-            "--second-order": second_order or None,
-        }
-        _none_of(given, "--rungs", "its steps are those that tolerances are declared for")
+        given = {"--bs": bs, "--image-size": image_size, "--seeds": seeds, "--second-order": second_order or None}
+        _none_of(given | of_precisions, "--rungs", "its steps are those that tolerances are declared for")
         from tcbench.commands.numerics.parity import hold
 
-        hold(
-            loaded,
-            target,
-            config_names(config),
-            steps or plan.PARITY_STEPS,
-            threads,
-            timeout or TIMEOUT_S,
-            quiet,
-            format_ == "json",
-        )
+        hold(call, loaded, config_names(config), steps or plan.PARITY_STEPS, threads)
         return
     _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
     if second_order:
-        _second_order(
-            loaded,
-            target,
-            {"--data": data, "--lr": learning_rate, "--scale": scale, "--margin": margin, "--ranks": ranks}
-            | {"--global-batch": global_batch},
-            plan.Asked(
-                steps=steps or plan.RACE_STEPS,
-                batch_size=bs or plan.LARGE_BATCH,
-                image_size=image_size,
-                threads=threads,
-                global_batch=bs or plan.LARGE_BATCH,
-                seeds=seeds or plan.RACE_SEEDS,
-            ),
-            (timeout or TIMEOUT_S, out, quiet, format_ == "json"),
+        why = "both methods train alike in fp32, each at the best of four learning rates"
+        _none_of(of_precisions, "--second-order", why)
+        from tcbench.commands.numerics.second_order import race
+        from tcbench.core.record import KfacSettings
+
+        asked = plan.Asked(
+            steps=steps or plan.RACE_STEPS,
+            batch_size=bs or plan.LARGE_BATCH,
+            image_size=image_size,
+            threads=threads,
+            global_batch=bs or plan.LARGE_BATCH,
         )
+        setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None)
+        race(call, setting, loaded.train.kfac or KfacSettings(), seeds or plan.RACE_SEEDS)
         return
     if ranks is not None:
-        _none_of({"--scale": scale, "--global-batch": global_batch}, "--ranks", "all of its runs are in fp32")
+        _none_of(of_one_rank, "--ranks", "all of its runs are in fp32")
     from tcbench.analysis.numerics.judgement import Margins
 
     asked = plan.Asked(
-        seeds=plan.SEEDS if seeds is None else seeds,
         steps=steps,
         batch_size=bs,
         image_size=image_size,
@@ -288,20 +267,42 @@ def numerics(
     )
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = None if margin is None else Margins(margin, margin)
-    _train(setting, asked, static_scale, margins, target, timeout or TIMEOUT_S, out, quiet, format_ == "json")
+    _train(call, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)
 
 
-def _second_order(
-    loaded: Scenario, target: Device, given: dict[str, Any], asked: Asked, how: tuple[float, Path, bool, bool]
-) -> None:
-    from tcbench.commands.numerics.second_order import race
-    from tcbench.core.record import KfacSettings
-    from tcbench.hardware import machine
-    from tcbench.run import numerics_plan as plan
+@dataclass(frozen=True)
+class Call:
+    """What each of this command's programs is told: where it runs, for how long at most, and how it shows what."""
 
-    _none_of(given, "--second-order", "both methods train alike in fp32, each at the best of four learning rates")
-    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None)
-    race(setting, loaded.train.kfac or KfacSettings(), asked.seeds, target, *how)
+    device: Device
+    timeout_s: float
+    out: Path
+    quiet: bool
+    json: bool
+
+    def runner(self, setting: TrainingSetting, listen: Listen) -> Runner:
+        """Runs training jobs, on a processor as many at once as it has room for."""
+        from tcbench.hardware import machine
+        from tcbench.run.numerics_runner import Runner
+
+        at_once = max(1, machine.usable_cpus() // setting.threads) if self.device.kind == "cpu" else 1
+        return Runner(at_once, self.timeout_s, listen)
+
+
+Listen = Callable[["AnyJob", int], None]
+"""Told a job and its steps so far."""
+
+
+def counting(stages: Stages, total: int) -> Listen:
+    """Shows the steps of all jobs."""
+    done: dict[AnyJob, int] = {}
+
+    def listen(job: AnyJob, steps: int) -> None:
+        done[job] = steps
+        stages.advance("training steps", sum(done.values()), total)
+
+    stages.advance("training steps", 0, total)
+    return listen
 
 
 def _none_of(given: dict[str, Any], where: str, why: str) -> None:
@@ -324,49 +325,32 @@ def _images(data: Path) -> Any:
 
 
 def _train(
-    setting: TrainingSetting,
-    asked: Asked,
-    static_scale: float | None,
-    margins: Margins | None,
-    device: Device,
-    timeout_s: float,
-    out: Path,
-    quiet: bool,
-    json: bool,
+    call: Call, setting: TrainingSetting, seeds: int, static_scale: float | None, margins: Margins | None
 ) -> None:
     import datetime
 
     from tcbench.analysis.numerics.judgement import margins_of
     from tcbench.core.numerics import ALL_TECHNIQUES, Document
-    from tcbench.hardware import machine
     from tcbench.present.format import counted
     from tcbench.present.progress import Stages
     from tcbench.present.tables import make_console
-    from tcbench.run.numerics_runner import Runner
+    from tcbench.run import numerics_plan as plan
     from tcbench.views.numerics import table as view
 
-    stderr = make_console(stderr=True)
     created_at = datetime.datetime.now(datetime.UTC)
     kind = "" if setting.ranks == 1 else "ranks-"
-    stem = out / device.machine / f"numerics-{kind}{created_at:%Y%m%d-%H%M%S}"
+    stem = call.out / call.device.machine / f"numerics-{kind}{created_at:%Y%m%d-%H%M%S}"
     _probe(stem.with_suffix(".json"))
     begin = time.monotonic()
-    at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
-    done: dict[AnyJob, int] = {}
     ended: list[TrainingFinished] = []
     train = _train_dtypes if setting.ranks == 1 else _train_ranks
-    try:
-        with Stages(stderr, quiet) as stages:
-
-            def listen(job: AnyJob, steps: int, total: int) -> None:
-                done[job] = steps
-                stages.advance("training steps", sum(done.values()), total)
-
-            stages.advance("training steps", 0, 1)
-            trained = train(setting, asked, static_scale, Runner(at_once, timeout_s), listen, ended)
-    except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted after {counted(len(ended), 'run')}; nothing is kept", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if setting.ranks == 1 else len(plan.ranks_jobs(setting, seeds))
+    with (
+        interruptible(lambda: f" after {counted(len(ended), 'run')}; nothing is kept"),
+        Stages(make_console(stderr=True), call.quiet) as stages,
+    ):
+        runner = call.runner(setting, counting(stages, setting.steps * runs_ahead))
+        trained = train(setting, seeds, static_scale, runner, ended)
 
     names = list(ALL_TECHNIQUES)
     runs = sorted((last.run for last in ended), key=lambda run: (run.seed, names.index(run.technique)))
@@ -386,7 +370,7 @@ def _train(
     text = view.to_json(document, margins)
     _keep(stem.with_suffix(".json"), text)
     charts = _charts(document, margins, stem)
-    if json:
+    if call.json:
         typer.echo(text)
     else:
         _show(document, margins, [stem.with_suffix(".json"), *charts])
@@ -406,63 +390,36 @@ class _Trained:
     environment: Environment | None
 
 
-Listen = Callable[["AnyJob", int, int], None]
-"""Told a job, its steps so far, and the steps of all jobs."""
-
-
 def _train_dtypes(
-    setting: TrainingSetting,
-    asked: Asked,
-    static_scale: float | None,
-    runner: Runner,
-    listen: Listen,
-    ended: list[TrainingFinished],
+    setting: TrainingSetting, seeds: int, static_scale: float | None, runner: Runner, ended: list[TrainingFinished]
 ) -> _Trained:
     """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it."""
-    from tcbench.core.numerics import TrainingFinished
     from tcbench.run import numerics_plan as plan
 
     observing = plan.observing(setting)
     # Runs that need no static scale keep the other processors busy while the gradients are observed.
-    early = plan.jobs(setting, asked.seeds, None) if runner.at_once > 1 else ()
-    total = setting.steps * (1 + len(plan.jobs(setting, asked.seeds, 1.0)))
-    runner = replace(runner, listen=lambda job, steps: listen(job, steps, total))
+    early = plan.jobs(setting, seeds, None) if runner.at_once > 1 else ()
     observed: TrainingFinished | None = None
-    for job, last in runner.run([observing, *early]):
-        listen(job, setting.steps, total)
-        assert isinstance(last, TrainingFinished)
+    for job, last in runner.trained([observing, *early]):
         if job == observing:
             observed = last
         else:
             ended.append(last)
     if observed is None or observed.gradients is None or observed.run.status != "ok":
         _no_base(observed)
-    chosen = static_scale if static_scale is not None else _middle(observed)
-    for job, last in runner.run([j for j in plan.jobs(setting, asked.seeds, chosen) if j not in early]):
-        listen(job, setting.steps, total)
-        assert isinstance(last, TrainingFinished)
-        ended.append(last)
-    return _Trained(observed.gradients, chosen, observed.environment)
+    scale = static_scale if static_scale is not None else _middle(observed)
+    ended.extend(last for _, last in runner.trained([j for j in plan.jobs(setting, seeds, scale) if j not in early]))
+    return _Trained(observed.gradients, scale, observed.environment)
 
 
 def _train_ranks(
-    setting: TrainingSetting,
-    asked: Asked,
-    _scale: float | None,
-    runner: Runner,
-    listen: Listen,
-    ended: list[TrainingFinished],
+    setting: TrainingSetting, seeds: int, _scale: float | None, runner: Runner, ended: list[TrainingFinished]
 ) -> _Trained:
     """The schedules of many ranks; no gradient is counted."""
-    from tcbench.core.numerics import Gradients, TrainingFinished
+    from tcbench.core.numerics import Gradients
     from tcbench.run import numerics_plan as plan
 
-    jobs = plan.ranks_jobs(setting, asked.seeds)
-    total = setting.steps * len(jobs)
-    for job, last in replace(runner, listen=lambda job, steps: listen(job, steps, total)).run(jobs):
-        listen(job, setting.steps, total)
-        assert isinstance(last, TrainingFinished)
-        ended.append(last)
+    ended.extend(last for _, last in runner.trained(plan.ranks_jobs(setting, seeds)))
     return _Trained(Gradients(seed=0, layers=(), steps=()), 1.0, next((last.environment for last in ended), None))
 
 
@@ -513,29 +470,16 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
-    """Both pictures; what hinders one costs that one only."""
-    from tcbench.present.charts.files import save
+    from tcbench.present.charts.files import save_each
     from tcbench.views.numerics.gradients_chart import gradients_chart
     from tcbench.views.numerics.table import about
     from tcbench.views.numerics.training_chart import training_chart
 
     facts = about(document)
-    charts: dict[str, Callable[[], Figure]] = {
-        "gradients": lambda: gradients_chart(document, facts),
-        "training": lambda: training_chart(document, margins, facts),
-    }
-    if document.setting.ranks > 1:
-        del charts["gradients"]
-    drawn = []
-    for name, draw in charts.items():
-        path = stem.with_name(f"{stem.name}-{name}.png")
-        try:
-            save(draw(), path)
-        except TcbenchError as error:
-            typer.echo(f"note: no chart: {error}", err=True)
-        else:
-            drawn.append(path)
-    return drawn
+    charts: dict[str, Callable[[], Figure]] = {"training": lambda: training_chart(document, margins, facts)}
+    if document.setting.ranks == 1:
+        charts = {"gradients": lambda: gradients_chart(document, facts), **charts}
+    return save_each({stem.with_name(f"{stem.name}-{name}.png"): draw for name, draw in charts.items()})
 
 
 def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:

@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tcbench.engine.accelerators.device import Device
+    from tcbench.commands.numerics import Call
     from tcbench.run.scenario import Scenario
 
 PARITY_OFF = 1
 
 
-def hold(
-    scenario: Scenario,
-    device: Device,
-    names: tuple[str, ...],
-    steps: int,
-    threads: int | None,
-    timeout_s: float,
-    quiet: bool,
-    json: bool,
-) -> None:
+def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, threads: int | None) -> None:
     """Run them and show what was found. Exits with PARITY_OFF where something is off; raises SelectionError,
     TrainingError."""
     from tcbench.analysis.numerics.parity import judge, reference
@@ -37,11 +28,11 @@ def hold(
     from tcbench.run.plan import select
     from tcbench.views import parity as view
 
-    configs = select(scenario.on(device.kind), names)
-    job, skipped = plan.parity(scenario, device, configs, steps, threads or machine.usable_cpus())
-    with Stages(make_console(stderr=True), quiet) as stages:
+    configs = select(scenario.on(call.device.kind), names)
+    job, skipped = plan.parity(scenario, call.device, configs, steps, threads or machine.usable_cpus())
+    with Stages(make_console(stderr=True), call.quiet) as stages:
         stages.advance("configs", 0, len(job.cells))
-        runner = Runner(1, timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
+        runner = Runner(1, call.timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
         ((_, last),) = runner.run([job])
     assert isinstance(last, ParityFinished)
     if last.reason is not None or last.slopes is None:
@@ -49,7 +40,7 @@ def hold(
     rung_set = backend(DEFAULT).RUNGS
     judged, held = judge(last.runs, lambda rung: rung_set[rung]), reference(last.slopes)
     off = view.reasons(held, judged)
-    if json:
+    if call.json:
         typer.echo(view.to_json(job, held, judged, skipped))
     else:
         console = make_console()

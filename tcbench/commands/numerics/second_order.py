@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,56 +11,38 @@ from tcbench.present.options import ANOTHER_FOLDER
 
 if TYPE_CHECKING:
     from tcbench.analysis.numerics.steps import MethodRun
+    from tcbench.commands.numerics import Call
     from tcbench.core.numerics import AnyJob, TrainingSetting
     from tcbench.core.record import KfacSettings
-    from tcbench.engine.accelerators.device import Device
 
 
-def race(
-    setting: TrainingSetting,
-    kfac: KfacSettings,
-    seeds: int,
-    device: Device,
-    timeout_s: float,
-    out: Path,
-    quiet: bool,
-    json: bool,
-) -> None:
+def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -> None:
     """Tune both, train both from every seed, keep a document and a picture, show them. Exits where a run failed."""
     import datetime
 
     import msgspec
 
     from tcbench.analysis.numerics.steps import MethodRun, StepsDocument, best
+    from tcbench.commands.numerics import counting
     from tcbench.core import files
-    from tcbench.core.numerics import TrainingFinished
-    from tcbench.hardware import machine
     from tcbench.present.charts.files import save
     from tcbench.present.progress import Stages
     from tcbench.present.tables import make_console
     from tcbench.run import numerics_plan as plan
-    from tcbench.run.numerics_runner import Runner
     from tcbench.views.second_order import table as view
     from tcbench.views.second_order.chart import steps_chart
 
     created_at = datetime.datetime.now(datetime.UTC)
-    stem = out / device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
-    at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
+    stem = call.out / call.device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
     environment = None
     total = setting.steps * len(plan.METHODS) * (len(plan.RATES) + seeds)
-    done: dict[AnyJob, int] = {}
-    with Stages(make_console(stderr=True), quiet) as stages:
-
-        def listen(job: AnyJob, steps: int) -> None:
-            done[job] = steps
-            stages.advance("training steps", sum(done.values()), total)
+    with Stages(make_console(stderr=True), call.quiet) as stages:
+        runner = call.runner(setting, counting(stages, total))
 
         def train(jobs: dict[AnyJob, tuple[str, float, int]]) -> tuple[MethodRun, ...]:
             nonlocal environment
             runs = {}
-            for job, last in Runner(at_once, timeout_s, listen).run(list(jobs)):
-                assert isinstance(last, TrainingFinished)
-                listen(job, setting.steps)
+            for job, last in runner.trained(list(jobs)):
                 method, rate, seed = jobs[job]
                 environment = last.environment or environment
                 if last.run.status in ("failed", "oom"):
@@ -77,7 +58,6 @@ def race(
                 )
             return tuple(runs[job] for job in jobs)
 
-        stages.advance("training steps", 0, total)
         tuning = train(
             {
                 plan.method_job(setting, kfac, method, rate, plan.TUNING_SEED): (method, rate, plan.TUNING_SEED)
@@ -103,10 +83,10 @@ def race(
     )
     text = msgspec.json.encode(document).decode()
     files.write(stem.with_suffix(".json"), f"{text}\n".encode(), ANOTHER_FOLDER)
-    here = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
-    about = [*here, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
+    machine = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
+    about = [*machine, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
     save(steps_chart(document, about), stem.with_suffix(".png"))
-    if json:
+    if call.json:
         typer.echo(text)
         return
     console = make_console()

@@ -6,13 +6,15 @@ Owns the formats. Knows nothing of what a figure shows.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import typer
 from matplotlib.figure import Figure
 
 from tcbench.core import files
-from tcbench.core.errors import SelectionError
+from tcbench.core.errors import SelectionError, TcbenchError
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -35,3 +37,16 @@ def save(figure: Figure, path: Path, remedy: str = "") -> None:
     data = io.BytesIO()
     figure.savefig(data, format=suffix[1:], metadata=metadata)
     files.write(path, data.getvalue(), remedy)
+
+
+def save_each(drawings: Mapping[Path, Callable[[], Figure]], what: str = "chart") -> list[Path]:
+    """Draw each into its file; what hinders one is a note and costs that one only. Those that there are."""
+    drawn = []
+    for path, draw in drawings.items():
+        try:
+            save(draw(), path)
+        except TcbenchError as error:
+            typer.echo(f"note: no {what}: {error}", err=True)
+        else:
+            drawn.append(path)
+    return drawn

@@ -66,7 +66,8 @@ def _stand_ins() -> Iterator[None]:
         (sys.modules, "numpy.distutils.system_info", module),
         (vars(np), "distutils", package),
     ]
-    if "scipy" not in sys.modules and importlib.util.find_spec("cupy") is None:  # of which CuPy's own import takes parts
+    # Of which CuPy's own import takes parts.
+    if "scipy" not in sys.modules and importlib.util.find_spec("cupy") is None:
         stand_ins.append((sys.modules, "scipy", None))
     before = [place.get(name, _ABSENT) for place, name, _ in stand_ins]
     for place, name, stand_in in stand_ins:
