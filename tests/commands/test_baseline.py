@@ -7,8 +7,6 @@ import os
 import shutil
 from pathlib import Path
 
-import factories
-import msgspec
 import pytest
 from command import tcbench
 
@@ -67,36 +65,3 @@ def test_a_name_is_replaced_by_force_alone_and_is_never_the_newest_run(here: Pat
     assert refused.code == 2 and "--force replaces it" in refused.err
     forced = tcbench(here, "baseline", "set", "b", "--force")
     assert "of peers on" in forced.out  # the baseline file itself is newer
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["baseline", "set", "main", "run.jsonl", "--force"],
-        ["baseline", "list"],
-        ["baseline", "show", "main"],
-        ["explain", "run.jsonl", "--details"],
-        ["claims", "run.jsonl"],
-        ["plot", "run.jsonl", "--config", "none"],
-    ],
-)
-def test_nothing_of_a_record_acts_on_the_terminal(tmp_path: Path, arguments: list[str]) -> None:
-    act = "\x1b[31mred\x1b]0;title\x07\n"
-    cell = msgspec.structs.replace(factories.make_cell(), scenario=f"s{act}", config=f"c{act}", rungs=("fp32", act))
-    records = [
-        factories.make_record(
-            cell=cell,
-            trial=trial,
-            started_at=act,
-            environment=factories.make_environment(f"m{act}", commit=f"{trial}{act}"),
-        )
-        for trial in range(2)
-    ]
-    failed = msgspec.structs.replace(cell, config=f"d{act}")
-    records.append(factories.make_record(cell=failed, status="failed", reason=f"why {act}"))
-    factories.write(tmp_path / "run.jsonl", *records)
-    assert tcbench(tmp_path, "baseline", "set", "main", "run.jsonl").code == 0
-    done = tcbench(tmp_path, *arguments)
-    shown = done.out + done.err
-    assert done.code in (0, 2) and "\\x1b[31mred" in "".join(shown.split())
-    assert all(char.isprintable() for char in shown.replace("\n", ""))

@@ -126,10 +126,3 @@ def test_without_results_it_says_how_to_make_some(tmp_path: Path) -> None:
     done = tcbench(tmp_path, "history")
     assert done.code == 2
     assert "no results in results/; `tcbench run` makes some" in done.err
-
-
-def test_nothing_in_a_record_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
-    plant(tmp_path, over_commits([40, 40], "fp32\x1b[2J[bold]", trials=2))
-    done = tcbench(tmp_path, "history")
-    assert done.code == 0, done.err
-    assert "\x1b" not in done.out and "[bold]" in done.out

@@ -13,7 +13,6 @@ import factories
 import pytest
 from command import tcbench
 
-from tcbench.core import record
 from tcbench.core.text import plain
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.present import streams, tables
@@ -55,15 +54,23 @@ def test_a_console_keeps_its_colours_and_shows_those_of_a_text(monkeypatch: pyte
         ("compare", "r.jsonl", "again.jsonl"),
         ("compare", "r.jsonl", "again.jsonl", "--format", "markdown"),
         ("history", "r.jsonl"),
+        ("claims", "r.jsonl"),
+        ("plot", "r.jsonl", "--config", "none"),
+        ("baseline", "set", "main", "r.jsonl", "--force"),
+        ("baseline", "list"),
+        ("baseline", "show", "main"),
         ("timeline", f"no {ACTIVE.strip(chr(0))} file.json"),
     ],
 )
 def test_nothing_that_a_file_says_acts_on_a_terminal(tmp_path: Path, words: tuple[str, ...]) -> None:
     cell = factories.make_cell(f"fp32{ACTIVE}", scenario=ACTIVE)
     environment = factories.make_environment(f"m{ACTIVE}", f"AMD{ACTIVE}", commit=ACTIVE)
+    failed = factories.make_record(cell=factories.make_cell("d"), status="failed", reason=f"why {ACTIVE}")
     for name, trial in (("r.jsonl", 0), ("again.jsonl", 1)):
-        one = factories.make_record(cell=cell, environment=environment, run_id=ACTIVE, trial=trial)
-        (tmp_path / name).write_bytes(record.encode(one) + b"\n")
+        ok = factories.make_record(cell=cell, environment=environment, run_id=ACTIVE, trial=trial, started_at=ACTIVE)
+        factories.write(tmp_path / name, ok, failed)
+    if words[0] == "baseline":
+        assert tcbench(tmp_path, "baseline", "set", "main", "r.jsonl").code == 0
     spans = [Span(0.0, 1.0, "host", "step", ACTIVE, 1), Span(0.0, 1.0, "host", "phase", ACTIVE, 1, ACTIVE)]
     timeline = timeline_of(ACTIVE, "cpu", ACTIVE, 4, "ranges", [ACTIVE], spans)
     perfetto.write([timeline], tmp_path / "trace.json")

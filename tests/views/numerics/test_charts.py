@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 import pytest
 from numerics_documents import SETTING, make_document, make_gradients, make_run
@@ -53,12 +55,22 @@ OF_GRADIENTS = ("gradients", "static_scale", "setting")
 """The parts of a document that the chart of gradients shows."""
 
 
+@functools.cache
+def training(name):
+    return training_chart(DOCUMENTS[name], Margins(), about(DOCUMENTS[name]))
+
+
+@functools.cache
+def gradients(name):
+    return gradients_chart(DOCUMENTS[name], about(DOCUMENTS[name]))
+
+
 @pytest.mark.parametrize("name", list(DOCUMENTS))
 def test_no_text_leaves_the_page(name):
     document, usual = DOCUMENTS[name], DOCUMENTS["usual"]
-    figures = [training_chart(document, Margins(), about(document))]
+    figures = [training(name)]
     if name == "usual" or any(getattr(document, part) != getattr(usual, part) for part in OF_GRADIENTS):
-        figures.append(gradients_chart(document, about(document)))
+        figures.append(gradients(name))
     for figure in figures:
         written = texts(figure)
         assert written
@@ -73,30 +85,23 @@ def words(figure):
 
 
 def test_a_reason_that_is_too_long_for_a_line_is_written_to_its_end():
-    document = DOCUMENTS["overflowed"]
-    assert f"{OVERFLOW} (5 of 5 seeds)" in words(training_chart(document, Margins(), about(document)))
+    assert f"{OVERFLOW} (5 of 5 seeds)" in words(training("overflowed"))
 
 
 def test_a_scale_that_overflows_is_shown_to_and_the_one_in_use_is_marked_whether_or_not_one_is_safe():
-    document = DOCUMENTS["overflowed"]
-    shown = words(gradients_chart(document, about(document)))
+    shown = words(gradients("overflowed"))
     assert shown.count("at 2^60: zero 0.0%, subnormal 0.0%, infinite 100.0%; outline beyond the right end") == 2
-    document = DOCUMENTS["no scale is safe"]
-    shown = words(gradients_chart(document, about(document)))
+    shown = words(gradients("no scale is safe"))
     assert "no scale is safe" in shown and "used: 2^16" in shown
-    assert (
-        "infinite" not in words(gradients_chart(make_document(), [])).partition("loss scale of")[2].partition("Safe")[0]
-    )
+    assert "infinite" not in words(gradients("usual")).partition("loss scale of")[2].partition("Safe")[0]
 
 
 def test_a_loss_that_runs_away_has_few_ticks():
-    figure = training_chart(DOCUMENTS["runaway"], Margins(), [])
-    for axes in figure.axes:
+    for axes in training("runaway").axes:
         assert len(axes.get_yticks()) <= 7, axes.get_yticks()
 
 
 def test_curves_of_single_steps_are_not_called_means():
-    document = DOCUMENTS["one step"]
-    shown = words(training_chart(document, Margins(), about(document)))
+    shown = words(training("one step"))
     assert "Curves: every step" in shown and "1 seed:" in shown
     assert "fp32 itself has not clearly learnt here: its loss did not fall" in shown
