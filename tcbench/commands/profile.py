@@ -58,7 +58,7 @@ tcbench profile fp32 --bs 8 --host                 the host's functions: a flame
 )
 @selects(
     "scenario batch_sizes device input models image_size ranks ...",
-    without="configs trials budget_s target max_time_s timeout_s seed launcher",
+    without="quick configs trials budget_s target max_time_s timeout_s seed launcher",
     batch_sizes=field(
         "--bs N",
         WHAT,

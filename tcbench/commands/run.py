@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     "Run a scenario; keep records and a chart.",
     """
 tcbench run                                        the whole ladder on the best device here
+tcbench run --quick                                the best config against the base, in under a minute on most machines
 tcbench run --bs 32,64,128,256 --config 'fp16*'    the fp16 half at the talk's batch sizes
 tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
 tcbench run naruse2018 --data /data/imagenet/train --bs 32
@@ -42,7 +43,7 @@ tcbench run scaling --ranks 1,2,4                  many ranks: over MPI, or NCCL
 tcbench run --resume                               the same command again, after an interrupt: only what is missing
 """,
 )
-@selects("scenario batch_sizes ranks configs device models ...")
+@selects("scenario quick batch_sizes ranks configs device models ...")
 def run(
     context: typer.Context,
     chosen: Selection,
@@ -85,14 +86,14 @@ def run(
     if dry_run:
         _show_plan(plan, format_ == "json")
         return
-    whole = shlex.join(["tcbench", "run", *given(context, without=_OF_ONE_RUN)]) if chosen.configs else ""
+    whole = shlex.join(["tcbench", "run", *given(context, without=_OF_ONE_RUN)]) if chosen.configs or chosen.quick else ""
     earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
     failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)
 
 
-_OF_ONE_RUN = {"configs", "fresh_autotune", "resume", "label", "quiet", "format_"}
+_OF_ONE_RUN = {"configs", "quick", "fresh_autotune", "resume", "label", "quiet", "format_"}
 """Options that the proposal to run a scenario's other configs too does not repeat."""
 
 
@@ -256,6 +257,7 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
     if beside := networks(summaries):
         stdout.print(of_networks.table(beside))
         stdout.print()
+    stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
     stdout.say(*console.reasons(summaries), style="yellow")
     stdout.say(*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ()), style="dim")
     stdout.say(f"{console.tally(summaries)}. Records: {path}")

@@ -160,9 +160,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
 class Selection:
     """The command line's request on top of the scenario; None leaves the scenario's word. `device` may be "auto";
     `threads` are those of one rank; None: all usable cores, shared by the ranks of the largest cell, so that one rank
-    has what it has among many. Each field is an option (`tcbench.present.options.SELECTION`)."""
+    has what it has among many. `quick`: the base and the best alone. Each field is an option
+    (`tcbench.present.options.SELECTION`)."""
 
     scenario: str | None = None
+    quick: bool = False
     batch_sizes: tuple[int, ...] | None = None
     ranks: tuple[int, ...] | None = None
     configs: tuple[str, ...] = ()

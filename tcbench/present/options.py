@@ -288,6 +288,13 @@ SELECTION = {
         least=1,
         most=8192,
     ),
+    "quick": field(
+        "--quick",
+        WHAT,
+        "The base and the best config alone, three trials each at one batch size: is it faster?",
+        bool,
+        False,
+    ),
     "trials": field(
         "--trials N",
         HOW,

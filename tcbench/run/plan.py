@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
 
 
+QUICK_TRIALS = 3
+"""Of each cell of `--quick`."""
+
+
 @dataclass(frozen=True)
 class PlannedCell:
     """A cell, why it will not run, or None, and its place in the plan."""
@@ -66,7 +70,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     `remote`: the device is another machine's, so that what is installed on this one is no reason.
     """
     scenario = scenario.on(device.kind)
-    batch_sizes = selection.batch_sizes or scenario.batch_sizes
+    sizes = scenario.batch_sizes
+    batch_sizes = selection.batch_sizes or ((sizes[len(sizes) // 2],) if selection.quick else sizes)
     ranks = selection.ranks or scenario.ranks
     threads = selection.threads or max(1, machine.usable_cpus() // max(ranks))
     image_size = scenario.image_size if selection.image_size is None else selection.image_size
@@ -87,6 +92,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     measure = msgspec.structs.replace(scenario.measure, **changes)
     configs = select(scenario, selection.configs)
     configs, left_out = (configs, "") if selection.configs else _of_one_low_precision(configs, device)
+    if selection.quick:
+        configs = _base_and_best(scenario, configs)
     if not remote:
         refuse(device, (config.backend for config in configs))
     reasons = {c: why_not(c, device, remote=remote, emulate=bool(selection.configs)) for c in configs}
@@ -144,6 +151,14 @@ def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[
     return chosen, f"{other} is left out: {why}; --config '{other}*' runs it"
 
 
+def _base_and_best(scenario: Scenario, configs: tuple[Config, ...]) -> tuple[Config, ...]:
+    """The first of these configs, and the top of the last ladder that climbs to one of them. Raises SelectionError."""
+    tops = [ladder.configs[-1] for ladder in scenario.ladders if ladder.configs[-1] in configs[1:]]
+    if not tops:
+        raise SelectionError(f"--quick: no ladder of scenario {scenario.name} climbs from {configs[0].name} here")
+    return configs[0], tops[-1]
+
+
 def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...]:
     """The models that are asked for, else the scenario's. Raises SelectionError."""
     if asked is None:
@@ -159,7 +174,8 @@ def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...
 def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[int | None, float | None]:
     """Trials per cell and the budget in seconds: the command line's; where it names neither, the scenario's; where that
     does not, as many trials as a comparison takes, within the budget of the kind of device."""
-    for trials, budget_s in ((selection.trials, selection.budget_s), (scenario.trials, scenario.budget_s)):
+    quick = (QUICK_TRIALS, None) if selection.quick else (None, None)
+    for trials, budget_s in ((selection.trials, selection.budget_s), quick, (scenario.trials, scenario.budget_s)):
         if trials is not None or budget_s is not None:
             return trials, budget_s
     return ENOUGH_TRIALS, kind_of(device.name).budget_s

@@ -39,6 +39,25 @@ def test_every_config_meets_every_batch_size(cpu):
     assert all(planned.skip_reason is None for planned in made.cells)
 
 
+@pytest.mark.parametrize(
+    ("name", "device", "expected"),
+    [
+        ("cpu", CPU, [("fp32", 8), ("bf16+dali+batched+nhwc+fused+static_graph", 8)]),
+        ("naruse2018", V100, [("fp32", 128), ("fp16+dali+batched+nhwc+fused+static_graph", 128)]),
+    ],
+)
+def test_quick_is_the_base_and_the_best_at_one_batch_size_three_times(name, device, expected):
+    made = plan.make(scenario.load(name), Selection(quick=True), device, remote=True)
+    assert (names(made), made.trials, made.budget_s) == (expected, 3, None)
+    asked = plan.make(scenario.load(name), Selection(quick=True, trials=5, batch_sizes=(2,)), device, remote=True)
+    assert ({size for _, size in names(asked)}, asked.trials) == ({2}, 5)
+
+
+def test_quick_needs_a_ladder_to_climb(cpu):
+    with pytest.raises(SelectionError, match="--quick: no ladder of scenario cpu climbs from fp32 here"):
+        plan.make(cpu, Selection(quick=True, configs=("fp32",)), CPU)
+
+
 def test_the_load_of_a_gpus_jpeg_decoder_is_the_scenarios_whatever_images_are_asked_for(cpu):
     folder = Input(kind="folder", path="/data")
     asked = dataclasses.replace(cpu, input=Input(kind="generated", hw_decoder_load=0.8))

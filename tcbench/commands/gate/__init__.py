@@ -60,7 +60,7 @@ tcbench gate --base-python old/bin/python          the same code on other librar
 tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
 """,
 )
-@selects(without="trials budget_s host_speed")
+@selects(without="quick trials budget_s host_speed")
 def gate(
     *,
     context: typer.Context,

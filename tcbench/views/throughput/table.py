@@ -14,7 +14,7 @@ from tcbench.present import cells
 from tcbench.present.busy import busy_line
 from tcbench.present.cells import Row
 from tcbench.present.document import fields
-from tcbench.present.format import counted
+from tcbench.present.format import counted, factor, limits
 from tcbench.present.simulated import emulated, is_simulated
 from tcbench.present.tables import Ladder, keyed, versioned
 from tcbench.run.rounds import Rounds
@@ -30,6 +30,21 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
         gap=1,
         min_width=16,
     )
+
+
+def sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
+    """What the fastest config is over the base, and how sure that is; empty where nothing was set over a base."""
+    over = [(summary, by) for summary, by in zip(summaries, speedups, strict=True) if by and by.low != by.high]
+    if not over:
+        return ""
+    summary, by = max(over, key=lambda pair: pair[1].value)
+    name = f"{summary.cell.config}, batch size {summary.cell.batch_size}"
+    if summary.unit == "steps":
+        return f"{name}: {factor(by.value)} {base_config(summaries)} by one trial each, not judged."
+    within = f"(95% interval {limits(by, factor)})"
+    if by.holds(1.0):
+        return f"{name}: {factor(by.value)} {base_config(summaries)} {within}: undecided, either may be the faster."
+    return f"{name}: {factor(by.value)} {base_config(summaries)} {within}."
 
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:

@@ -32,6 +32,25 @@ def test_every_cell_has_a_row_under_its_batch_size():
     assert all("img" not in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("trials", "rate", "expected"),
+    [
+        (3, 80.0, "fp16, batch size 4: 2.00× fp32 (95% interval 1.95× to 2.05×)."),
+        (3, 40.1, "fp16, batch size 4: 1.00× fp32 (95% interval 0.98× to 1.03×): undecided, either may be the faster."),
+        (1, 80.0, "fp16, batch size 4: 2.00× fp32 by one trial each, not judged."),
+    ],
+)
+def test_a_sentence_says_what_the_fastest_is_over_the_base_and_how_sure_that_is(trials, rate, expected):
+    records = [
+        factories.make_record(config, images_per_s=of * (1 + 0.01 * (trial * step % 3)), noise=0.0, trial=trial)
+        for config, of, step in (("fp32", 40.0, 1), ("fp16", rate, 2))
+        for trial in range(trials)
+    ]
+    summaries = summarise(records)
+    assert console.sentence(summaries, speedups(summaries)) == expected
+    assert console.sentence(summaries[:1], speedups(summaries[:1])) == ""
+
+
 def test_an_ablation_says_what_it_changes_and_no_config_stands_on_it():
     records = [make(config) for config in ("fp16", "fp16+dali") for make in (factories.make_record, ablated)]
     rows = [line.split() for line in shown(records).splitlines()[1:]]
