@@ -34,17 +34,18 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
 def sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
     """What the fastest config is over the base, and how sure that is; empty where nothing was set over a base."""
-    over = [(summary, by) for summary, by in zip(summaries, speedups, strict=True) if by and by.low != by.high]
+    base = base_config(summaries)
+    over = [(s, by) for s, by in zip(summaries, speedups, strict=True) if by is not None and s.cell.config != base]
     if not over:
         return ""
     summary, by = max(over, key=lambda pair: pair[1].value)
     name = f"{summary.cell.config}, batch size {summary.cell.batch_size}"
     if summary.unit == "steps":
-        return f"{name}: {factor(by.value)} {base_config(summaries)} by one trial each, not judged."
+        return f"{name}: {factor(by.value)} {base} by one trial each, not judged."
     within = f"(95% interval {limits(by, factor)})"
     if by.holds(1.0):
-        return f"{name}: {factor(by.value)} {base_config(summaries)} {within}: undecided, either may be the faster."
-    return f"{name}: {factor(by.value)} {base_config(summaries)} {within}."
+        return f"{name}: {factor(by.value)} {base} {within}: undecided, either may be the faster."
+    return f"{name}: {factor(by.value)} {base} {within}."
 
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:

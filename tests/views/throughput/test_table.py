@@ -35,8 +35,8 @@ def test_every_cell_has_a_row_under_its_batch_size():
 @pytest.mark.parametrize(
     ("trials", "rate", "expected"),
     [
-        (3, 80.0, "fp16, batch size 4: 2.00× fp32 (95% interval 1.95× to 2.05×)."),
-        (3, 40.1, "fp16, batch size 4: 1.00× fp32 (95% interval 0.98× to 1.03×): undecided, either may be the faster."),
+        (3, 80.0, "fp16, batch size 4: 2.00× fp32 (95% interval 1.96× to 2.04×)."),
+        (3, 40.1, "fp16, batch size 4: 1.00× fp32 (95% interval 0.98× to 1.02×): undecided, either may be the faster."),
         (1, 80.0, "fp16, batch size 4: 2.00× fp32 by one trial each, not judged."),
     ],
 )
