@@ -86,7 +86,9 @@ def run(
     if dry_run:
         _show_plan(plan, format_ == "json")
         return
-    whole = shlex.join(["tcbench", "run", *given(context, without=_OF_ONE_RUN)]) if chosen.configs or chosen.quick else ""
+    whole = (
+        shlex.join(["tcbench", "run", *given(context, without=_OF_ONE_RUN)]) if chosen.configs or chosen.quick else ""
+    )
     earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
     failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
     if failed:

@@ -60,15 +60,13 @@ class Requested:
 
     def check(self) -> None:
         """Raises BuildError for what does not go together."""
-        if (self.base is None) == (self.base_python is None):
-            raise BuildError(
-                "expected one of --base REVISION and --base-python PYTHON: what current is judged against (or --bisect)"
-            )
+        if self.base is not None and self.base_python is not None:
+            raise BuildError("expected one of --base REVISION and --base-python PYTHON: what current is judged against")
         if self.base_python is not None and self.current is not None:
             raise BuildError("--current REVISION goes with --base REVISION; expected --current-python PYTHON")
-        if self.base is not None and self.current_python is not None:
+        if self.base_python is None and self.current_python is not None:
             raise BuildError("--current-python goes with --base-python; a revision's environment is made by --setup")
-        if self.base is None and self.setup is not None:
+        if self.base_python is not None and self.setup is not None:
             raise BuildError("--setup makes a revision's environment; expected --base REVISION with it")
 
 
@@ -84,7 +82,7 @@ def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple
     here = Path.cwd()
     with contextlib.ExitStack() as stack:
         own = stack.enter_context(_own_folder())
-        if requested.base is not None:
+        if requested.base_python is None:
             builds = _revisions(requested, here, own, say)
         else:
             builds = (
@@ -114,6 +112,10 @@ def workshop(setup: str | None, say: Callable[[str], None]) -> Iterator[Callable
 
 def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str], None]) -> tuple[Build, Build]:
     project = revisions.project(here)
+    if requested.base is None:
+        base, which = revisions.default_base(project)
+        requested = replace(requested, base=base[:12])
+        say(f"--base {requested.base}: {which}")
     # Both are looked up before anything takes long.
     named: list[tuple[Role, str, str]] = []
     for name, revision in ((BASE, requested.base), (CURRENT, requested.current)):

@@ -80,6 +80,32 @@ def commit(of: Project, option: str, revision: str) -> str:
     )
 
 
+_MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
+"""Where a project's main branch may stand; the first that is there."""
+
+
+def default_base(of: Project) -> tuple[str, str]:
+    """The commit that a gate without a base compares the working tree with, and which that is: where the branch left the
+    main one; where it has no commit of its own, the last commit. Raises BuildError where that is the same code."""
+    head = commit(of, "--base", "HEAD")
+    for name in _MAIN:
+        with contextlib.suppress(GitError):
+            left = of.repository.ask("merge-base", "HEAD", name)
+            if left != head:
+                return left, f"where this branch left {name}"
+            break
+    try:
+        changed = of.repository.commit().endswith("+")
+    except (OSError, GitError) as error:
+        raise BuildError(str(error)) from None
+    if not changed:
+        raise BuildError(
+            f"nothing to compare: {of.repository.top} has neither changes nor commits beside the main branch; "
+            "expected --base REVISION, --base-python PYTHON or --bisect GOOD..BAD"
+        )
+    return head, "the last commit, as the working tree has changes"
+
+
 @dataclass(frozen=True)
 class Commit:
     """A commit's id and the first line of its message."""

@@ -323,7 +323,10 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "expected one of --base REVISION and --base-python PYTHON"),
+        (
+            (),
+            "has neither changes nor commits beside the main branch; expected --base REVISION, --base-python PYTHON or",
+        ),
         (("--base-python", "missing/python"), "missing/python cannot be started in "),
         (("--base-python", "no-such-python"), "--base-python no-such-python: no such command on PATH"),
         (("--base", "HEAD", "--looks", "3,4,5,6,7"), "--looks 3,4,5,6,7: expected one to 4 looks, got 5"),

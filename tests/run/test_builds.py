@@ -30,7 +30,7 @@ def taken(**requested):
 @pytest.mark.parametrize(
     ("requested", "message"),
     [
-        ({}, "expected one of --base REVISION and --base-python PYTHON"),
+        ({}, "is in no git repository, so it has no revisions; two interpreters do without: --base-python PYTHON"),
         ({"base": "x", "base_python": "y"}, "expected one of --base REVISION and --base-python PYTHON"),
         ({"base_python": "x", "current": "y"}, "expected --current-python PYTHON"),
         ({"base": "x", "current_python": "y"}, "--current-python goes with --base-python"),

@@ -53,7 +53,8 @@ the same levels, so that no name becomes likelier to be wrong."""
 @command(
     "Run two versions in turns until it is settled whether one is slower.",
     """
-tcbench gate --base main                           the working tree against a revision with its own environment
+tcbench gate                                       the working tree against where its branch left the main one
+tcbench gate --base main                           ...against a revision, with its own environment
 tcbench gate ./my_step.toml --base HEAD            before a commit: a step of one's own
 tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
 tcbench gate --base-python old/bin/python          the same code on other libraries
@@ -69,7 +70,7 @@ def gate(
         option(
             "--base REVISION",
             BUILDS,
-            "The git revision to judge against. Default: none; this or one of the two below is needed.",
+            "The git revision to judge against. Default: where this branch left the main one, else the last commit.",
             takes="a revision of the repository here",
         ),
     ] = None,
@@ -197,7 +198,7 @@ def gate(
 
         asked_of = bisecting.Bisecting(interims, rule, budget_s, out.absolute(), say, quiet)
         bisecting.bisect(bisect, make_plan, setup, asked_of, json=format_ == "json")
-    setup = "" if dry_run and base is not None else setup
+    setup = "" if dry_run and base_python is None else setup
     wanted = builds.Requested(base, current, base_python, current_python, setup)
     out = out.absolute()
     with builds.prepared(wanted, say) as ready:
@@ -220,7 +221,7 @@ def gate(
             _show_plan(plan, ready, asked, out, budget_s)
             return
         path = _to_resume(out / plan.device.machine, asked, say) if resume else None
-        gone = _gone(chosen, ready[0], plan, say) if base is not None else ()
+        gone = _gone(chosen, ready[0], plan, say) if base_python is None else ()
         notes = (f"base and current are the same code ({ready[1].says}): any difference is the machine's",) * same
         content = gate_file.GateFile(asked=asked, names=(ready[0].says, ready[1].says), gone=gone, notes=notes)
         for note in notes:
