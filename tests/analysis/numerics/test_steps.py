@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tcbench.analysis.numerics.steps import SMOOTH, MethodRun, StepsDocument, best
+from tcbench.commands.numerics import Call
 from tcbench.commands.numerics.second_order import race
 from tcbench.core.numerics import Run, TrainingFinished
 from tcbench.core.record import KfacSettings
@@ -51,10 +52,8 @@ def test_both_methods_have_the_same_budget_rates_weights_and_batches_and_one_run
     assert (sgd.setting.learning_rate, sgd.cell.seed, sgd.setting.loss_divisor) == (0.3, 2, 1.0)
 
 
-class Trains:
+class Trains(numerics_runner.Runner):
     """A runner whose K-FAC needs half the steps, and whose best rate is 0.3."""
-
-    def __init__(self, at_once, timeout_s, listen) -> None: ...
 
     def run(self, jobs):
         for job in jobs:
@@ -66,7 +65,7 @@ class Trains:
 
 def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_shows(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(numerics_runner, "Runner", Trains)
-    race(setting(steps=24), KfacSettings(), 2, host(), 60.0, tmp_path, True, False)
+    race(Call(host(), 60.0, tmp_path, quiet=True, json=False), setting(steps=24), KfacSettings(), 2)
     said = capsys.readouterr().out
     kept = {path.suffix: path for path in tmp_path.rglob("steps-*")}
     document = msgspec.json.decode(kept[".json"].read_bytes(), type=StepsDocument)
