@@ -17,7 +17,7 @@ from tcbench.present.charts import inline
 from tcbench.present.charts.page import MARGIN
 from tcbench.present.charts.palette import fill
 from tcbench.present.page.page import Data, Drawn, Figure
-from tcbench.present.page.settings import MOST_DRAWN, Here
+from tcbench.present.page.settings import MOST_DRAWN, SettingCells
 from tcbench.present.tables import Field, Table
 
 _WIDEST_INCHES = 10.5
@@ -46,11 +46,11 @@ def figure(
 
 
 def of_setting(
-    here: Here, make: Callable[[], Drawing], title: str, section: str, table: Table[Any], notes: Sequence[str]
+    part: SettingCells, make: Callable[[], Drawing], title: str, section: str, table: Table[Any], notes: Sequence[str]
 ) -> Figure | Data:
     """The chart of a section for a setting; of those beyond the first MOST_DRAWN the table alone."""
-    if here.place < MOST_DRAWN:
-        return figure(make, title, f"{section}-{here.place}", table, notes)
+    if part.place < MOST_DRAWN:
+        return figure(make, title, f"{section}-{part.place}", table, notes)
     return Data(table, notes=(f"Charts show the first {MOST_DRAWN} settings; tables have all.", *notes))
 
 

@@ -33,7 +33,7 @@ def left_out(there: Mapping[str, int]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Here:
+class SettingCells:
     """All cells of one setting, by its place on the page. `name` tells it from the page's other settings, empty where
     there is only one."""
 
@@ -46,6 +46,10 @@ class Here:
     def unit(self) -> str:
         """The name of what a step works on `batch_size` of."""
         return self.setting.cell.unit
+
+    def titled(self, title: str) -> str:
+        """A title with the setting's name, where there is one."""
+        return f"{title}, {self.name}" if self.name else title
 
     @functools.cached_property
     def by_batch_size(self) -> dict[int, tuple[CellSummary, ...]]:
@@ -74,7 +78,7 @@ class Here:
 class Settings:
     """A page's settings in order, and the facts that all share."""
 
-    here: tuple[Here, ...]
+    parts: tuple[SettingCells, ...]
     common: tuple[str, ...]
 
     @staticmethod
@@ -84,20 +88,20 @@ class Settings:
         provenance = provenance_of(groups)
         return Settings(
             tuple(
-                Here(setting, provenance.names[setting], tuple(group), place)
+                SettingCells(setting, provenance.names[setting], tuple(group), place)
                 for place, (setting, group) in enumerate(groups.items())
             ),
             tuple(provenance.common),
         )
 
-    def blocks(self, block: Callable[[Here], AnyBlock | None]) -> tuple[AnyBlock, ...]:
+    def blocks(self, block: Callable[[SettingCells], AnyBlock | None]) -> tuple[AnyBlock, ...]:
         """A block for each setting that has one, under the setting's name where there are several."""
-        made = [(here.name, made) for here in self.here if (made := block(here)) is not None]
+        made = [(part.name, made) for part in self.parts if (made := block(part)) is not None]
         return tuple(each for name, made in made for each in ([Heading(name), made] if name else [made]))
 
     @property
     def several(self) -> bool:
-        return len(self.here) > 1
+        return len(self.parts) > 1
 
     def name(self, setting: Setting) -> str:
-        return next((here.name for here in self.here if here.setting == setting), "")
+        return next((part.name for part in self.parts if part.setting == setting), "")

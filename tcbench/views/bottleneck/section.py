@@ -20,7 +20,7 @@ from tcbench.present.page.page import (
     say,
     strong,
 )
-from tcbench.present.page.settings import Here, Settings, left_out
+from tcbench.present.page.settings import SettingCells, Settings, left_out
 from tcbench.present.page.wording import kept_together, spaced
 from tcbench.present.simulated import heading
 from tcbench.present.tables import COUNT, Badge, Column, Table
@@ -43,10 +43,10 @@ def section(explanations: Sequence[Explanation], settings: Settings, ceiling: st
     if not any(cell.bottleneck for cell in explanations):
         return None
 
-    def figure(here: Here) -> AnyBlock | None:
-        cells = [cell for cell in explanations if cell.summary.setting == here.setting]
+    def figure(part: SettingCells) -> AnyBlock | None:
+        cells = [cell for cell in explanations if cell.summary.setting == part.setting]
         known = any(cell.bottleneck for cell in cells)
-        return _figure(here, cells, notes(explanations, ceiling)) if known else None
+        return _figure(part, cells, notes(explanations, ceiling)) if known else None
 
     tally = Points(tuple(_counted(explanations)))
     return Section("bottlenecks", "What holds it back", (tally, *settings.blocks(figure)))
@@ -73,17 +73,17 @@ def _badge(bottleneck: Bottleneck, phase: str | None) -> Badge:
     return badge if phase is None else replace(badge, word=phase)
 
 
-def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str]) -> AnyBlock:
-    title = "Where the host's time goes in a step" + (f", {here.name}" if here.name else "")
-    keys = {summary.key for summary in here.drawn}
+def _figure(part: SettingCells, cells: Sequence[Explanation], remarks: Sequence[str]) -> AnyBlock:
+    title = part.titled("Where the host's time goes in a step")
+    keys = {summary.key for summary in part.drawn}
     drawn = [cell for cell in cells if cell.summary.key in keys]
     # Each batch size is a panel: which of them have no room the picture says itself.
-    remarks = [*left_out({"configs": len(here.configs)}), *remarks]
+    remarks = [*left_out({"configs": len(part.configs)}), *remarks]
     chart = functools.partial(bottleneck_chart, drawn, title="")
-    return drawings.of_setting(here, chart, title, "bottlenecks", _table(here, cells), remarks)
+    return drawings.of_setting(part, chart, title, "bottlenecks", _table(part, cells), remarks)
 
 
-def _table(here: Here, cells: Sequence[Explanation]) -> Table[Explanation]:
+def _table(part: SettingCells, cells: Sequence[Explanation]) -> Table[Explanation]:
     heads = (
         Column[Explanation]("batch", lambda cell: cell.summary.cell.batch_size, COUNT),
         Column[Explanation]("config", lambda cell: cell.summary.cell.config),
@@ -96,7 +96,7 @@ def _table(here: Here, cells: Sequence[Explanation]) -> Table[Explanation]:
             ),
         ),
     )
-    caption = "What holds each cell back, and what to try next" + (f", {here.name}" if here.name else "")
+    caption = part.titled("What holds each cell back, and what to try next")
     ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
     return Table((*heads, *columns(cells)), ordered, caption)
 

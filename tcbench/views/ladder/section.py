@@ -10,7 +10,7 @@ from tcbench.present.format import counted, factor, limits
 from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Section
-from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, Here, Settings, left_out
+from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, SettingCells, Settings, left_out
 from tcbench.present.page.wording import why
 from tcbench.present.tables import COUNT, FACTOR, RATE, Column, Table
 from tcbench.views.ladder.chart import ladder_chart
@@ -23,32 +23,32 @@ _HOW = "A bar runs from the throughput before its rung to those with it; the fac
 def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     """Every ladder of every setting of which two configs or more ran; None where there is none."""
     # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
-    known = derive([summary for here in settings.here for summary in here.summaries])
+    known = derive([summary for part in settings.parts for summary in part.summaries])
 
-    def figure(here: Here) -> AnyBlock | None:
-        ladders = grouped((climb.ladder, climb) for climb in climbs if climb.setting == here.setting)
+    def figure(part: SettingCells) -> AnyBlock | None:
+        ladders = grouped((climb.ladder, climb) for climb in climbs if climb.setting == part.setting)
         ladders = {
             name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
         }
-        return _figure(here, known, ladders) if ladders else None
+        return _figure(part, known, ladders) if ladders else None
 
     blocks = settings.blocks(figure)
     return Section("rungs", TITLE, blocks) if blocks else None
 
 
-def _figure(here: Here, known: Sequence[DerivedLadder], ladders: dict[str, list[Climb]]) -> AnyBlock:
+def _figure(part: SettingCells, known: Sequence[DerivedLadder], ladders: dict[str, list[Climb]]) -> AnyBlock:
     longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST_LADDERS]
     drawn = [replace(one, configs=one.configs[:MOST_DRAWN]) for one in known if one.name in longest]
-    shown = [summary for cells in [*here.by_batch_size.values()][:MOST_DRAWN] for summary in cells]
+    shown = [summary for cells in [*part.by_batch_size.values()][:MOST_DRAWN] for summary in cells]
     of_ladder = max(len(climbs[0].steps) for climbs in ladders.values())
-    notes = [_HOW, *left_out({"configs of a ladder": of_ladder, "batch sizes": len(here.by_batch_size)})]
+    notes = [_HOW, *left_out({"configs of a ladder": of_ladder, "batch sizes": len(part.by_batch_size)})]
     if len(ladders) > MOST_LADDERS:
         many = counted(len(ladders), "ladder")
         notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
-    title = f"{here.unit.capitalize()} per second gained or lost by each rung" + (f", {here.name}" if here.name else "")
+    title = part.titled(f"{part.unit.capitalize()} per second gained or lost by each rung")
     rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
-    rungs = Table(_COLUMNS, rows, f"What each rung buys{here.name and f', {here.name}'}")
-    return drawings.of_setting(here, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
+    rungs = Table(_COLUMNS, rows, part.titled(TITLE))
+    return drawings.of_setting(part, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
 
 
 _COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (

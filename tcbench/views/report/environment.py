@@ -130,7 +130,7 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         ),
     )
     if settings.several:
-        yield "settings", str(len(settings.here))
+        yield "settings", str(len(settings.parts))
     if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
         yield "decoding", decoding
 

@@ -23,7 +23,7 @@ from tcbench.present.page.page import (
     say,
     strong,
 )
-from tcbench.present.page.settings import Here, Settings
+from tcbench.present.page.settings import SettingCells, Settings
 from tcbench.present.page.wording import kept_together, shortened, spaced
 from tcbench.present.simulated import lines
 from tcbench.present.tables import Badge
@@ -49,18 +49,18 @@ def section(
 ) -> Section:
     """Sentences setting by setting. `more` are other sections' sentences, `notes` what was said of the files."""
     badge = Badge("simulated", "warn", "warn")
-    simulations = lines(summary.environment for here in settings.here for summary in here.summaries)
+    simulations = lines(summary.environment for part in settings.parts for summary in part.summaries)
     blocks: list[AnyBlock] = [Notice(badge, say(line.removeprefix("simulated: ") + ".")) for line in simulations]
-    if busy := busy_line([s for here in settings.here for s in here.summaries if s.images_per_s is not None]):
+    if busy := busy_line([s for part in settings.parts for s in part.summaries if s.images_per_s is not None]):
         title, _, words = busy.partition(": ")
         blocks.append(Notice(Badge(title, "warn", "warn"), say(f"{words.capitalize()}.")))
-    for here in settings.here:
-        if here.name:
-            blocks.append(Heading(here.name))
-        said = list(_of(here, over_base, explanations, [c for c in climbs if c.setting == here.setting]))
+    for part in settings.parts:
+        if part.name:
+            blocks.append(Heading(part.name))
+        said = list(_of(part, over_base, explanations, [c for c in climbs if c.setting == part.setting]))
         if said:
             blocks.append(Prose(tuple(said)))
-        gone = _missing(here)
+        gone = _missing(part)
         if gone:
             blocks.append(Points(gone))
     if more:
@@ -73,7 +73,7 @@ def section(
 
 def lead(settings: Settings) -> Paragraph:
     """The one sentence that stands above everything: the fastest."""
-    everything = [summary for here in settings.here for summary in here.summaries]
+    everything = [summary for part in settings.parts for summary in part.summaries]
     winner = best(everything)
     if winner is None or winner.images_per_s is None:
         n = len(everything)
@@ -89,12 +89,12 @@ def lead(settings: Settings) -> Paragraph:
 
 
 def _of(
-    here: Here, over_base: Speedups, explanations: Sequence[Explanation], climbs: Sequence[Climb]
+    part: SettingCells, over_base: Speedups, explanations: Sequence[Explanation], climbs: Sequence[Climb]
 ) -> Iterable[Paragraph]:
-    winner = best(here.summaries)
+    winner = best(part.summaries)
     if winner is None:
         return
-    yield _fastest(here, winner, over_base[winner.key])
+    yield _fastest(part, winner, over_base[winner.key])
     highest = [_highest(climbs, ladder) for ladder in dict.fromkeys(climb.ladder for climb in climbs)]
     climbed = sorted((climb for climb in highest if _steps(climb) > 1), key=_steps, reverse=True)
     yield from map(_bought, climbed[:_MOST_LADDERS])
@@ -106,21 +106,21 @@ def _of(
         yield bottlenecks.next_sentence(explained)
 
 
-def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Paragraph:
+def _fastest(part: SettingCells, winner: CellSummary, speedup: Interval | None) -> Paragraph:
     rate = winner.images_per_s
     assert rate is not None
-    n = len(here.summaries)
+    n = len(part.summaries)
     parts: list[str | Piece] = [
         strong(spaced(winner.cell.config)),
         f" is the fastest of {n} cells" if n > 1 else "",
         f": {number(rate.value)} {winner.cell.unit}/s at batch size {winner.cell.batch_size} "
         f"(95% interval {limits(rate)})",
     ]
-    base = base_config(here.summaries)
+    base = base_config(part.summaries)
     if speedup is not None and winner.cell.config != base:
         parts += [", ", strong(f"{factor(speedup.value)} {base}"), f" there ({limits(speedup, factor)})"]
     parts.append(", by one trial." if winner.unit == "steps" else ".")
-    second = best(s for s in here.summaries if s is not winner)
+    second = best(s for s in part.summaries if s is not winner)
     if second is not None and second.images_per_s is not None:
         ahead = ratio(winner, second)
         name = f"{spaced(second.cell.config)} at batch size {second.cell.batch_size}"
@@ -167,9 +167,9 @@ def _bought(climb: Climb) -> Paragraph:
     return say(*parts, "." if is_judged else " (one trial each: not judged).")
 
 
-def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
+def _missing(part: SettingCells) -> tuple[tuple[Badge | None, Paragraph], ...]:
     """Cells without a number and cells of which only some trials succeeded, those with one reason together."""
-    groups = grouped(((s.status, s.reason or ""), s) for s in here.summaries if s.images_per_s is None)
+    groups = grouped(((s.status, s.reason or ""), s) for s in part.summaries if s.images_per_s is None)
     items = []
     for (_, reason), cells in groups.items():
         of_config = grouped((cell.cell.config, cell.cell.batch_size) for cell in cells)
@@ -182,7 +182,7 @@ def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
             names = [*names[:_MOST_CONFIGS], counted(more, "more config")]
         text = f": {listed(names)}. {shortened(reason, 400)}"
         items.append((STATUS_BADGES[cells[0].status], say(strong(counted(len(cells), "cell")), text)))
-    some = [summary for summary in here.summaries if summary.images_per_s and summary.trials_ok < summary.trials]
+    some = [summary for summary in part.summaries if summary.images_per_s and summary.trials_ok < summary.trials]
     for summary in some[:_MOST_CONFIGS]:
         text = (
             f"{spaced(summary.cell.label)}: only {summary.trials_ok} of {counted(summary.trials, 'trial')} succeeded."

@@ -21,7 +21,7 @@ def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> 
     if not curves:
         return None
     title = "Throughput and efficiency against ranks"
-    several = len({here.setting[0] for here in settings.here}) > 1
+    several = len({part.setting[0] for part in settings.parts}) > 1
     heads = (
         *([Column[Row]("machine", lambda row: row.point.summary.machine)] if several else []),
         Column[Row]("batch", lambda row: Field(head(row.curve), row.curve.images)),

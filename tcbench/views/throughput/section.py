@@ -12,7 +12,7 @@ from tcbench.present.cells import Row
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import AnyBlock, Section
-from tcbench.present.page.settings import Here, Settings
+from tcbench.present.page.settings import SettingCells, Settings
 from tcbench.present.tables import COUNT, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.throughput.chart import throughput_chart
@@ -24,27 +24,27 @@ Speedups = Mapping[CellKey, Interval | None]
 
 def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
     """Setting by setting."""
-    return Section("throughput", "Throughput", settings.blocks(lambda here: _figure(here, over_base, swatches)))
+    return Section("throughput", "Throughput", settings.blocks(lambda part: _figure(part, over_base, swatches)))
 
 
-def _figure(here: Here, over_base: Speedups, swatches: Swatches) -> AnyBlock:
-    title = f"{here.unit.capitalize()} per second" + (f", {here.name}" if here.name else "")
-    notes = [*here.left_out, *footnotes(here.summaries)]
-    if any(len(group) > 1 and best(group) for group in here.by_batch_size.values()):
-        base = base_config(here.summaries)
+def _figure(part: SettingCells, over_base: Speedups, swatches: Swatches) -> AnyBlock:
+    title = part.titled(f"{part.unit.capitalize()} per second")
+    notes = [*part.left_out, *footnotes(part.summaries)]
+    if any(len(group) > 1 and best(group) for group in part.by_batch_size.values()):
+        base = base_config(part.summaries)
         notes.append(
             f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
         )
-    chart = functools.partial(throughput_chart, here.drawn, title=f"{here.unit.capitalize()} per second")
-    return drawings.of_setting(here, chart, title, "throughput", _table(title, here, over_base, swatches), notes)
+    chart = functools.partial(throughput_chart, part.drawn, title=f"{part.unit.capitalize()} per second")
+    return drawings.of_setting(part, chart, title, "throughput", _table(title, part, over_base, swatches), notes)
 
 
-def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> Table[Row]:
-    best_of = {id(best(group)) for group in here.by_batch_size.values() if len(group) > 1}
+def _table(title: str, part: SettingCells, over_base: Speedups, swatches: Swatches) -> Table[Row]:
+    best_of = {id(best(group)) for group in part.by_batch_size.values() if len(group) > 1}
     heads = (
         Column[Row]("batch", lambda row: row.summary.cell.batch_size, COUNT),
         Column[Row]("config", lambda row: swatches.config(row.summary.cell.config, strong=id(row.summary) in best_of)),
         Column[Row]("status", lambda row: STATUS_BADGES[row.summary.status]),
     )
-    rows = [Row(summary, over_base[summary.key]) for group in here.by_batch_size.values() for summary in group]
-    return Table((*heads, *cells.columns(here.summaries)), rows, title)
+    rows = [Row(summary, over_base[summary.key]) for group in part.by_batch_size.values() for summary in group]
+    return Table((*heads, *cells.columns(part.summaries)), rows, title)
