@@ -85,8 +85,8 @@ _MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 
 
 def default_base(of: Project) -> tuple[str, str]:
-    """The commit that a gate without a base compares the working tree with, and which that is: where the branch left the
-    main one; where it has no commit of its own, the last commit. Raises BuildError where that is the same code."""
+    """The commit that a gate without a base compares the working tree with, and which that is: where the branch left
+    the main one; where it has no commit of its own, the last commit. Raises BuildError where that is the same code."""
     head = commit(of, "--base", "HEAD")
     for name in _MAIN:
         with contextlib.suppress(GitError):

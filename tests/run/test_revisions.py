@@ -219,7 +219,7 @@ def test_without_a_base_it_is_where_the_branch_left_the_main_one_or_the_last_com
     projects.git(project, "branch", "-M", "main")
     first = projects.git(project, "rev-parse", "HEAD")
     found = revisions.project(project)
-    with pytest.raises(BuildError, match="nothing to compare: .* has neither changes nor commits beside the main"):
+    with pytest.raises(BuildError, match=r"nothing to compare: .* has neither changes nor commits beside the main"):
         revisions.default_base(found)
     (project / "my_step.py").write_text("changed", "utf-8")
     assert revisions.default_base(found) == (first, "the last commit, as the working tree has changes")
