@@ -113,8 +113,8 @@ def workshop(setup: str | None, say: Callable[[str], None]) -> Iterator[Callable
 def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str], None]) -> tuple[Build, Build]:
     project = revisions.project(here)
     if requested.base is None:
-        base, which = revisions.default_base(project)
-        requested = replace(requested, base=base[:12])
+        commit, which = revisions.default_base(project)
+        requested = replace(requested, base=commit[:12])
         say(f"--base {requested.base}: {which}")
     # Both are looked up before anything takes long.
     named: list[tuple[Role, str, str]] = []
