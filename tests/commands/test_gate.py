@@ -61,7 +61,13 @@ def _planted_s(launch: Launch) -> float:
 
 
 @pytest.fixture
-def stand_ins(monkeypatch):
+def unchecked(monkeypatch):
+    """Whether tcbench starts on both sides takes a second each; tests/run/test_builds.py asks it."""
+    monkeypatch.setattr("tcbench.run.builds._checked", lambda build, called: build)
+
+
+@pytest.fixture
+def stand_ins(monkeypatch, unchecked):
     monkeypatch.setattr("tcbench.run.turns.Runner", StandIn)
 
 
@@ -165,7 +171,7 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
         assert "Traceback" not in done.err
 
 
-def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkeypatch):
+def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkeypatch, unchecked):
     class Slow(Runner):
         def run(self, trials):
             time.sleep(1.0 if "current" in self.run_id else 0.0)
@@ -229,7 +235,7 @@ class Wavering(Runner):
 
 
 @pytest.fixture
-def wavering(monkeypatch):
+def wavering(monkeypatch, unchecked):
     monkeypatch.setattr(Wavering, "most", 1000)
     monkeypatch.setattr("tcbench.run.turns.Runner", Wavering)
 
