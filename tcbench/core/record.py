@@ -164,7 +164,6 @@ class Selection:
     (`tcbench.present.options.SELECTION`)."""
 
     scenario: str | None = None
-    quick: bool = False
     batch_sizes: tuple[int, ...] | None = None
     ranks: tuple[int, ...] | None = None
     configs: tuple[str, ...] = ()
@@ -172,6 +171,7 @@ class Selection:
     input: Input | None = None
     models: tuple[str, ...] | None = None
     image_size: int | None = None
+    quick: bool = False
     trials: int | None = None
     budget_s: float | None = None
     target: float | None = None
