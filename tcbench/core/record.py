@@ -185,7 +185,7 @@ class Selection:
     launcher: str | None = None
 
 
-AS_GIVEN = tuple(
+AS_GIVEN = frozenset(
     {*Cell.__struct_fields__}
     & {name for name, value in vars(Selection(threads=None)).items() if value is not None} - {"device"}
 )
@@ -205,9 +205,6 @@ def settings(of: msgspec.Struct, within: str = "") -> dict[str, Any]:
 
 @functools.lru_cache(4096)
 def _key(cell: Cell) -> str:
-    # msgspec leaves a float out where it is the default's own object: a new one always stands in the digest, as in
-    # those of every record so far.
-    cell = msgspec.structs.replace(cell, host_speed=cell.host_speed * 1.0)
     return hashlib.sha256(msgspec.json.encode(cell, order="deterministic")).hexdigest()[:16]
 
 

@@ -120,7 +120,10 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 ranks=n_ranks,
                 unit=scenario.unit,
                 base=scenario.base,
-                **{name: getattr(selection, name) for name in AS_GIVEN},
+                **{name: getattr(selection, name) for name in AS_GIVEN - {"host_speed"}},
+                # msgspec leaves out a float that is the default's own object: as in the keys of earlier records, it is
+                # another's.
+                host_speed=selection.host_speed * 1.0,
             )
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
     trials, budget_s = _rounds(selection, scenario, device)

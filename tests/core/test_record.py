@@ -134,12 +134,3 @@ def test_the_rate_of_a_modelled_input_is_a_part_of_the_cell_and_no_other_cell_ha
     slow, fast = (factories.make_cell(input=Input(kind="modelled", images_per_s=rate)) for rate in (1e3, 2e3))
     assert slow.key != fast.key
     assert msgspec.json.decode(msgspec.json.encode(slow), type=Cell) == slow
-
-
-def test_a_cells_key_is_that_of_earlier_records_however_it_was_made():
-    """With the speed of the host written out, as commands used to leave it, and without, as they do now."""
-    cell = factories.make_cell("fp32", 4)
-    encoded = msgspec.to_builtins(cell)
-    written = [msgspec.convert({**encoded, "host_speed": float("1.0")}, Cell), msgspec.convert(encoded, Cell)]
-    assert {one.key for one in (cell, *written)} == {"3982708d71accd60"}
-    assert msgspec.structs.replace(cell, host_speed=2.0).key != cell.key

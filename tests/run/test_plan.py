@@ -6,10 +6,11 @@ import subprocess
 import sys
 import sysconfig
 
+import msgspec
 import pytest
 
 from tcbench.core.errors import ScenarioError, SelectionError
-from tcbench.core.record import Input, TrainSettings
+from tcbench.core.record import Cell, Input, TrainSettings
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.device import Device
 from tcbench.engine.backends import backend
@@ -37,6 +38,14 @@ def test_every_config_meets_every_batch_size(cpu):
     assert len(made.cells) == 20
     assert names(made)[:2] == [("fp32", 32), ("fp32", 64)]
     assert all(planned.skip_reason is None for planned in made.cells)
+
+
+def test_a_cells_key_is_that_of_earlier_records(cpu):
+    """Their host's speed was written out, as it came from the command line, and is when they are read."""
+    [planned, *_] = plan.make(cpu, Selection(), CPU).cells
+    encoded = msgspec.json.encode(planned.cell)
+    assert b'"host_speed":1.0' in encoded
+    assert msgspec.json.decode(encoded, type=Cell).key == planned.cell.key
 
 
 @pytest.mark.parametrize(
