@@ -18,7 +18,7 @@ from tcbench.engine.backends.torch import session as sessions
 from tcbench.engine.backends.torch.batches import Arriving
 from tcbench.engine.backends.torch.rungs import RUNGS
 from tcbench.engine.backends.torch.session import TorchSession
-from tcbench.engine.backends.torch.sites import Host
+from tcbench.engine.backends.torch.sites import Site
 from tcbench.engine.models.resnet import ResNet
 from tcbench.engine.rung import Rung
 
@@ -58,7 +58,7 @@ def small_torch_session(
         )
         patch.setattr(sessions, "synthetic", _arriving)
         patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
-        session = TorchSession(cell, Host(), geometry=geometry)
+        session = TorchSession(cell, Site(), geometry=geometry)
     try:
         yield session
     finally:
