@@ -33,7 +33,7 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
 
 def sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
-    """What the fastest config is over the base, and how sure that is; empty where nothing was set over a base."""
+    """The largest factor over the base, and how sure that is; empty where nothing was set over a base."""
     base = base_config(summaries)
     over = [(s, by) for s, by in zip(summaries, speedups, strict=True) if by is not None and s.cell.config != base]
     if not over:

@@ -43,8 +43,7 @@ def test_a_thread_with_nowhere_to_put_its_numbers_ends_too(monkeypatch):
     rng = initial.DrawnAhead(0)
     rng.standard_normal(3)
     rng.end()
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "initial weights"] or [None]
-    if thread:
+    for thread in (thread for thread in threading.enumerate() if thread.name == "initial weights"):
         thread.join(10)
         assert not thread.is_alive()
     assert rng.standard_normal(2).tolist() == np.random.RandomState(0).standard_normal(5)[3:].tolist()
