@@ -51,12 +51,11 @@ COSTLIEST = 10
 @dataclass(frozen=True)
 class PhaseCost:
     """A phase, per step: `host_s` what the host needs for it, without waiting for the GPU; `device_s` how long the
-    GPU is busy with it, None where that is not known. `least_s`: the host's in the fastest of the steps of a record."""
+    GPU is busy with it, None where that is not known."""
 
     name: str
     host_s: float
     device_s: float | None = None
-    least_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -79,17 +78,6 @@ class StageNeeds:
     def host_side_s(self) -> float:
         """All that the thread that runs the steps has to do."""
         return self.host_s + (0.0 if self.overlapped else self.input_s or 0.0)
-
-    @property
-    def step_at_least_s(self) -> float:
-        """The pipeline's bound: its longest stage; an input that is not overlapped is the host's, and adds to it. The
-        all-reduce takes turns with whatever computes: the GPU, or without one the host."""
-        host_s, gpu_s = self.host_side_s, self.gpu_s or 0.0
-        if self.gpu_s is None:
-            host_s += self.network_s
-        else:
-            gpu_s += self.network_s
-        return max(host_s, gpu_s, (self.input_s or 0.0) if self.overlapped else 0.0)
 
     @property
     def verdict(self) -> BoundVerdict:
@@ -182,8 +170,7 @@ class DeviceActivity:
 class Bottleneck:
     """One cell's verdict and the numbers behind it; times are seconds per step.
 
-    `steps` were looked at. `step_s` is what a step took: all over the timeline, or in the record's timed pass, whose
-    fastest took `least_step_s`.
+    `steps` were looked at. `step_s` is what a step took: all over the timeline, or in the record's timed pass.
     `io_overlap` is the share of the input's work during which something else was going on too (the host's other phases
     or the GPU); None where nothing tells. `waits_for_input_s` and `waits_for_gpu_s` are the host's. `device` is None
     without a GPU, and for a record, which has no kernels. Of a cell on many ranks these are the needs of the rank that
@@ -202,7 +189,6 @@ class Bottleneck:
     waits_for_input_s: float
     waits_for_gpu_s: float | None
     device: DeviceActivity | None
-    least_step_s: float
     ranks: int = 1
     rank: int = 0
 
@@ -373,7 +359,6 @@ def summarise(timeline: Timeline) -> Bottleneck:
         waits_for_input_s=host_io_s if overlapped else 0.0,
         waits_for_gpu_s=intervals.length(waiting) / n if on_device else None,
         device=_activity(on_device, busy, in_phase, waiting, begin_s, end_s, n) if on_device else None,
-        least_step_s=span_s / n,
     )
 
 
@@ -530,7 +515,6 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         waits_for_input_s=io_s if overlapped else 0.0,
         waits_for_gpu_s=None,
         device=None,
-        least_step_s=min(times_s),
         ranks=cell.ranks,
         rank=critical[0].rank if critical else 0,
     )
@@ -540,6 +524,6 @@ def _phases(trials: Sequence[Sequence[PhaseTimes]], on_gpu: bool) -> tuple[Phase
     device_s = by_phase(trials, lambda phase: phase.device_s)
     typical = min if on_gpu else statistics.median
     return tuple(
-        PhaseCost(name, typical(times), statistics.median(device_s[name]) if name in device_s else None, min(times))
+        PhaseCost(name, typical(times), statistics.median(device_s[name]) if name in device_s else None)
         for name, times in by_phase(trials, lambda phase: phase.host_s).items()
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tcbench.analysis.advice import Gain, Problem, Tried, candidates, is_candidate, next_rung
+from tcbench.analysis.advice import Expected, Gain, Problem, Tried, candidates, is_candidate, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
 from tcbench.analysis.summary import CellSummary, by_code, ratio, summarise
 from tcbench.core.record import Record
@@ -37,11 +36,11 @@ class Explanation:
 def explain(
     records: Iterable[Record],
     problem: Callable[[CellSummary], Problem] = lambda _: lambda _: None,
-    arithmetic_s: Callable[[CellSummary, Sequence[str]], float] = lambda *_: 0.0,
+    expected: Callable[[CellSummary, Bottleneck], Expected] = lambda *_: lambda _: None,
 ) -> tuple[Explanation, ...]:
     """One explanation per machine, cell and code, in the order of first appearance. `records` are those that
-    `store.current` leaves. `problem`: says of a cell which rungs do not make a config on its device; `arithmetic_s`: as
-    in `advice`."""
+    `store.current` leaves. `problem`: says of a cell which rungs do not make a config on its device; `expected`: what
+    others are expected to reach there."""
     records = tuple(records)
     summaries = summarise(records)
     explanations = []
@@ -60,7 +59,7 @@ def explain(
             summary.cell.rungs,
             problem(summary),
             _beside(summary, beside[_place(summary)]),
-            functools.partial(arithmetic_s, summary),
+            expected(summary, bottleneck),
         )
         dominant = bottleneck.dominant
         advice = next_rung(gains, dominant.name if dominant else None)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcbench.present.app import OUT, command
-from tcbench.present.options import FormatOption, ResultsFolderOption, option, results_argument
+from tcbench.present.app import OUT, command, interruptible
+from tcbench.present.options import FormatOption, QuietOption, ResultsFolderOption, option, results_argument
 
 if TYPE_CHECKING:
     from tcbench.core.timeline import Timeline
@@ -25,17 +25,20 @@ tcbench explain profile.json.gz                   what a timeline shows
 def explain(
     results: Annotated[list[str] | None, results_argument(", or timelines of `tcbench profile`")] = None,
     details: Annotated[bool, option("--details", None, "Also a sentence per cell.")] = False,
+    quiet: QuietOption = False,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced), with the
-    numbers, the rung that reduces it and the most that rung could gain; beside it the measured gain, where these
-    results have it."""
+    numbers, the rung to try next and what to expect of it; beside it what was measured, where these results have it.
+    What a config that was not run would launch is timed on this machine's processor, once: the first time takes a
+    second or two for each. On a GPU it comes from a table of what cards attain."""
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.present import simulated
+    from tcbench.present.progress import Stages
     from tcbench.present.results import read_with_timelines
     from tcbench.present.tables import make_console
-    from tcbench.run.ceilings import arithmetic
+    from tcbench.run import forecast, prediction
     from tcbench.run.plan import advisable
     from tcbench.views.bottleneck import table as view
     from tcbench.views.host import files as host_profiles
@@ -45,11 +48,13 @@ def explain(
         _show_timelines(given.timelines, format_ == "json")
     if not given.records:
         return
-    arithmetic_s, ceiling = arithmetic(given.records)
-    explained = explanations(given.records, advisable, arithmetic_s)
-    by = ceiling(explained[0].summary)
+    known = explanations(given.records, advisable)
+    kept = "; what is finished is kept: the same command goes on from there"
+    with interruptible(lambda: kept), Stages(make_console(stderr=True), quiet) as stages:
+        expected = prediction.of_untried(known, processes=forecast.PROCESSES, progress=stages.advance)
+    explained = explanations(given.records, advisable, expected)
     if format_ == "json":
-        typer.echo(view.to_json(explained, by))
+        typer.echo(view.to_json(explained))
         return
     console = make_console()
     console.say(*simulated.lines(record.environment for record in given.records), style="bold")
@@ -71,7 +76,7 @@ def explain(
         console.print(f"The model against what was {ran}:", style="bold")
         console.print(checks)
         console.print()
-    console.say(*view.notes(explained, by, narrow=narrow), style="dim")
+    console.say(*view.notes(explained, narrow=narrow), style="dim")
 
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:

@@ -22,6 +22,7 @@ from tcbench.present.options import (
     ResultsFolderOption,
     complete_gpu,
     complete_network,
+    field,
     option,
     output_option,
     rank_counts,
@@ -40,19 +41,28 @@ _NETWORKS = "dgx-1, dgx-a100, dgx-h100, abci, big-basin, mn-1, p40-100gbe"
 
 
 @command(
-    "Forecast a scenario's needs and speed on a GPU that is not here.",
+    "Forecast a scenario's needs and speed on a GPU that is not here, or on this CPU.",
     """
 tcbench forecast --gpu H200                        the talk's matrix on an H200
 tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
 tcbench forecast beyond --gpu B200 --config '*cuda_graph*' --details
 tcbench forecast --gpu my-gpu.json --json
+tcbench forecast --device cpu --model vgg16 --bs 4,16 --image-size 224    this machine, without running it
 tcbench forecast --gpu V100 --bs 32 --ranks 8,64,1024,4096 --link abci    many ranks, by a model of the all-reduce
 tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...from steps that were measured
 """,
 )
 @selects(
-    "scenario batch_sizes configs models image_size",
-    scenario=Field(scenario_argument(), str, "naruse2018"),
+    "scenario batch_sizes configs models image_size input device threads",
+    scenario=Field(scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
+    device=field(
+        "--device cpu",
+        WHAT,
+        "In place of --gpu, this machine's processor: what steps would launch is timed. Default: none.",
+        str,
+        "",
+        takes="`cpu`",
+    ),
 )
 def forecast(
     *,
@@ -61,8 +71,8 @@ def forecast(
         option(
             "--gpu GPU",
             WHAT,
-            "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
-            "--over is needed.",
+            "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this, "
+            "--device or --over is needed.",
             takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
             complete=complete_gpu,
         ),
@@ -105,8 +115,10 @@ def forecast(
 ) -> None:
     """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
     how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time
-    to expect. With --ranks, the step on many of them instead: images/s, efficiency, time and energy to train, by a
-    model of the all-reduce; of the fastest config at each batch size, unless --config names others.
+    to expect. With --device cpu, the step to expect of each cell on this machine, which launches in the step's order
+    what the cell would, and trains nothing. With --ranks, the step on many of them instead: images/s, efficiency, time
+    and energy to train, by a model of the all-reduce; of the fastest config at each batch size, unless --config names
+    others.
 
     Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
@@ -118,8 +130,17 @@ def forecast(
         raise SelectionError("--ranks and --link go together, such as --ranks 8,64 --link abci")
     if sizes is None and (over or output):
         raise SelectionError("--over and -o are of many ranks: give --ranks and --link too")
+    if chosen.device:
+        if gpu or over or sizes or details:
+            raise SelectionError(
+                "--device cpu forecasts this machine alone: expected no --gpu, --over, --ranks, --details"
+            )
+        _print_here(chosen, fresh, quiet, format_ == "json")
+        return
     if gpu is not None and over:
         raise SelectionError("expected --gpu or --over RESULTS, got both")
+    if chosen.input:
+        raise SelectionError("--data: of a GPU that is not here only what it computes is forecast; leave it out")
     if gpu is None and not over:
         raise SelectionError("expected --gpu, such as --gpu V100" + (", or --over RESULTS" if sizes else ""))
     if output is not None:
@@ -164,7 +185,7 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
 
     card = gpus.load(gpu)
     _, its_device = device.absent(card)
-    planned = plan.make(scenarios.load(str(chosen.scenario)), chosen, its_device, remote=True)
+    planned = plan.make(scenarios.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
     done = "; what is finished is kept: the same command continues from there"
     with interruptible(lambda: done), Stages(make_console(stderr=True), quiet) as stages:
         return forecasts.forecast(planned, card, fresh=fresh, progress=stages.advance)
@@ -201,6 +222,35 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:
     console.say(*view.assumptions(out), style="dim")
     if output is not None:
         console.say(f"wrote {output}")
+
+
+def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool) -> None:
+    from tcbench.engine.accelerators.device import host
+    from tcbench.present.progress import Stages
+    from tcbench.present.tables import make_console
+    from tcbench.run import images, prediction
+    from tcbench.run.plan import plan_of
+    from tcbench.views import step_times as view
+
+    if chosen.device != host().name:
+        raise SelectionError(f"--device {chosen.device}: expected {host().name}; of a GPU, --gpu")
+    planned = plan_of(chosen)
+    done = "; what is finished is kept: the same command continues from there"
+    with interruptible(lambda: done), Stages(make_console(stderr=True), quiet) as stages:
+        images.check_folder(planned, stages.advance)
+        images.generate(planned, stages.advance)
+        cells = [each.cell for each in planned.cells if each.skip_reason is None]
+        told = prediction.predict(cells, fresh=fresh, progress=stages.advance)
+    if json:
+        typer.echo(view.to_json(planned, told))
+        return
+    console = make_console()
+    console.say(view.headline(planned))
+    console.print()
+    console.print(view.table(told))
+    console.print()
+    console.say(*view.reasons(planned, told), style="yellow")
+    console.say(*view.notes(told), style="dim")
 
 
 def _print(result: Forecast, details: bool, json: bool) -> None:

@@ -91,15 +91,15 @@ def report(
     from tcbench.analysis.explanation import explain
     from tcbench.present.documents import training
     from tcbench.present.results import place, read_with_documents
-    from tcbench.run.ceilings import arithmetic
+    from tcbench.run import prediction
     from tcbench.run.plan import advisable
 
     given = read_with_documents(results, out)
     output = place(output, given.paths, "report.html")
     refuse_input(context, beside(output))
     records = given.records
-    arithmetic_s, ceiling = arithmetic(records)
-    explanations = explain(records, advisable, arithmetic_s)
+    expected = prediction.of_untried(explain(records, advisable), processes=0, progress=lambda *_: None)
+    explanations = explain(records, advisable, expected)
     timelines, notes = _timelines(given)
     page = build(
         Results(
@@ -108,7 +108,6 @@ def report(
             cards=_scorecards(records, training(given.documents, given.paths)),
             timelines=tuple(timelines),
             compared=_compared(given, compare, baseline, out),
-            ceiling=ceiling(explanations[0].summary),
             notes=(*given.notes, *notes),
             title=title,
             beside=beside(output).name,

@@ -7,24 +7,22 @@ cache by machine and threads. A GPU that is not here has its property file's fig
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from tcbench.analysis.roofline import Ceilings, ConfigPrecision, WorkPart, phase_roofline, precision_of
-from tcbench.analysis.summary import CellSummary, by_code, summarise
+from tcbench.analysis.roofline import Ceilings, ConfigPrecision, WorkPart
+from tcbench.analysis.summary import CellSummary
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
-from tcbench.core.record import Record
 from tcbench.engine.accelerators import ceilings
 from tcbench.engine.accelerators.ceilings import Measured
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.accelerators.peaks import peak_rates
-from tcbench.engine.backends import model_of
 from tcbench.hardware import gpus, machine
+from tcbench.hardware.gpus import GpuFile
 from tcbench.run.runner import python_module, worker_environment
 
 
@@ -59,11 +57,6 @@ def standing(
     return known.without(known.beaten_by(timed))
 
 
-def known(summary: CellSummary) -> Ceilings | None:
-    """The same without measuring anything; None where that would be needed."""
-    return _kept(summary) or (None if summary.cell.device == "cpu" else _from_file(summary))
-
-
 def _name_of(summary: CellSummary) -> str:
     return f"{summary.machine}-{summary.cell.threads}" if summary.cell.device == "cpu" else str(summary.machine)
 
@@ -88,23 +81,26 @@ def _keep(summary: CellSummary, measured: Measured) -> Measured:
 
 
 def _from_file(summary: CellSummary) -> Ceilings | None:
-    """A GPU's figures by its name as its driver says it, or would say it of one that is simulated."""
+    """The figures of a GPU's property file."""
+    card = card_of(summary)
+    if card is None:
+        return None
+    rates = peak_rates(card)
+    by_precision: tuple[tuple[ConfigPrecision, float], ...] = (
+        ("fp32", rates.fp32_flops_s),
+        ("tf32", rates.tf32_flops_s),
+        ("fp16", rates.fp16_flops_s),
+    )
+    says = f"the published peak of the {card.name}, not measured"
+    shown = summary.environment.device_name if summary.environment else card.device_name
+    return Ceilings(shown, by_precision, card.memory_bandwidth_bytes_s, False, says)
+
+
+def card_of(summary: CellSummary) -> GpuFile | None:
+    """The known GPU that a cell ran on, by its name as its driver says it, or would say it of one that is simulated."""
     environment = summary.environment
-    gpu_facts = environment.gpu if environment else None
-    name = gpu_facts.name if gpu_facts else environment and environment.device_name
-    for known_name in gpus.names():
-        gpu = gpus.load(known_name)
-        if gpu.device_name == name:
-            rates = peak_rates(gpu)
-            by_precision: tuple[tuple[ConfigPrecision, float], ...] = (
-                ("fp32", rates.fp32_flops_s),
-                ("tf32", rates.tf32_flops_s),
-                ("fp16", rates.fp16_flops_s),
-            )
-            says = f"the published peak of the {gpu.name}, not measured"
-            shown = environment.device_name if environment else gpu.device_name
-            return Ceilings(shown, by_precision, gpu.memory_bandwidth_bytes_s, False, says)
-    return None
+    name = environment and (environment.gpu.name if environment.gpu else environment.device_name)
+    return next((card for card in map(gpus.load, gpus.names()) if card.device_name == name), None)
 
 
 def _is_here(summary: CellSummary) -> bool:
@@ -124,42 +120,6 @@ def _measure(summary: CellSummary) -> Measured:
 
 
 # -- in the measuring process --------------------------------------------------------------------------------------
-
-
-def arithmetic(
-    records: Sequence[Record],
-) -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
-    """The least time of the arithmetic of forward and backward, and whose ceiling it is: of the ceilings that are known
-    those that none of these records beat."""
-    trials = by_code(records)
-    summaries = [s for s in summarise(records) if s.images_per_s is not None and model_of(s.cell)]
-
-    @functools.cache
-    def known_of(machine: str | None, device: str, threads: int) -> Ceilings | None:
-        here = [s for s in summaries if (s.machine, s.cell.device, s.cell.threads) == (machine, device, threads)]
-        found = known(here[0]) if here else None
-        if found is None:
-            return None
-        timed = [entry for s in here for entry in phase_roofline(s, trials[s.key], found).timed]
-        return found.without(found.beaten_by(timed))
-
-    def unbeaten(summary: CellSummary) -> Ceilings | None:
-        return known_of(summary.machine, summary.cell.device, summary.cell.threads)
-
-    def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
-        bound, cell = unbeaten(summary), summary.cell
-        model = model_of(cell)
-        if bound is None or model is None:
-            return 0.0
-        macs = model.macs(cell.variant, cell.image_size, cell.n_classes)
-        # Backward computes as much again for the inputs and for the weights.
-        return 3 * 2 * macs * cell.batch_size / bound.flops_s(precision_of(rungs))
-
-    def ceiling(summary: CellSummary) -> str | None:
-        bound = unbeaten(summary) if model_of(summary.cell) else None
-        return None if bound is None else bound.says
-
-    return arithmetic_s, ceiling
 
 
 def main() -> None:

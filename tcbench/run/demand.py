@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,11 @@ from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell, Input, MeasureSettings
 from tcbench.engine.accelerators.device import Progress
 from tcbench.engine.accelerators.tracing import Trace
-from tcbench.engine.backends import backend
+from tcbench.engine.backends import trace
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
-TRACES = "traces-v1"
+TRACES = "traces-v2"
 """Names the form of kept traces."""
 
 
@@ -48,18 +48,19 @@ class PhaseRequests:
 @dataclass(frozen=True)
 class Demand:
     """A Trace without its order. `works`: each distinct work with how often a step launches it, in a captured graph
-    or not; `replayed`: launches within the captured graph."""
+    or not; `replayed`: launches within the captured graph; `host_s`: what the program took the host."""
 
     phases: tuple[PhaseRequests, ...]
     replayed: int
     works: tuple[tuple[Work, int], ...]
     peak_bytes: int
+    host_s: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, trace: Trace) -> Demand:
         phases = tuple(PhaseRequests(phase.name, len(phase.events)) for phase in trace.step)
         counts = collections.Counter(trace.works)
-        return cls(phases, len(trace.replayed), tuple(counts.items()), trace.peak_bytes)
+        return cls(phases, len(trace.replayed), tuple(counts.items()), trace.peak_bytes, trace.host_s)
 
     @property
     def requests(self) -> int:
@@ -74,9 +75,9 @@ class Untraced:
     reason: str
 
 
-def _trace(backend_name: str, cell: Cell, properties: GpuProperties) -> Demand | Untraced:
+def _trace(cell: Cell, properties: GpuProperties) -> Demand | Untraced:
     try:
-        return Demand.of(backend(backend_name).trace(cell, properties))
+        return Demand.of(trace(cell, properties))
     except TcbenchError as error:
         return Untraced(str(error))
 
@@ -85,15 +86,14 @@ def trace_all(
     cells: Iterable[Cell], properties: GpuProperties, *, fresh: bool, processes: int, progress: Progress
 ) -> dict[Cell, Demand | Untraced]:
     """The demand of a step of each cell, from the cache or traced now. Cells that differ only in what a trace does not
-    depend on are traced once."""
+    depend on are traced once. No `processes`: those from the cache alone."""
     kept = Cache(cache.folder(TRACES), fresh=fresh)
     asked = {cell: _traced(cell) for cell in cells}
     keys = {cell: _trace_key(cell, properties.sm) for cell in dict.fromkeys(asked.values())}
-    demands: dict[Cell, Demand | Untraced] = {}
-    for cell, key in keys.items():
-        demand = _from_entry(kept.get(key))
-        if demand is not None:
-            demands[cell] = demand
+    found = {cell: _from_entry(kept.get(key)) for cell, key in keys.items()}
+    demands: dict[Cell, Demand | Untraced] = {cell: demand for cell, demand in found.items() if demand is not None}
+    if processes == 0:
+        return {cell: demands[traced] for cell, traced in asked.items() if traced in demands}
     progress("tracing training steps", len(demands), len(keys))
     for cell, new in _trace_anew([cell for cell in keys if cell not in demands], properties, processes):
         demands[cell] = new
@@ -124,13 +124,13 @@ def _trace_anew(
 ) -> Iterable[tuple[Cell, Demand | Untraced]]:
     if processes <= 1 or len(cells) <= 1:
         for cell in cells:
-            yield cell, _trace(cell.backend, cell, properties)
+            yield cell, _trace(cell, properties)
         return
     # Not forked: the caller may have loaded a device's libraries.
     with concurrent.futures.ProcessPoolExecutor(
         min(processes, len(cells)), multiprocessing.get_context("spawn"), _prepare_worker
     ) as pool:
-        futures = {pool.submit(_trace, cell.backend, cell, properties): cell for cell in cells}
+        futures = {pool.submit(_trace, cell, properties): cell for cell in cells}
         try:
             for future in concurrent.futures.as_completed(futures):
                 yield futures[future], future.result()
@@ -150,15 +150,16 @@ def _prepare_worker() -> None:
 
 
 def _trace_key(cell: Cell, sm: int) -> Key:
-    return {"cell": cell.key, "sm": sm, "program": _program()}
+    return {"cell": cell.key, "sm": sm, "program": program()}
 
 
 @functools.cache
-def _program() -> str:
-    """A digest of the traced program: our sources and the version of the framework under them."""
+def program(beside: tuple[str, ...] = ()) -> str:
+    """A digest of the traced program: our sources, those of packages `beside` it, and the version of the framework
+    under them."""
     digest = hashlib.sha256()
     package = Path(tcbench.__file__).parent
-    for path in sorted(path for part in TRACED for path in (package / part).rglob("*.py")):
+    for path in sorted(path for part in (*TRACED, *beside) for path in (package / part).rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\0".encode())
         digest.update(path.read_bytes())
     digest.update(f"chainer {importlib.metadata.version('chainer')}".encode())
@@ -176,11 +177,12 @@ class _Kept(msgspec.Struct, frozen=True):
     replayed: int
     works: tuple[tuple[str, int], ...]
     peak_bytes: int
+    host_s: float
 
 
 def _to_entry(demand: Demand) -> Entry:
     works = tuple((work.key, count) for work, count in demand.works)
-    return Entry(msgspec.to_builtins(_Kept(demand.phases, demand.replayed, works, demand.peak_bytes)))
+    return Entry(msgspec.to_builtins(_Kept(demand.phases, demand.replayed, works, demand.peak_bytes, demand.host_s)))
 
 
 def _from_entry(entry: Entry | None) -> Demand | None:
@@ -192,7 +194,7 @@ def _from_entry(entry: Entry | None) -> Demand | None:
         works = tuple((_work(key), count) for key, count in kept.works)
     except (KeyError, TypeError, ValueError):
         return None
-    return Demand(kept.phases, kept.replayed, works, kept.peak_bytes)
+    return Demand(kept.phases, kept.replayed, works, kept.peak_bytes, kept.host_s)
 
 
 @functools.cache

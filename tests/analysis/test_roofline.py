@@ -11,7 +11,7 @@ from factories import make_cell, make_measurement, make_phases, make_record
 from tcbench.analysis.roofline import Ceilings, WorkPart, layer_parts, phase_parts, precision_of, roofline
 from tcbench.analysis.summary import summarise
 from tcbench.core.timeline import Span, timeline_of
-from tcbench.engine.backends import backend
+from tcbench.engine.backends import trace
 from tcbench.engine.models import MODELS
 from tcbench.hardware import gpus
 
@@ -49,8 +49,7 @@ def test_flops_and_bytes_are_those_of_the_program_itself(model: str, config: str
     """The program, run on an accelerator that only counts. What differs is small: the loss, casts, and that on a GPU
     calls and masks of cuDNN's own count a little more or less."""
     cell = make_cell(config, 8, device="cuda:0", model=model, image_size=64)
-    trace = backend("chainer").trace(cell, gpus.load("H200").properties())
-    traced = {phase.name: phase.launches for phase in trace.step}
+    traced = {phase.name: phase.launches for phase in trace(cell, gpus.load("H200").properties()).step}
     for part in phase_parts(cell):
         if part.name in ("forward", "backward"):
             assert part.flops == pytest.approx(sum(work.flops for work in traced[part.name]), rel=0.02)

@@ -13,6 +13,7 @@ from tcbench.engine.accelerators.cuda.cudnn.libraries import LibraryError
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.engine.accelerators.cuda.kernels.compile import CompileError
 from tcbench.engine.accelerators.device import Device
+from tcbench.engine.backends import trace
 from tcbench.hardware import gpus
 from tcbench.run import demand as demands
 from tcbench.run import forecast as forecasts
@@ -201,7 +202,7 @@ def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, 
     forecast_of(H200, tmp_path, configs=("fp16",), fresh=True)
     assert made == ["fp16"] * 2
     assert stand.planned[-1][3] is True
-    monkeypatch.setattr(demands, "_program", lambda: "another")
+    monkeypatch.setattr(demands, "program", lambda: "another")
     forecast_of(H200, tmp_path, configs=("fp16",))
     assert made == ["fp16"] * 3
 
@@ -242,15 +243,13 @@ def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(sta
 
 def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand, tmp_path, monkeypatch):
     monkeypatch.setattr(demands, "_trace", TRACED_ONCE.__wrapped__)
-    chainer = demands.backend("chainer")
 
-    class Untraceable:
-        def trace(self, cell, properties):
-            if "dali" in cell.rungs:
-                raise SelectionError("needs the GPU itself")
-            return chainer.trace(cell, properties)
+    def traces(cell, properties):
+        if "dali" in cell.rungs:
+            raise SelectionError("needs the GPU itself")
+        return trace(cell, properties)
 
-    monkeypatch.setattr(demands, "backend", lambda name: Untraceable())
+    monkeypatch.setattr(demands, "trace", traces)
     traced, untraced = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali")).cells
     assert traced.memory and traced.untraced is None
     assert untraced.memory is None and untraced.untraced == "needs the GPU itself"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
+
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import Cell
+from tcbench.core.record import Cell, Input, KfacSettings
 from tcbench.core.session import Session
 from tcbench.engine.backends import own
 from tcbench.engine.models import described
@@ -21,7 +23,10 @@ from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Package, RungSet
 
 if TYPE_CHECKING:
+    from tcbench.engine.accelerators.device import OpenDevice
     from tcbench.engine.accelerators.tracing import Trace
+    from tcbench.engine.feeds.base import Feed
+    from tcbench.engine.feeds.spec import FeedSpec
     from tcbench.hardware.gpus import GpuProperties
 
 _MODULES = {"chainer": "tcbench.engine.backends.chainer", "torch": "tcbench.engine.backends.torch"}
@@ -46,9 +51,9 @@ class Backend(Protocol):
         """Build everything the cell needs. Imports the framework."""
         ...
 
-    def trace(self, cell: Cell, properties: GpuProperties) -> Trace:
-        """Trace one step of the cell on a GPU that need not be there. Imports the framework. Raises SelectionError
-        where nobody knows that."""
+    def open_on(self, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None) -> Session:
+        """The same on a device that stands in for the cell's own, and from another feed where one is given. Raises
+        TcbenchError where a backend's programs run on no device but their own."""
         ...
 
 
@@ -110,3 +115,25 @@ def backend(name: str) -> Backend:
 @functools.cache
 def _registered() -> dict[str, importlib.metadata.EntryPoint]:
     return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+
+
+def trace(cell: Cell, properties: GpuProperties) -> Trace:
+    """Trace one step of the cell on a GPU that need not be there. The input is one synthetic batch on the device: what
+    a feed does is not traced. Of K-FAC's steps it is one that makes factors and inverses. Imports the framework. Raises
+    TcbenchError as `Backend.open_on`."""
+    from tcbench.engine.accelerators.device import OpenDevice
+    from tcbench.engine.accelerators.tracing import TracingAccelerator, trace_step
+    from tcbench.engine.feeds.synthetic import UnfilledFeed
+    from tcbench.hardware.clock import HostClock
+
+    accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
+    site = OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes, computes=False)
+    train = cell.train
+    if isinstance(train.kfac, KfacSettings):
+        train = msgspec.structs.replace(train, kfac=msgspec.structs.replace(train.kfac, interval=1))
+    traced = msgspec.structs.replace(cell, input=Input(kind="synthetic"), train=train)
+    session = backend(cell.backend).open_on(traced, site, UnfilledFeed)
+    try:
+        return trace_step(session.phases, accelerator)
+    finally:
+        session.close()

@@ -25,8 +25,7 @@ from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.rung import Package, Rung, RungSet
 
 if TYPE_CHECKING:
-    from tcbench.engine.accelerators.tracing import Trace
-    from tcbench.hardware.gpus import GpuProperties
+    from tcbench.engine.accelerators.device import OpenDevice
 
 
 class FreeRungs(RungSet):
@@ -51,7 +50,7 @@ class _Own:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def trace(self, cell: Cell, properties: GpuProperties) -> Trace:
+    def open_on(self, cell: Cell, site: OpenDevice, make_feed: Any) -> Session:
         """Nobody but the user knows what the step does: ScenarioError."""
         raise ScenarioError(f"backend '{self._name}': a step of one's own cannot be traced without its device")
 

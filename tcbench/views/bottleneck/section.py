@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, BoundVerdict
 from tcbench.analysis.explanation import Explanation
-from tcbench.present.format import counted, number
+from tcbench.present.format import counted, limits, number
 from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import (
@@ -37,16 +37,15 @@ _BADGES: Mapping[BoundVerdict, Badge] = {
 }
 
 
-def section(explanations: Sequence[Explanation], settings: Settings, ceiling: str | None) -> Section | None:
-    """Setting by setting; None where no cell left a profiled pass. `ceiling`: whose arithmetic bounds what a rung can
-    gain, None where nobody's does."""
+def section(explanations: Sequence[Explanation], settings: Settings) -> Section | None:
+    """Setting by setting; None where no cell left a profiled pass."""
     if not any(cell.bottleneck for cell in explanations):
         return None
 
     def figure(part: SettingCells) -> AnyBlock | None:
         cells = [cell for cell in explanations if cell.summary.setting == part.setting]
         known = any(cell.bottleneck for cell in cells)
-        return _figure(part, cells, notes(explanations, ceiling)) if known else None
+        return _figure(part, cells, notes(explanations)) if known else None
 
     tally = Points(tuple(_counted(explanations)))
     return Section("bottlenecks", "What holds it back", (tally, *settings.blocks(figure)))
@@ -114,10 +113,10 @@ def next_sentence(cell: Explanation) -> Paragraph:
         return say(*parts, " No rung that is known here would help.")
     advice = cell.advice
     unit = f"{cell.summary.cell.unit}/s"
-    most = advice.images_per_s_at_most
-    ceiling = "" if most is None else f", by the pipeline model at most {number(most)} {unit}"
+    expected = advice.expected
+    foreseen = "" if expected is None else f", expected: {number(expected.value)} {unit} ({limits(expected)})"
     name = strong(kept_together(added(advice)))
     if advice.measured_images_per_s is None:
-        return say(*parts, " Next to try: ", name, f"{ceiling}.")
+        return say(*parts, " Next to try: ", name, f"{foreseen}.")
     was = f"{heading([cell.summary.environment])} {number(advice.measured_images_per_s)}"
-    return say(*parts, " ", name, f" helps: {was} {unit}{ceiling}.")
+    return say(*parts, " ", name, f" helps: {was} {unit}{foreseen}.")

@@ -37,8 +37,9 @@ from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import FACTOR, RATE, SECONDS, Column, Ladder, Table, heads
 
 SCHEMA = "tcbench-explain"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
+SCHEMA_VERSION = 2
+"""Of the JSON. History: 1, first form; 2, `gains` have `expected` in place of `step_at_least_s` and
+`images_per_s_at_most`, and nothing stands for bounds."""
 
 
 _ROOM = 8
@@ -99,7 +100,7 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
             RATE,
         ),
         Column("next", lambda row: row.bottleneck and _next(row)),
-        Column("at most", lambda row: row.advice and row.advice.images_per_s_at_most, RATE),
+        Column("expected", lambda row: row.advice and row.advice.expected, RATE),
         Column(
             heading(row.summary.environment for row in explanations),
             lambda row: row.advice and row.advice.measured_images_per_s,
@@ -111,7 +112,8 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
 def _next(explanation: Explanation, *, known: bool = False) -> Text:
     """The rung to try next, where `known` with its figures, and what was tried and is slower."""
     gain, ran = explanation.advice, heading([explanation.summary.environment])
-    rates = () if gain is None else (("at most", gain.images_per_s_at_most), (ran, gain.measured_images_per_s))
+    foreseen = gain.expected.value if gain and gain.expected else None
+    rates = () if gain is None else (("expected", foreseen), (ran, gain.measured_images_per_s))
     figures = ", ".join(f"{name} {rate(figure)}" for name, figure in rates if known and figure is not None)
     words = Text("none known", style="dim") if gain is None else Text(added(gain) + (figures and f": {figures}"))
     if slower := tried_and_slower(explanation):
@@ -148,7 +150,7 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
         Column("from", lambda row: row[0].config),
         Column("adding", lambda row: added(row[2])),
         Column(rate_unit(cell for cell, _, _ in rows), lambda row: row[1].images_per_s, RATE),
-        Column("at most", lambda row: row[2].images_per_s_at_most, RATE),
+        Column("expected", lambda row: row[2].expected, RATE),
         Column(ran, lambda row: row[2].measured_images_per_s, RATE),
         Column("factor", lambda row: row[2].ratio, FACTOR, style=_pale),
     ]
@@ -174,19 +176,18 @@ def sentences(explanations: Sequence[Explanation]) -> list[str]:
     return lines
 
 
-def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: bool = False) -> list[str]:
-    """Notes on how to read the tables. `ceiling`: the hardware whose arithmetic bounds what a rung can gain; None where
-    it is not known. `narrow`: as for `table`."""
+def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[str]:
+    """Notes on how to read the tables. `narrow`: as for `table`."""
     lines = [
         "A wider terminal shows what input and host need per step too; so does --details."
         if narrow
         else "input, host, GPU: time that each needs per step without waiting, from the profiled pass; 'beside': input "
         "is made in its own threads, and no step waits for it."
     ]
-    if any(gain.images_per_s_at_most for e in explanations for gain in e.gains):
+    if any(gain.expected for e in explanations for gain in e.gains):
         lines.append(
-            "at most: by the pipeline model, with a rung that saves all the time it can and all else as fast as in the "
-            "fastest step; empty where no limit is known."
+            "expected: by the times of what a step would launch, in proportion to the measured step; nine of ten lie "
+            "within the limits. Empty where the model does not know both configs."
         )
     if any(e.checked and e.summary.unit == "steps" for e in explanations):
         lines.append(f"factor: ± of one trial each is over its steps; {TAKE_ENOUGH}.")
@@ -196,8 +197,6 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: b
         lines.append("With many ranks: the needs of the rank that the others wait for; throughput of all of them.")
     if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
-    if ceiling:
-        lines.append(f"Forward and backward cannot be faster than their arithmetic at {ceiling}.")
     advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
     evidence = grouped((gain.evidence, added(gain)) for gain in advice)
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
@@ -236,11 +235,10 @@ def lines_of(bottleneck: Bottleneck) -> list[str]:
     return lines
 
 
-def to_json(explanations: Sequence[Explanation], ceiling: str | None) -> str:
+def to_json(explanations: Sequence[Explanation]) -> str:
     """Everything, with units in the names."""
     cells = [_cell_json(explanation) for explanation in explanations]
-    of_all = notes(explanations, ceiling)
-    return document(SCHEMA, SCHEMA_VERSION, cells=cells, arithmetic_bounded_by=ceiling, notes=of_all)
+    return document(SCHEMA, SCHEMA_VERSION, cells=cells, notes=notes(explanations))
 
 
 def timelines_json(timelines: Sequence[Timeline], bottlenecks: Sequence[Bottleneck]) -> str:

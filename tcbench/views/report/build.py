@@ -43,7 +43,7 @@ class Compared:
 @dataclass(frozen=True)
 class Results:
     """All that a page is made of. `records` are those that `store.current` leaves, one at least; `explanations` are of
-    the same. `ceiling`: whose arithmetic bounds what a rung can gain. `notes` are what was said of the files. `beside`
+    the same. `notes` are what was said of the files. `beside`
     names the file of all trials, for where there are more than the page shows (MOST_TRIALS)."""
 
     records: tuple[Record, ...]
@@ -51,7 +51,6 @@ class Results:
     cards: tuple[Scorecard, ...] = ()
     timelines: tuple[Timeline, ...] = ()
     compared: Compared | None = None
-    ceiling: str | None = None
     notes: tuple[str, ...] = ()
     title: str | None = None
     beside: str | None = None
@@ -79,7 +78,7 @@ def build(results: Results) -> Page:
         scaling.section(scaled, settings, swatches),
         rungs.section(all_climbs, settings),
         scorecard.section(results.cards),
-        bottlenecks.section(results.explanations, settings, results.ceiling),
+        bottlenecks.section(results.explanations, settings),
         timelines.section(results.timelines, summaries),
         comparing.section(compared.comparison, compared.base) if compared else None,
         changes.section(compared.diffs, compared.base) if compared else None,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from tcbench.core.record import Cell, Input, KfacSettings, TrainSettings
+from tcbench.core.record import Cell
 from tcbench.core.session import Session
 from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.backends.chainer.rungs import RUNGS
 
 if TYPE_CHECKING:
-    from tcbench.engine.accelerators.tracing import Trace
-    from tcbench.hardware.gpus import GpuProperties
+    from collections.abc import Callable
 
-__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
+    from tcbench.engine.accelerators.device import OpenDevice
+    from tcbench.engine.feeds.base import Feed
+    from tcbench.engine.feeds.spec import FeedSpec
+
+__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_on", "open_session"]
 
 DEVICES = {name: kind.packages for name, kind in kinds().items()}
 PACKAGES = (
@@ -39,26 +40,8 @@ def open_session(cell: Cell) -> Session:
     return ChainerSession(cell, open_site(cell))
 
 
-def trace(cell: Cell, properties: GpuProperties) -> Trace:
-    """Trace one step of the cell on a GPU that need not be there. The input is one synthetic batch on the device:
-    what a feed does is not traced. Of K-FAC's steps it is one that makes factors and inverses."""
-    from tcbench.engine.accelerators.device import OpenDevice
-    from tcbench.engine.accelerators.tracing import TracingAccelerator, trace_step
+def open_on(cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None) -> Session:
+    """See `tcbench.engine.backends.Backend`."""
     from tcbench.engine.backends.chainer.session import ChainerSession
-    from tcbench.engine.feeds.synthetic import UnfilledFeed
-    from tcbench.hardware.clock import HostClock
 
-    accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
-    site = OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes, computes=False)
-    traced = msgspec.structs.replace(cell, input=Input(kind="synthetic"), train=_at_every_step(cell.train))
-    session = ChainerSession(traced, site, make_feed=UnfilledFeed)
-    try:
-        return trace_step(session.phases, accelerator)
-    finally:
-        session.close()
-
-
-def _at_every_step(train: TrainSettings) -> TrainSettings:
-    if not isinstance(train.kfac, KfacSettings):
-        return train
-    return msgspec.structs.replace(train, kfac=msgspec.structs.replace(train.kfac, interval=1))
+    return ChainerSession(cell, site, make_feed=make_feed)

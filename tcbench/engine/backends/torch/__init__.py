@@ -3,7 +3,7 @@ that a PyTorch user would reach for. Importing this module imports neither PyTor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
@@ -12,10 +12,9 @@ from tcbench.engine.backends.torch.rungs import RUNGS
 from tcbench.engine.rung import Package
 
 if TYPE_CHECKING:
-    from tcbench.engine.accelerators.tracing import Trace
-    from tcbench.hardware.gpus import GpuProperties
+    from tcbench.engine.accelerators.device import OpenDevice
 
-__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
+__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_on", "open_session"]
 
 DEVICES = {
     "cpu": (Package("torch", "uv pip install torch --torch-backend=cpu"),),
@@ -43,6 +42,6 @@ def open_session(cell: Cell) -> Session:
     return TorchSession(cell, open_site(cell.device))
 
 
-def trace(cell: Cell, properties: GpuProperties) -> Trace:  # noqa: ARG001
+def open_on(cell: Cell, site: OpenDevice, make_feed: Any) -> Session:  # noqa: ARG001
     """PyTorch needs the GPU that it launches on: SelectionError."""
     raise SelectionError(f"config '{cell.config}': PyTorch cannot be traced without a GPU; leave its configs out")

@@ -21,7 +21,7 @@ from tcbench.engine.accelerators.device import Device, kind_of
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES
 from tcbench.engine.accelerators.tracing import Trace
 from tcbench.engine.accelerators.virtual.stream import Task
-from tcbench.engine.backends import chainer
+from tcbench.engine.backends import trace
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.chainer.sites import open_site
 from tcbench.engine.measure import loop, worker
@@ -82,7 +82,7 @@ def step(session: ChainerSession) -> None:
 
 @functools.cache
 def forecast(card: str, cell: Cell) -> Trace:
-    return chainer.trace(cell, gpus.load(card).properties())
+    return trace(cell, gpus.load(card).properties())
 
 
 @pytest.mark.slow

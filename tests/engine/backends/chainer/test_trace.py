@@ -17,7 +17,7 @@ from factories import make_cell
 
 from tcbench.core.record import Input, KfacSettings
 from tcbench.engine.accelerators.device import Device
-from tcbench.engine.backends.chainer import trace
+from tcbench.engine.backends import trace
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 

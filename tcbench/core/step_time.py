@@ -1,0 +1,34 @@
+"""A step's time by its parts: the one formula behind every prediction."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tcbench.core.record import Seconds
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds per step: of the work that is launched (`device_s`), of the program that launches it (`host_s`), of
+    making a batch (`input_s`), in threads of its own where `overlapped`. `on_host`: the processor that runs the program
+    does the rest as well, one after the other; else the parts run beside each other, and the longest decides."""
+
+    device_s: Seconds
+    host_s: Seconds = 0.0
+    input_s: Seconds = 0.0
+    overlapped: bool = False
+    on_host: bool = False
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        if self.on_host:
+            return self.device_s + self.host_s + self.input_s
+        beside_s, before_s = (self.input_s, 0.0) if self.overlapped else (0.0, self.input_s)
+        return max(before_s + self.host_s, self.device_s, beside_s)
+
+
+class Rehearsed(msgspec.Struct, frozen=True):
+    """The answer for one cell: its step's parts, or why they are not known."""
+
+    parts: StepTime | None = None
+    reason: str | None = None

@@ -1,0 +1,182 @@
+"""The parts of steps that were not run, on this machine and on cards that are not here: told once, and kept.
+
+A cell that computes on the host is rehearsed in a process of its own (`tcbench.engine.measure.rehearsal`). One on a
+GPU, or on a model of one, is traced, and its works have the times of the table
+(`tcbench.engine.accelerators.attained`). `tcbench.core.step_time` makes a step of the parts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from tcbench.analysis.advice import Expected, Gain, effects_of
+from tcbench.analysis.bottleneck import Bottleneck
+from tcbench.analysis.expected import in_place_of
+from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary
+from tcbench.core import cache, process
+from tcbench.core.cache import Cache, Entry, Key
+from tcbench.core.process import Fault, Worker
+from tcbench.core.record import Cell, MeasureSettings
+from tcbench.core.step_time import Rehearsed, StepTime
+from tcbench.engine.accelerators.attained import expected_s
+from tcbench.engine.accelerators.device import Progress, host, kind_of
+from tcbench.hardware.gpus import GpuFile
+from tcbench.run.ceilings import card_of
+from tcbench.run.demand import Demand, program, trace_all
+from tcbench.run.runner import python_module, worker_environment
+
+TIMES = "step-times-v1"
+"""Names the form of kept parts."""
+_REHEARSES = ("engine/feeds", "engine/measure")
+"""What a rehearsal runs through beside what a trace does."""
+_STAGE = "timing what steps launch"
+
+
+def kept(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
+    """The parts of those cells that are known already."""
+    known = Cache(cache.folder(TIMES))
+    found = {cell: _from_entry(known.get(_key(cell))) for cell in cells if _is_timed_here(cell)}
+    return {cell: parts for cell, parts in found.items() if parts is not None}
+
+
+def predict(
+    cells: Iterable[Cell], *, fresh: bool, progress: Progress, limit_s: float = 3600.0
+) -> dict[Cell, StepTime | str]:
+    """The parts of each cell's step on this machine's processor, from the cache or timed now; or why they are not
+    known. Each answer is kept as it comes: interrupted, the same call goes on from there."""
+    asked = list(dict.fromkeys(cells))
+    told: dict[Cell, StepTime | str] = dict(() if fresh else kept(asked))
+    left = [cell for cell in asked if cell not in told]
+    progress(_STAGE, len(told), len(asked))
+    known = Cache(cache.folder(TIMES))
+    for cell, answer in _rehearsed(left, limit_s):
+        told[cell] = answer.parts or answer.reason or "nothing is known of it"
+        if answer.parts is not None:
+            known.put(_key(cell), Entry(msgspec.to_builtins(answer.parts)))
+        progress(_STAGE, len(told), len(asked))
+    return {cell: told[cell] for cell in asked}
+
+
+def _rehearsed(cells: Sequence[Cell], limit_s: float) -> Iterable[tuple[Cell, Rehearsed]]:
+    """Each cell's answer: those with the same number of threads in one process, which libraries tell it as they are
+    imported."""
+    for threads in dict.fromkeys(cell.threads for cell in cells):
+        alike = [cell for cell in cells if cell.threads == threads]
+        # What a step launches is timed in full for the first of those that launch the same.
+        worker = Worker(
+            lambda pipe: python_module(sys.executable, "tcbench.engine.measure.rehearsal", str(pipe)),
+            msgspec.json.encode(alike),
+            msgspec.json.Decoder(Rehearsed).decode,
+            timeout_s=limit_s,
+            environment=worker_environment(alike[0]),
+        )
+        try:
+            while alike:
+                for _, answer in process.receive([worker]):
+                    if isinstance(answer, Fault):
+                        yield from ((cell, Rehearsed(reason=answer.reason)) for cell in alike)
+                        alike = []
+                        break
+                    yield alike.pop(0), answer
+        finally:
+            worker.end(patiently=not alike)
+
+
+def _is_timed_here(cell: Cell) -> bool:
+    return kind_of(cell.device).is_host and cell.ranks == 1
+
+
+def _key(cell: Cell) -> Key:
+    """Everything that decides the parts: the cell without what a rehearsal does not read, the machine, the program."""
+    same = msgspec.structs.replace(
+        cell, scenario="", config="+".join(cell.rungs), seed=0, measure=MeasureSettings(), base=None
+    )
+    here = host()
+    return {
+        "cell": same.key,
+        "machine": here.machine,
+        "library": kind_of(here.name).library() or "",
+        "program": program(_REHEARSES),
+    }
+
+
+def _from_entry(entry: Entry | None) -> StepTime | None:
+    """None for one that is missing or not understood."""
+    try:
+        return None if entry is None else msgspec.convert(entry.content, StepTime)
+    except msgspec.ValidationError:
+        return None
+
+
+# -- of the configs that could be tried beside measured ones ---------------------------------------------------------
+
+
+def of_untried(
+    explanations: Sequence[Explanation], *, processes: int, progress: Progress
+) -> Callable[[CellSummary, Bottleneck], Expected]:
+    """What `tcbench.analysis.explanation.explain` is to expect of configs: told for those cells of which the same
+    results know nothing faster, and of all others what is kept. No `processes`: only what is kept."""
+    asked = {cell: e.summary for e in explanations if e.bottleneck for cell in _cells(e)}
+    at_once = {
+        cell
+        for e in explanations
+        if e.bottleneck and (e.advice is None or e.advice.ratio is None)
+        for cell in _cells(e, lambda gain: gain.ratio is None)
+    }
+    here = host().machine
+    by_host = [cell for cell, summary in asked.items() if _is_timed_here(cell) and summary.machine == here]
+    parts = kept(by_host)
+    if processes:
+        told = predict(
+            [cell for cell in by_host if cell in at_once and cell not in parts], fresh=False, progress=progress
+        )
+        parts |= {cell: answer for cell, answer in told.items() if isinstance(answer, StepTime)}
+    by_name = {cell: card_of(summary) for cell, summary in asked.items() if cell not in by_host and cell.ranks == 1}
+    for card in dict.fromkeys(filter(None, by_name.values())):
+        on_card = [cell for cell, its in by_name.items() if its == card]
+        parts |= by_table(on_card, card, processes=0, progress=progress)
+        if processes:
+            new = [cell for cell in on_card if cell in at_once and cell not in parts]
+            parts |= by_table(new, card, processes=processes, progress=progress)
+
+    def expected(summary: CellSummary, bottleneck: Bottleneck) -> Expected:
+        own = parts.get(summary.cell)
+
+        def of(rungs: Sequence[str]) -> Interval | None:
+            other = parts.get(_with(summary.cell, rungs))
+            return None if own is None or other is None else in_place_of(bottleneck, own, other)
+
+        return of
+
+    return expected
+
+
+def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: Progress) -> dict[Cell, StepTime]:
+    """The parts of those cells' steps on a card that can be traced."""
+    demands = trace_all(cells, card.properties(), fresh=False, processes=processes, progress=progress) if cells else {}
+    return {
+        cell: StepTime(
+            device_s=sum(count * expected_s(work, card) for work, count in demand.works),
+            host_s=demand.host_s,
+            overlapped="overlap" in effects_of(cell.rungs),
+        )
+        for cell, demand in demands.items()
+        if isinstance(demand, Demand)
+    }
+
+
+def _cells(explanation: Explanation, of: Callable[[Gain], bool] = lambda _: True) -> list[Cell]:
+    """The explained cell, and those of what could be done to it."""
+    cell = explanation.summary.cell
+    return [cell, *(_with(cell, gain.rungs) for gain in explanation.gains if of(gain))]
+
+
+def _with(cell: Cell, rungs: Sequence[str]) -> Cell:
+    if tuple(rungs) == cell.rungs:
+        return cell
+    return msgspec.structs.replace(cell, config="+".join(rungs), rungs=tuple(rungs))

@@ -1,0 +1,93 @@
+"""Output of `tcbench forecast --device cpu`: the step to expect of each cell on this machine, by its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tcbench.analysis.expected import ON_HOST, images_per_s
+from tcbench.analysis.stats import Interval
+from tcbench.core.record import Cell
+from tcbench.core.step_time import StepTime
+from tcbench.present.document import document, fields
+from tcbench.present.format import percent
+from tcbench.present.groups import grouped
+from tcbench.present.naming import rate_unit
+from tcbench.present.tables import RATE, SECONDS, Column, Ladder
+from tcbench.run.plan import Plan
+
+SCHEMA = "tcbench-step-times"
+SCHEMA_VERSION = 1
+"""Of the JSON. History: 1, first form."""
+
+Told = Mapping[Cell, StepTime | str]
+"""The parts of each cell's step, or why they are not known."""
+_Row = tuple[Cell, StepTime | str]
+
+
+def headline(plan: Plan) -> str:
+    """The scenario and the processor."""
+    cell = plan.cells[0].cell
+    size = f"{cell.image_size}x{cell.image_size} pixels"
+    return f"{plan.scenario.name} on {plan.device.title}, {size}, {cell.threads} threads: expected, not run"
+
+
+def table(told: Told) -> Ladder[_Row]:
+    """One row per cell: what each part of its step takes, and the rate that they make."""
+
+    def of(heading: str, seconds: Callable[[StepTime], float]) -> Column[_Row]:
+        return Column(heading, lambda row: None if isinstance(row[1], str) else seconds(row[1]), SECONDS)
+
+    columns = [
+        of("works", lambda parts: parts.device_s),
+        of("host", lambda parts: parts.host_s),
+        of("input", lambda parts: parts.input_s),
+        of("step", lambda parts: parts.step_s),
+        Column[_Row](rate_unit(told), lambda row: _rate(*row), RATE),
+    ]
+    return Ladder(columns, [*told.items()], cell=lambda row: row[0], instead=_unknown)
+
+
+def _unknown(row: _Row) -> str | None:
+    return "unknown" if isinstance(row[1], str) else None
+
+
+def reasons(plan: Plan, told: Told) -> list[str]:
+    """Why cells are left out, each reason with the configs concerned."""
+    unknown = [(f"Unknown: {answer}", cell.config) for cell, answer in told.items() if isinstance(answer, str)]
+    skipped = [(f"Cannot run here: {each.skip_reason}", each.cell.config) for each in plan.cells if each.skip_reason]
+    lines = [f"{why} ({', '.join(dict.fromkeys(which))})" for why, which in grouped([*skipped, *unknown]).items()]
+    return [*filter(None, [plan.left_out]), *lines]
+
+
+def notes(told: Told) -> list[str]:
+    """How to read the table."""
+    return [
+        f"works: what a step launches, in its order; host: the program that launches it. Nine of ten steps lie within "
+        f"{percent(ON_HOST, 0)} of the step that is expected, on a quiet machine (docs/method.md)."
+    ] * any(isinstance(answer, StepTime) for answer in told.values())
+
+
+def to_json(plan: Plan, told: Told) -> str:
+    """Everything, with units in the names."""
+    cells = [_cell_json(*row) for row in told.items()]
+    of = {"scenario": plan.scenario.name, "device": plan.device.title}
+    return document(SCHEMA, SCHEMA_VERSION, **of, cells=cells, notes=notes(told))
+
+
+def _cell_json(cell: Cell, answer: StepTime | str) -> dict[str, Any]:
+    value = fields(cell, "config batch_size image_size key")
+    rate = _rate(cell, answer)
+    if isinstance(answer, str) or rate is None:
+        return value | {"cannot_run": None, "untraced": answer}
+    return value | {
+        "cannot_run": None,
+        "untraced": None,
+        **fields(answer, "works_s=device_s host_s input_s expected_s=step_s"),
+        "images_per_s_expected": rate.value,
+        "images_per_s_limits": [rate.low, rate.high],
+    }
+
+
+def _rate(cell: Cell, answer: StepTime | str) -> Interval | None:
+    return None if isinstance(answer, str) else images_per_s(cell.images_per_step, answer)
