@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tcbench.core.record import Seconds
+from tcbench.core.record import PhaseSeconds
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,9 +12,9 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     making a batch (`input_s`), in threads of its own where `overlapped`. `on_host`: the processor that runs the program
     does the rest as well, one after the other; else the parts run beside each other, and the longest decides."""
 
-    device_s: Seconds
-    host_s: Seconds = 0.0
-    input_s: Seconds = 0.0
+    device_s: PhaseSeconds
+    host_s: PhaseSeconds = 0.0
+    input_s: PhaseSeconds = 0.0
     overlapped: bool = False
     on_host: bool = False
 

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +48,19 @@ class PhaseRequests:
 @dataclass(frozen=True)
 class Demand:
     """A Trace without its order. `works`: each distinct work with how often a step launches it, in a captured graph
-    or not; `replayed`: launches within the captured graph; `host_s`: what the program took the host."""
+    or not; `replayed`: launches within the captured graph; `prepared`: as in Trace."""
 
     phases: tuple[PhaseRequests, ...]
     replayed: int
     works: tuple[tuple[Work, int], ...]
     peak_bytes: int
-    host_s: float = field(default=0.0, compare=False)
+    prepared: int = 0
 
     @classmethod
     def of(cls, trace: Trace) -> Demand:
         phases = tuple(PhaseRequests(phase.name, len(phase.events)) for phase in trace.step)
         counts = collections.Counter(trace.works)
-        return cls(phases, len(trace.replayed), tuple(counts.items()), trace.peak_bytes, trace.host_s)
+        return cls(phases, len(trace.replayed), tuple(counts.items()), trace.peak_bytes, trace.prepared)
 
     @property
     def requests(self) -> int:
@@ -177,12 +177,12 @@ class _Kept(msgspec.Struct, frozen=True):
     replayed: int
     works: tuple[tuple[str, int], ...]
     peak_bytes: int
-    host_s: float
+    prepared: int
 
 
 def _to_entry(demand: Demand) -> Entry:
     works = tuple((work.key, count) for work, count in demand.works)
-    return Entry(msgspec.to_builtins(_Kept(demand.phases, demand.replayed, works, demand.peak_bytes, demand.host_s)))
+    return Entry(msgspec.to_builtins(_Kept(demand.phases, demand.replayed, works, demand.peak_bytes, demand.prepared)))
 
 
 def _from_entry(entry: Entry | None) -> Demand | None:
@@ -194,7 +194,7 @@ def _from_entry(entry: Entry | None) -> Demand | None:
         works = tuple((_work(key), count) for key, count in kept.works)
     except (KeyError, TypeError, ValueError):
         return None
-    return Demand(kept.phases, kept.replayed, works, kept.peak_bytes, kept.host_s)
+    return Demand(kept.phases, kept.replayed, works, kept.peak_bytes, kept.prepared)
 
 
 @functools.cache

@@ -16,7 +16,6 @@ from tcbench.core import record as records
 from tcbench.core.store import Store
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.engine import backends
-from tcbench.engine.accelerators.device import host
 from tcbench.run import ceilings
 from tcbench.tracing import perfetto
 
@@ -96,16 +95,3 @@ def test_two_revisions_have_tables_of_their_own(tmp_path: Path) -> None:
     assert headings == ["tcbench 0.1.0 at aaaaaaaaaaaa", "tcbench 0.1.0 at bbbbbbbbbbbb"]
     cells = json.loads(tcbench(tmp_path, "explain", "0.jsonl", "1.jsonl", "--json").out)["cells"]
     assert [cell["code"][0]["commit"] for cell in cells] == ["a" * 12, "b" * 12]
-
-
-@pytest.mark.parametrize("words", [("explain", "run.jsonl", "--json"), ("report", "run.jsonl")])
-def test_a_ceiling_that_a_record_beats_is_withdrawn_and_measured_by_roofline_alone(tmp_path, monkeypatch, words):
-    measured = []
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e6),), 1e10, True, "measured"))
-    monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or pytest.fail("a benchmark"))
-    here = factories.make_environment(host().machine)
-    (tmp_path / "run.jsonl").write_bytes(records.encode(factories.make_record("fp32", environment=here)))
-    done = tcbench(tmp_path, *words)
-    assert (done.code, measured) == (0, []), done.err
-    if "--json" in words:
-        assert json.loads(done.out)["arithmetic_bounded_by"] == "measured"

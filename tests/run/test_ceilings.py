@@ -39,10 +39,10 @@ def here() -> CellSummary:
 def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
-    assert ceilings.known(here()) is None
+    assert ceilings._kept(here()) is None
     limits = ceilings.of(here())
     assert (limits.rates, limits.bandwidth_bytes_s, limits.measured) == ((("fp32", 1e11),), 2e10, True)
-    assert ceilings.of(here()) == ceilings.known(here()) == limits
+    assert ceilings.of(here()) == ceilings._kept(here()) == limits
     assert len(measured) == 1
     ceilings.of(here(), fresh=True)
     assert len(measured) == 2
@@ -55,7 +55,7 @@ def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch
     for measured in (quiet, busy):
         monkeypatch.setattr(ceilings, "_measure", lambda summary, measured=measured: measured)
         ceilings.of(here(), fresh=True)
-    kept = ceilings.known(here())
+    kept = ceilings._kept(here())
     assert kept is not None
     assert dict(kept.rates) == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
     assert kept.bandwidth_bytes_s == 2e10
@@ -85,7 +85,7 @@ def test_what_is_kept_and_damaged_counts_as_missing(cache: Path, monkeypatch: py
     ceilings.of(here())
     [file] = cache.rglob("*.json")
     file.write_text('{"device_name": ', encoding="utf-8")
-    assert ceilings.known(here()) is None
+    assert ceilings._kept(here()) is None
     assert ceilings.of(here()).device_name == "this"
 
 
@@ -97,7 +97,6 @@ def test_another_machines_ceilings_cannot_be_measured_here() -> None:
 def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
     v100 = gpus.load("V100")
     limits = ceilings.of(of_machine("tesla-v100", v100.device_name, "cuda:0"))
-    assert limits == ceilings.known(of_machine("tesla-v100", v100.device_name, "cuda:0"))
     assert not limits.measured
     assert limits.says == "the published peak of the V100, not measured"
     assert limits.flops_s("fp16") == peak_rates(v100).fp16_flops_s

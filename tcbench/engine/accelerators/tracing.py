@@ -9,7 +9,6 @@ of kernels and memory follows from the same code.
 from __future__ import annotations
 
 import functools
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -58,13 +57,14 @@ class Memory:
 @dataclass
 class TracingAccelerator(Accelerator):
     """See `tcbench.engine.accelerators.protocol.Accelerator`. `events` grows; the reader clears it. `captured`: what
-    the latest captured graph does."""
+    the latest captured graph does. `prepared`: launches that were bound so far."""
 
     properties: GpuProperties
     fast_batch_norm: bool = True
     events: list[Event] = field(default_factory=list)
     captured: tuple[Event, ...] = ()
     memory: Memory = field(default_factory=Memory)
+    prepared: int = 0
 
     def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
         return routes.batch_norm(norm, eps, momentum, self.properties.sm, self.fast_batch_norm)
@@ -92,6 +92,7 @@ class TracingAccelerator(Accelerator):
     def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
         check(work, arrays)
         routes.check_dtypes(work)
+        self.prepared += 1
         return functools.partial(self.events.append, Event("launch", work))
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
@@ -144,14 +145,14 @@ class Trace:
     `step`: what the host asks for, phase by phase; a captured graph is one event. `replayed`: the work that the
     captured graph does, empty without one. `parameters_bytes`: alive between steps (weights, master weights,
     velocities, the batch, what a recorded graph keeps). `peak_bytes`: the most alive at once, with CuPy's rounding,
-    without cuDNN's workspace. `host_s`: the least that a step took the host, which computed nothing.
+    without cuDNN's workspace. `prepared`: the launches that the program bound anew, and did not only make again.
     """
 
     step: tuple[PhaseTrace, ...]
     replayed: tuple[Event, ...]
     parameters_bytes: int
     peak_bytes: int
-    host_s: float = field(default=0.0, compare=False)
+    prepared: int = 0
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -171,17 +172,11 @@ def trace_step(phases: Sequence[Phase], accelerator: TracingAccelerator) -> Trac
         accelerator.events.clear()
         for phase in phases:
             phase.run()
-    between = accelerator.memory.alive_bytes
+    between, before = accelerator.memory.alive_bytes, accelerator.prepared
     seen = []
     for phase in phases:
         accelerator.events.clear()
         phase.run()
         seen.append(PhaseTrace(phase.name, tuple(accelerator.events)))
-    times_s = []
-    for _ in range(SETTLING_STEPS):
-        accelerator.events.clear()
-        begin = time.perf_counter()
-        for phase in phases:
-            phase.run()
-        times_s.append(time.perf_counter() - begin)
-    return Trace(tuple(seen), accelerator.captured, between, accelerator.memory.peak_bytes, min(times_s))
+    prepared, peak_bytes = accelerator.prepared - before, accelerator.memory.peak_bytes
+    return Trace(tuple(seen), accelerator.captured, between, peak_bytes, prepared)

@@ -113,18 +113,22 @@ class Memory:
         """Arrays for a launch. Addresses in a table become those of here."""
         made = []
         for operand, place in zip(launch.work.operands, launch.places, strict=True):
-            array = self._bytes(place.address, place.end).view(place.dtype).reshape(place.shape)
+            region, begin = self._find(place.address)
+            held = self._arrays[region][begin : begin + place.end - place.address]
+            array = held.view(place.dtype).reshape(place.shape)
             if place.contents is not None:
                 array[...] = place.contents
             if operand.name == "table":
                 for entry in zip(*np.nonzero(array), strict=True):
-                    array[entry] = self._bytes(address := int(array[entry]), address).ctypes.data
+                    region, begin = self._find(int(array[entry]))
+                    array[entry] = self._arrays[region].ctypes.data + begin
             made.append(array)
         return made
 
-    def _bytes(self, begin: int, end: int) -> Array:
-        region = bisect.bisect_right(self._begins, begin) - 1
-        return self._arrays[region][begin - self._begins[region] : end - self._begins[region]]
+    def _find(self, address: int) -> tuple[int, int]:
+        """The region that an address lies in, and its place there."""
+        region = bisect.bisect_right(self._begins, address) - 1
+        return region, address - self._begins[region]
 
 
 def launches_s(site: OpenDevice, log: Sequence[Launch]) -> list[float]:

@@ -49,7 +49,7 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
     for word in ("batch", "verdict", "next", "static_graph", *(models if len(models) > 1 else ())):
         assert f" {word} " in f" {text} "
     assert len(lines) <= 1 + len(models) * (1 + 4 * len(CONFIGS))
-    assert view.notes(explained, None, narrow=narrow)[0].startswith("A wider terminal" if narrow else "input, host")
+    assert view.notes(explained, narrow=narrow)[0].startswith("A wider terminal" if narrow else "input, host")
 
 
 def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:
@@ -78,7 +78,7 @@ def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> N
     )
     assert view.checks(explained) is not None
     says = f"factor: ± of one trial each is over its steps; {TAKE_ENOUGH}."
-    assert (says in view.notes(explained, None)) is remark
+    assert (says in view.notes(explained)) is remark
 
 
 def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
@@ -86,13 +86,13 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     record = factories.make_record(measurement=measured)
     slower = msgspec.structs.replace(record, measurement=factories.make_measurement([0.5] * 12))
     figures = "phases 550 ms, a step 400 ms"
-    assert f"fp32, batch size 4 ({figures})" in view.notes(explain([record]), None)[-1]
+    assert f"fp32, batch size 4 ({figures})" in view.notes(explain([record]))[-1]
     under = roofline(summarise([record])[0], [record], Ceilings("a machine", (("fp32", 1e11),), 2e10, True, "made up"))
     assert figures in roofline_view.notes([under])[-1]
     apart = of_records([record], [slower])
     assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
     assert figures in render(build(results([record])))
-    (explained,) = json.loads(view.to_json(explain([record]), None))["cells"]
+    (explained,) = json.loads(view.to_json(explain([record])))["cells"]
     (roofed,) = json.loads(roofline_view.to_json([under]))["cells"]
     (pair,) = json.loads(diff.to_json([apart]))["cells"]
     doubts = [explained["bottleneck"]["doubtful"], roofed["doubtful"], pair["base"]["doubtful"]]

@@ -1,0 +1,111 @@
+"""Parts of steps: told by a process, kept, and asked for where they tell something."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from factories import make_cell, make_environment, make_measurement, make_phases, make_record
+
+from tcbench.analysis.explanation import explain
+from tcbench.core.record import Cell, Input, Record
+from tcbench.core.step_time import Rehearsed, StepTime
+from tcbench.engine.accelerators.device import host
+from tcbench.hardware import gpus
+from tcbench.run import prediction
+
+PARTS = StepTime(device_s=0.5, host_s=0.1, on_host=True)
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
+    """The cells that were rehearsed, none of them really."""
+    cells: list[Cell] = []
+
+    def rehearsed(some: list[Cell], limit_s: float) -> object:
+        for cell in some:
+            cells.append(cell)
+            yield cell, Rehearsed(reason="no") if "kfac" in cell.rungs else Rehearsed(PARTS)
+
+    monkeypatch.setattr(prediction, "_rehearsed", rehearsed)
+    return cells
+
+
+def test_parts_are_told_once_and_kept_and_reasons_are_not(asked: list[Cell]) -> None:
+    cells = [make_cell("fp32"), make_cell("fp32+kfac"), make_cell("fp32", 8)]
+    seen: list[tuple[int, int]] = []
+    told = prediction.predict(cells, fresh=False, progress=lambda _, done, total: seen.append((done, total)))
+    assert told == {cells[0]: PARTS, cells[1]: "no", cells[2]: PARTS}
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert prediction.kept(cells) == {cells[0]: PARTS, cells[2]: PARTS}
+    prediction.predict(cells, fresh=False, progress=silent)
+    assert asked == [*cells, cells[1]]
+    prediction.predict(cells[:1], fresh=True, progress=silent)
+    assert asked[4:] == cells[:1]
+    other = msgspec.structs.replace(cells[0], scenario="another", seed=7)
+    assert prediction.kept([other]) and not prediction.kept([make_cell("fp32", 8, threads=1)])
+
+
+def test_cells_are_rehearsed_in_a_process_and_its_death_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = make_cell("fp32", 1, model="resnet18", image_size=32, threads=1, input=Input(kind="synthetic"))
+    torch = make_cell("fp32", 1, backend="torch", threads=1)
+    told = prediction.predict([cell, torch], fresh=False, progress=silent)
+    assert isinstance(told[cell], StepTime) and told[cell].step_s > 0
+    assert "PyTorch" in str(told[torch])
+    monkeypatch.setattr(prediction.sys, "executable", "/bin/false")
+    other = make_cell("fp32", 2, threads=1)
+    assert "exit code 1" in str(prediction.predict([other], fresh=False, progress=silent)[other])
+
+
+def record(config: str, step_s: float, *, here: bool = True) -> Record:
+    environment = make_environment(host().machine)
+    if here:
+        environment = msgspec.structs.replace(
+            environment,
+            kernel=prediction.platform.release(),
+            memory_bytes=prediction.machine.memory_bytes(),
+            commit=prediction.machine.commit(),
+            sources=prediction.machine.sources(),
+        )
+    measurement = make_measurement([step_s] * 12, phases=make_phases({"forward": step_s}))
+    return make_record(cell=make_cell(config, 8), measurement=measurement, environment=environment)
+
+
+def explained_with(records: list[Record], processes: int = 1) -> object:
+    known = explain(records)
+    return explain(records, expected=prediction.of_untried(known, processes=processes, progress=silent))
+
+
+def test_only_what_results_know_nothing_faster_of_is_rehearsed(asked: list[Cell]) -> None:
+    records = [record("fp32", 1.0), record("fp32+dali", 0.5)]
+    base, dali = explained_with(records)
+    assert base.advice.added == ("dali",) and base.advice.ratio
+    assert {cell.rungs[:2] for cell in asked} == {("fp32", "dali")} | {
+        (low, "dali") for low in ("fp16", "bf16", "tf32")
+    }
+    assert {gain.expected.value for gain in dali.gains} == {16.0}  # all alike: in proportion to what was measured
+    assert dali.advice is None  # of which nothing is expected to bring anything
+    asked.clear()
+    explained_with([record("fp32", 1.0)], processes=0)
+    assert asked == []
+
+
+def test_nothing_is_rehearsed_of_another_machine_or_of_other_code(asked: list[Cell]) -> None:
+    (cell,) = explained_with([record("fp32", 1.0, here=False)])
+    assert asked == [] and all(gain.expected is None for gain in cell.gains)
+
+
+def test_a_gpus_parts_come_from_the_table() -> None:
+    cells = [
+        make_cell(f"fp16+batched+nhwc+fused{more}", 8, device="cuda:0", image_size=32)
+        for more in ("", "+static_graph", "+cuda_graph")
+    ]
+    v100 = gpus.load("V100")
+    told = prediction.by_table(cells, v100, processes=1, progress=silent)
+    plain, static, graph = (told[cell] for cell in cells)
+    assert plain.device_s == pytest.approx(static.device_s) == pytest.approx(graph.device_s)
+    assert plain.host_s > 3 * static.host_s > 3 * graph.host_s > 0
+    assert prediction.by_table(cells, v100, processes=0, progress=silent) == told
