@@ -2,8 +2,9 @@
 
 A trial costs its start-up, steps to warm up and to be profiled, and its timed pass. A cell that was seen costs what its
 trials cost. Of another one, the time of a step and the start-up are those of the configs seen, the more alike the
-heavier: how a step grows with the batch size is learned from configs seen at two. Before anything is seen, the model's
-arithmetic at a rate that an ordinary processor or GPU reaches stands in. Other work on the machine slows a run down or
+heavier: how a step grows with the batch size is learned from configs seen at two. Where the model of a step's time has
+told what a cell's takes, that is in proportion to those seen. Before anything is seen or told, the network's arithmetic
+at a rate that an ordinary processor or GPU reaches stands in. Other work on the machine slows a run down or
 no longer does: where the last trials took longer or shorter than was expected of them, so will the next.
 """
 
@@ -12,8 +13,8 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tcbench.core.record import Cell, Record
 from tcbench.engine.accelerators.device import kind_of
@@ -68,7 +69,8 @@ class TimeLeft:
     """The trials still to run, by their cells, and the cells seen. Immutable: `finished`, `tuned` and `stepped` return
     the next estimate. `running`: the first of the remaining cells, and its step time so far; `tuning`: the time that it
     takes to tune its plans. `ratios`: how many times as long as expected the last trials took, not counting `pace`.
-    `slowdown`: how many times as long as alone a step takes beside the machine's other work, before one is seen."""
+    `slowdown`: how many times as long as alone a step takes beside the machine's other work, before one is seen.
+    `foreseen`: seconds of a step by the model, of cells of which it has told them."""
 
     remaining: tuple[Cell, ...] = ()
     seen: tuple[Seen, ...] = ()
@@ -76,6 +78,7 @@ class TimeLeft:
     tuning: tuple[Cell, float] | None = None
     ratios: tuple[float, ...] = ()
     slowdown: float = 1.0
+    foreseen: Mapping[Cell, float] = field(default_factory=dict)
 
     def finished(self, record: Record) -> TimeLeft:
         """The first of the remaining trials has ended."""
@@ -134,6 +137,9 @@ class TimeLeft:
             return self.running[1]
         steps = [(seen.cell, math.log(seen.step_s)) for seen in self.seen if seen.step_s]
         steps += [(self.running[0], math.log(self.running[1]))] if self.running else []
+        if cell in self.foreseen:
+            slower = [(other, log - math.log(self.foreseen[other])) for other, log in steps if other in self.foreseen]
+            return self.foreseen[cell] * (math.exp(_alike(cell, slower)) if slower else self.slowdown)
         if steps:
             growth = _growth(steps)
             like_this = [
@@ -152,10 +158,16 @@ class TimeLeft:
         return max(1.0, first - spent_on_first_s) + sum(others)
 
 
-def estimate(cells: Sequence[Cell], before: Iterable[Record] = (), slowdown: float = 1.0) -> TimeLeft:
+def estimate(
+    cells: Sequence[Cell],
+    before: Iterable[Record] = (),
+    slowdown: float = 1.0,
+    foreseen: Mapping[Cell, float] | None = None,
+) -> TimeLeft:
     """Before the first trial of these cells; `before` are trials of an earlier part of the run."""
     ran = (record for record in before if record.status != "skipped")
-    return replace(functools.reduce(TimeLeft.finished, ran, TimeLeft(slowdown=slowdown)), remaining=tuple(cells))
+    nothing_seen = TimeLeft(slowdown=slowdown, foreseen=foreseen or {})
+    return replace(functools.reduce(TimeLeft.finished, ran, nothing_seen), remaining=tuple(cells))
 
 
 @functools.lru_cache(1024)

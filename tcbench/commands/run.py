@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Cell, Record, Selection
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
+    from tcbench.run.rounds import Rounds
 
 
 @command(
@@ -99,13 +100,19 @@ _OF_ONE_RUN = {"configs", "quick", "fresh_autotune", "resume", "label", "quiet",
 """Options that the proposal to run a scenario's other configs too does not repeat."""
 
 
-def _show_plan(plan: Plan, json: bool) -> None:
+def _start(plan: Plan, before: Sequence[Record] = ()) -> Rounds:
+    """A run of the plan, or what is left of one, with the time that it will take on this machine as it is now."""
     from tcbench.hardware import load
+    from tcbench.run import prediction, rounds
+
+    return rounds.start(plan, before, load.slowdown(), prediction.foreseen(plan))
+
+
+def _show_plan(plan: Plan, json: bool) -> None:
     from tcbench.present import tables
-    from tcbench.run import rounds
     from tcbench.views import planning
 
-    state = rounds.start(plan, slowdown=load.slowdown())
+    state = _start(plan)
     if json:
         typer.echo(planning.plan_json(plan, state))
         return
@@ -123,11 +130,10 @@ def _run(
 ) -> bool:
     """Run a plan to its end, store and show it. `whole` as in `_next_step`. True when some cell failed."""
     from tcbench.core import messages, store
-    from tcbench.hardware import load
     from tcbench.present import tables
     from tcbench.present.format import counted
     from tcbench.present.progress import RunProgress, Stages
-    from tcbench.run import images, rounds
+    from tcbench.run import images
     from tcbench.run.checkup import disturbances
     from tcbench.run.ranks import probe_largest
     from tcbench.run.runner import Launch, Runner
@@ -143,7 +149,7 @@ def _run(
     resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     fresh: list[Record] = []
-    state = rounds.start(plan, before, load.slowdown())
+    state = _start(plan, before)
     ahead = list(state.ahead())
 
     def to_run() -> list[Cell]:

@@ -31,6 +31,7 @@ from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
 from tcbench.run.demand import Demand, program, trace_all
+from tcbench.run.plan import Plan
 from tcbench.run.runner import python_module, worker_environment
 
 TIMES = "step-times-v1"
@@ -48,6 +49,13 @@ def kept(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
     known = Cache(cache.folder(TIMES))
     found = {cell: _from_entry(known.get(_key(cell))) for cell in cells if _is_timed_here(cell)}
     return {cell: parts for cell, parts in found.items() if parts is not None}
+
+
+def foreseen(plan: Plan) -> dict[Cell, float]:
+    """Seconds of a step of those cells of a plan, as far as they are kept."""
+    if not cache.folder(TIMES).exists():
+        return {}
+    return {cell: parts.step_s for cell, parts in kept(planned.cell for planned in plan.cells).items()}
 
 
 def predict(

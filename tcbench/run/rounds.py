@@ -8,7 +8,7 @@ its cell has cost so far. Pure functions of frozen state; knows nothing of proce
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tcbench.analysis.eta import TimeLeft, estimate
@@ -80,11 +80,16 @@ class Rounds:
         )
 
 
-def start(plan: Plan, before: Iterable[Record] = (), slowdown: float = 1.0) -> Rounds:
+def start(
+    plan: Plan,
+    before: Iterable[Record] = (),
+    slowdown: float = 1.0,
+    foreseen: Mapping[Cell, float] | None = None,
+) -> Rounds:
     """A run of the plan; `before` are the records of its earlier part, one per trial. What failed there runs again.
-    `slowdown` as in `TimeLeft`."""
+    `slowdown` and `foreseen` as in `TimeLeft`."""
     before = [record for record in before if any(planned.cell == record.cell for planned in plan.cells)]
-    costs = estimate((), before, slowdown)
+    costs = estimate((), before, slowdown, foreseen)
     round_s = sum(costs.trial_s(planned.cell) for planned in plan.cells if planned.skip_reason is None)
     cells = tuple(in_order(plan.cells, in_haste=plan.budget_s is not None and round_s > plan.budget_s))
     # A cell that was skipped then and can run now is missing.

@@ -46,6 +46,14 @@ def test_a_cell_that_was_seen_costs_what_its_trials_cost():
     assert seen.trial_s(factories.make_cell("fp32", 4)) == 11.0
 
 
+def test_what_the_model_foresaw_is_in_proportion_to_what_was_seen():
+    base, dali, other = cells(("fp32", 4), ("fp32+dali", 4), ("fp16", 4))
+    ahead = estimate([base, dali], slowdown=2.0, foreseen={base: 0.1, dali: 0.05})
+    assert (ahead.step_s(base), ahead.step_s(dali)) == pytest.approx((0.2, 0.1))  # the machine is busy
+    seen = ahead.finished(factories.make_record("fp32", 4, images_per_s=4 / 0.3))
+    assert (seen.step_s(dali), seen.step_s(other)) == pytest.approx((0.15, 0.3), rel=0.05)
+
+
 TUNED = PlanChoice("conv", "eng1", 0, from_cache=False, timed=12, budget_s=60.0)
 
 

@@ -195,7 +195,7 @@ def test_a_trace_is_kept_and_tells_the_same_afterwards(stand, tmp_path, monkeypa
 def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, tmp_path, monkeypatch):
     made = []
     real = demands._trace
-    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[1].config) or real(*args))
+    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[0].config) or real(*args))
     forecast_of(H200, tmp_path, configs=("fp16",))
     forecast_of(H200, tmp_path, configs=("fp16",))
     assert made == ["fp16"]
@@ -232,7 +232,7 @@ def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(sta
     text += '[[ablation]]\nname = "slow"\ncudnn.fast_batch_norm = false\n'
     made = []
     real = demands._trace
-    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[1]) or real(*args))
+    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[0]) or real(*args))
     forecast = forecast_of(H200, tmp_path, text=text, configs=("fp16", "fp16:*"))
     assert [cell.cell.config for cell in forecast.cells] == ["fp16", "fp16:no-autotune", "fp16:small", "fp16:slow"]
     assert [cell.cudnn.fast_batch_norm for cell in made] == [True, False]
