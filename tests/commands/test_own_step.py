@@ -190,7 +190,7 @@ def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: py
     plain = by_config["my_step/plain", 16]
     assert [gain["added"] for gain in plain["gains"]] == [["inplace"]]  # and nothing of ours
     assert plain["next"]["added"] == ["inplace"]  # it was measured, and is faster
-    assert plain["next"]["images_per_s_at_most"] is None  # what it does nobody here knows
+    assert plain["next"]["expected"] is None  # what it does nobody here knows
     assert by_config["my_step/plain+inplace", 16]["next"] is None
     out = said(folder, "explain", RUN).out
     assert "attend 60%" in out and "host-bound" not in out

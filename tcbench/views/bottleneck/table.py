@@ -186,7 +186,7 @@ def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[
     ]
     if any(gain.expected for e in explanations for gain in e.gains):
         lines.append(
-            "expected: by the times of what a step would launch, in proportion to the measured step; nine of ten lie "
+            "expected: by the times of what a step would launch, relative to this cell's own step; nine of ten lie "
             "within the limits. Empty where the model does not know both configs."
         )
     if any(e.checked and e.summary.unit == "steps" for e in explanations):
