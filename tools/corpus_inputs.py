@@ -47,7 +47,7 @@ INTERNALS = {
     "gpus": ("tcbench.hardware.gpus",),
     "plan": ("tcbench.run.plan",),
     "scenario": ("tcbench.run.scenario",),
-    "trace": ("tcbench.engine.backends.chainer:trace", "tcbench.engine.backends.chainer:trace"),
+    "trace": ("tcbench.engine.backends:trace",),
 }
 """Where the program keeps what no command line reaches, older places first."""
 

@@ -90,9 +90,7 @@ def test_explain_says_what_holds_a_real_cell_back_and_what_is_next(ran: Path) ->
     assert needs["input_s"] > 0
     assert needs["gpu_s"] is None
     assert bottleneck["io_overlap"] == 0
-    dali = next(gain for gain in cell["gains"] if gain["added"] == ["dali"])
-    assert dali["expected"]["low"] < dali["expected"]["value"] < dali["expected"]["high"]
-    assert {"static_graph"} < {rung for gain in cell["gains"] for rung in gain["added"]}
+    assert {"dali", "static_graph"} < {rung for gain in cell["gains"] for rung in gain["added"]}
     assert not {"cuda_graph", "tf32"} & {rung for gain in cell["gains"] for rung in gain["added"]}  # GPUs' alone
 
 
