@@ -96,8 +96,8 @@ def _no_other_skip(report: Any, config: pytest.Config) -> Any:
 
 
 def pytest_runtest_teardown() -> None:
-    """Give back what closed sessions leave: cycles, which Python collects once a quarter of all objects is new, and what
-    malloc keeps of what was freed. A worker of the suite grew to 6 GB."""
+    """Give back what closed sessions leave: cycles, which Python collects once a quarter of all objects is new, and
+    what malloc keeps of what was freed. A worker of the suite grew to 6 GB."""
     if resident_bytes() > _resident[0] + 500 * 2**20:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
