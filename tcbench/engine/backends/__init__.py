@@ -17,17 +17,17 @@ import msgspec
 from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import Cell, Input, KfacSettings
 from tcbench.core.session import Session
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends import own
 from tcbench.engine.models import described
 from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Package, RungSet
+from tcbench.hardware.gpus import GpuProperties
 
 if TYPE_CHECKING:
-    from tcbench.engine.accelerators.device import OpenDevice
     from tcbench.engine.accelerators.tracing import Trace
     from tcbench.engine.feeds.base import Feed
     from tcbench.engine.feeds.spec import FeedSpec
-    from tcbench.hardware.gpus import GpuProperties
 
 _MODULES = {"chainer": "tcbench.engine.backends.chainer", "torch": "tcbench.engine.backends.torch"}
 
@@ -121,7 +121,6 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
     """Trace one step of the cell on a GPU that need not be there. The input is one synthetic batch on the device: what
     a feed does is not traced. Of K-FAC's steps it is one that makes factors and inverses. Imports the framework. Raises
     TcbenchError as `Backend.open_on`."""
-    from tcbench.engine.accelerators.device import OpenDevice
     from tcbench.engine.accelerators.tracing import TracingAccelerator, trace_step
     from tcbench.engine.feeds.synthetic import UnfilledFeed
     from tcbench.hardware.clock import HostClock
