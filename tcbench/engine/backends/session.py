@@ -79,6 +79,7 @@ class BaseSession:
         geometry: Geometry | None = None,
     ) -> None:
         self.cell, self.site, self.rungs = cell, site, rungs
+        self.clock: Clock = site.clock
         self._world = current()
         facts = MODELS.get(cell.model)
         self._macs = facts.macs(cell.variant, cell.image_size, cell.n_classes) if facts else 0
@@ -88,7 +89,7 @@ class BaseSession:
             for scope in (*scopes, site.scope(), *(rung.scope(cell) for rung in rungs)):
                 stack.enter_context(scope)
             self.step = self.build(stack)
-            self._phases: tuple[Phase, ...] = self.fold("step", self.step.phases())
+            self.phases: tuple[Phase, ...] = self.fold("step", self.step.phases())
             self._exit = stack.pop_all()
 
     def build(self, stack: contextlib.ExitStack) -> Any:
@@ -122,15 +123,6 @@ class BaseSession:
             return None
         path = self.cell.input.path
         return ensure_generated() if path is None else scan(Path(path), checked=True)
-
-    @property
-    def phases(self) -> Sequence[Phase]:
-        return self._phases
-
-    @property
-    def clock(self) -> Clock:
-        clock: Clock = self.site.clock
-        return clock
 
     def facts(self) -> Facts:
         """Raises TrainingError when gradients have overflowed, or ranks hold different parameters."""

@@ -47,6 +47,18 @@ class Feed:
         """Gives threads and buffers back. May be called twice."""
 
 
+class ChangedFeed(Feed):
+    """The batches of another feed, which a subclass changes on their way."""
+
+    def __init__(self, feed: Any) -> None:
+        self._feed = feed
+        self.prefetch_depth = feed.prefetch_depth
+        self.decoding = feed.decoding
+
+    def close(self) -> None:
+        self._feed.close()
+
+
 @dataclass(frozen=True)
 class FeedRecipe:
     """The recipe of a config's feed: what rungs change in their stage `feed`.
@@ -104,10 +116,10 @@ def crop_window(
     return top, left, bool(rng.integers(0, 2))
 
 
-def sample_order(n_files: int, rng: np.random.Generator, shuffle: bool) -> Iterator[int]:
-    """File indices without end: a fresh permutation per epoch, or file order."""
+def sample_order(n_files: int, rng: np.random.Generator | np.random.RandomState | None) -> Iterator[int]:
+    """File indices without end: a fresh permutation per epoch, or file order without a generator."""
     while True:
-        yield from (rng.permutation(n_files).tolist() if shuffle else range(n_files))
+        yield from (range(n_files) if rng is None else rng.permutation(n_files).tolist())
 
 
 def broken_image(path: Path | str, reason: object) -> DataError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
+import numpy as np
 from msgspec import UNSET, UnsetType
 
 from tcbench.engine.feeds.dataset import ImageFolder
@@ -31,6 +32,10 @@ class TensorSpec:
     def __post_init__(self) -> None:
         if self.dtype not in get_args(DType):
             raise ValueError(f"activations are stored as {' or '.join(get_args(DType))}, not as {self.dtype}")
+
+    def stored(self, x: np.ndarray) -> np.ndarray:
+        """Maps (..., C, H, W) as they are stored."""
+        return np.ascontiguousarray(np.moveaxis(x, -3, -1) if self.layout == "NHWC" else x, dtype=self.dtype)
 
 
 @dataclass(frozen=True)

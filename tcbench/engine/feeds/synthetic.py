@@ -21,9 +21,7 @@ class SyntheticFeed(Feed):
         rng = np.random.default_rng(spec.seed)
         size = spec.image_size
         x = rng.standard_normal((spec.batch_size, 3, size, size), dtype=np.float32)
-        if spec.tensor.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        self._x: Any = np.ascontiguousarray(x, dtype=spec.tensor.dtype)
+        self._x: Any = spec.tensor.stored(x)
         self._t: Any = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
         self.on_device = upload is not None
         if upload is not None:

@@ -78,9 +78,7 @@ class RandomBatches(Feed):
         x = self._rng.standard_normal((spec.batch_size, 3, spec.image_size, spec.image_size))
         x = x.astype("bfloat16").astype(np.float16)
         t = self._rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
-        if spec.tensor.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(x, dtype=spec.tensor.dtype), t
+        return spec.tensor.stored(x), t
 
 
 _ByParameter = dict[str, np.ndarray]

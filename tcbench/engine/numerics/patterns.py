@@ -24,16 +24,8 @@ class Images:
     t: npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class PatternSet:
-    """Images to train on, and others to test with."""
-
-    train: Images
-    test: Images
-
-
-def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: float) -> PatternSet:
-    """`noise`: its standard deviation, in units of a pattern's own."""
+def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: float) -> tuple[Images, Images]:
+    """Images to train on, and others to test with. `noise`: its standard deviation, in units of a pattern's own."""
     shape = (n_classes, 3, image_size, image_size)
     frequencies = np.fft.fftfreq(image_size)
     squared = frequencies[:, None] ** 2 + frequencies[None] ** 2
@@ -41,7 +33,7 @@ def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: floa
     raw = np.random.default_rng(_PATTERN_SEED).standard_normal(shape)
     patterns = np.fft.ifft2(np.fft.fft2(raw) * blur).real
     patterns /= patterns.std(axis=(1, 2, 3), keepdims=True)
-    return PatternSet(_draw(patterns, n_train, noise, _TRAIN_SEED), _draw(patterns, n_test, noise, _TEST_SEED))
+    return _draw(patterns, n_train, noise, _TRAIN_SEED), _draw(patterns, n_test, noise, _TEST_SEED)
 
 
 def _draw(patterns: npt.NDArray[np.float64], n: int, noise: float, seed: int) -> Images:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -80,18 +79,7 @@ class PatternFeed(Feed):
             fresh = np.arange(size) if self._rng is None else self._rng.permutation(size)
             self._order = np.concatenate([self._order, fresh])
         chosen, self._order = self._order[:n], self._order[n:]
-        x = self._images.x[chosen]
-        if self._spec.tensor.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(x, dtype=self._spec.tensor.dtype), self._images.t[chosen]
-
-
-@dataclass(frozen=True)
-class Data:
-    """The batches to test with: `test_batches` in a fixed order."""
-
-    test: Callable[[], Feed]
-    test_batches: int
+        return self._spec.tensor.stored(self._images.x[chosen]), self._images.t[chosen]
 
 
 def train(
@@ -113,7 +101,7 @@ def train(
         losses = _steps(job, step, observe, progress)
         train_time_s = time.perf_counter() - begin
         peak_bytes, of = site.peak_memory()
-        test_loss, accuracy = _test(step.model, session.data)
+        test_loss, accuracy = _test(session)
         if not np.isfinite(test_loss):
             raise DivergedError(f"the test loss is {test_loss} after {setting.steps} steps", losses)
         scale, skipped = _scale_of(step.optimizer)
@@ -130,9 +118,11 @@ def train(
 
 
 class _Session(ChainerSession):
-    """The session of a job: the cell's model and rungs, with the technique's optimizer, batches and steps."""
+    """The session of a job: the cell's model and rungs, the technique's optimizer, batches and steps. `test`: makes
+    the batches to test with, in a fixed order; there are `test_batches`."""
 
-    data: Data
+    test: Callable[[], Feed]
+    test_batches: int
 
     def __init__(self, job: TrainingJob, site: OpenDevice) -> None:
         self._job = job
@@ -166,15 +156,16 @@ class _Session(ChainerSession):
         spec = self.feed_spec(tensor)
         if setting.data is None:
             sizes = setting.train_images, setting.test_images, cell.image_size, cell.n_classes
-            made = patterns.make(*sizes, setting.noise)
-            train: Feed = PatternFeed(made.train, spec, np.random.default_rng(1000 + cell.seed))
-            test: Callable[[], Feed] = lambda: PatternFeed(made.test, spec, None)  # noqa: E731
+            shown, kept = patterns.make(*sizes, setting.noise)
+            train: Feed = PatternFeed(shown, spec, np.random.default_rng(1000 + cell.seed))
+            self.test = lambda: deliver(self.site, PatternFeed(kept, spec, None))
         else:
-            shown, kept = split(scan(Path(setting.data), checked=True))
-            recipe = FeedRecipe(dataclasses.replace(spec, images=shown), ChainerFeed)
+            files, kept_files = split(scan(Path(setting.data), checked=True))
+            recipe = FeedRecipe(dataclasses.replace(spec, images=files), ChainerFeed)
             train = self.fold("feed", recipe).make()
-            test = functools.partial(ChainerFeed, dataclasses.replace(spec, images=kept, augment=False))
-        self.data = Data(lambda: deliver(self.site, test()), setting.test_images // cell.batch_size)
+            tested = dataclasses.replace(spec, images=kept_files, augment=False)
+            self.test = lambda: deliver(self.site, ChainerFeed(tested))
+        self.test_batches = setting.test_images // cell.batch_size
         return deliver(self.site, train)
 
     def step_of(self, *built: Any) -> Step:
@@ -257,13 +248,13 @@ def _scale_of(optimizer: Any) -> tuple[float, int]:
     return float(state[SCALE]), int(state[SKIPPED])
 
 
-def _test(model: Any, data: Data) -> tuple[float, float]:
+def _test(session: _Session) -> tuple[float, float]:
     """Mean loss and accuracy on images that were not trained on, batch normalisation with its running statistics."""
-    feed = data.test()
+    feed, model = session.test(), session.step.model
     losses, right = [], []
     try:
         with chainer.using_config("train", False), chainer.no_backprop_mode():
-            for _ in range(data.test_batches):
+            for _ in range(session.test_batches):
                 x, t = feed.next()
                 logits = on_host(model(x).array).astype(np.float64)
                 labels = on_host(t)

@@ -54,7 +54,8 @@ class Layer:
 
 
 class Kfac:
-    """See `tcbench.engine.backends.chainer.parts.Preconditioner`."""
+    """Divides gradients, once they are those of all ranks, by the curvature. `phases`: its part of a step, in order,
+    between the gradients and the update. `period`: the steps after which that repeats."""
 
     def __init__(self, settings: KfacSettings, replica: Replica) -> None:
         """Raises ValueError for a model of 16 bits."""
@@ -248,7 +249,7 @@ def _product(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: work.DTy
 
 
 def _aligned(size: int) -> int:
-    return -(-size // work.ALIGNMENT) * work.ALIGNMENT
+    return work.round_up(size, work.ALIGNMENT)
 
 
 def _side_by_side(layers: tuple[Layer, ...], dtype: work.DType) -> tuple[Array, dict[Layer, tuple[Array, Array]]]:
