@@ -62,11 +62,32 @@ class Cache:
 
     def path(self, key: Key) -> Path:
         """The file of this key's entry."""
-        return self.root / (hashlib.sha256(_canonical(key).encode()).hexdigest()[:40] + _SUFFIX)
+        canonical = json.dumps(dict(key), sort_keys=True, separators=(",", ":"))
+        return self.root / (hashlib.sha256(canonical.encode()).hexdigest()[:40] + _SUFFIX)
 
     def get(self, key: Key) -> Entry | None:
         """The entry of exactly this key; None where there is none, it is damaged, or the cache is to be fresh."""
-        return None if self.fresh else self._read(key)
+        if self.fresh:
+            return None
+        path = self.path(key)
+        try:
+            line, _, data = path.read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        try:
+            header = json.loads(line)
+            whole = (
+                header["key"] == dict(key)
+                and header["bytes"] == len(data)
+                and header["sha256"] == hashlib.sha256(data).hexdigest()
+                and isinstance(header["content"], dict)
+            )
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            _LOG.info("%s is damaged and counts as missing", path)
+            return None
+        return Entry(header["content"], data)
 
     def put(self, key: Key, entry: Entry) -> None:
         """Keep the entry, in place of one that was there."""
@@ -100,28 +121,3 @@ class Cache:
         """Forget an entry that turned out to be of no use."""
         with contextlib.suppress(OSError):
             self.path(key).unlink()
-
-    def _read(self, key: Key) -> Entry | None:
-        path = self.path(key)
-        try:
-            line, _, data = path.read_bytes().partition(b"\n")
-        except OSError:
-            return None
-        try:
-            header = json.loads(line)
-            whole = (
-                header["key"] == dict(key)
-                and header["bytes"] == len(data)
-                and header["sha256"] == hashlib.sha256(data).hexdigest()
-                and isinstance(header["content"], dict)
-            )
-        except (ValueError, KeyError, TypeError):
-            whole = False
-        if not whole:
-            _LOG.info("%s is damaged and counts as missing", path)
-            return None
-        return Entry(header["content"], data)
-
-
-def _canonical(key: Key) -> str:
-    return json.dumps(dict(key), sort_keys=True, separators=(",", ":"))

@@ -79,6 +79,15 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     stacks: tuple[Stack, ...] = ()
 
 
+_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+"""CUPTI's CUpti_ActivityMemcpyKind."""
+
+
+def copy_name(kind: int) -> str:
+    """The name of a copy of one of CUPTI's kinds."""
+    return f"memcpy {_COPY_KINDS.get(kind, '')}".strip()
+
+
 def encode(recording: Recording) -> bytes:
     """JSON."""
     return msgspec.json.encode(recording)

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 from tcbench.core import files
@@ -50,7 +49,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
-            raise _not_writable(path, error.strerror) from None
+            raise files.not_writable(path, error.strerror) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -150,9 +149,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -273,10 +270,10 @@ def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
             path.touch(exist_ok=False)
         except FileExistsError:
             if not path.is_file():  # the folder's place is taken by a file
-                raise _not_writable(path, "not a folder") from None
+                raise files.not_writable(path, "not a folder") from None
             number += 1
         except OSError as error:
-            raise _not_writable(path, error.strerror) from None
+            raise files.not_writable(path, error.strerror) from None
         else:
             return path
 
@@ -306,10 +303,6 @@ def latest(out: Path, machine: str | None, scenario: str, ending: str = "") -> P
 
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _not_writable(path: Path, why: str | None) -> StoreError:
-    return StoreError(f"{path}: cannot be written ({why}); name another folder with --out")
 
 
 def current(results: Iterable[Record]) -> tuple[Record, ...]:

@@ -26,15 +26,8 @@ class EventClock:
 
     of: Literal["device"] = "device"
 
-    def __init__(
-        self,
-        stream: Any,
-        make_event: Callable[[], Event],
-        elapsed_ms: Callable[[Any, Any], float],
-    ) -> None:
-        self._stream = stream
-        self._make_event = make_event
-        self._elapsed_ms = elapsed_ms
+    def __init__(self, stream: Any, make_event: Callable[[], Event], elapsed_ms: Callable[[Any, Any], float]) -> None:
+        self._stream, self._make_event, self._elapsed_ms = stream, make_event, elapsed_ms
         self._pool: list[Event] = []
         self._marks = 0
 

@@ -136,8 +136,7 @@ def support(capability: Capability) -> Support:
     """The versions of CUDA and cuDNN that serve GPUs of this compute capability, and the newest packages that do."""
     newest_cuda = max((major for major, oldest in _OLDEST_CAPABILITY.items() if capability >= oldest), default=None)
     last_cuda = None if newest_cuda == max(_OLDEST_CAPABILITY) else newest_cuda
-    last_cudnn = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
-    extra = next((extra for extra in EXTRAS if capability >= extra.oldest), None)
+    last_cudnn, extra = _newest_for(capability)
     return Support(
         (
             Served("CUDA", _FIRST_CUDA.get(capability), str(last_cuda) if last_cuda else None),
@@ -145,6 +144,12 @@ def support(capability: Capability) -> Support:
         ),
         extra.name if extra else None,
     )
+
+
+def _newest_for(capability: Capability) -> tuple[tuple[int, int, int] | None, Extra | None]:
+    """The last cuDNN that serves this compute capability (None: the newest, or none does), and the newest packages."""
+    last = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
+    return last, next((extra for extra in EXTRAS if capability >= extra.oldest), None)
 
 
 def sync(extra: Extra) -> str:
@@ -174,8 +179,7 @@ def cudnn_misfit(capability: Capability) -> str | None:
         return None
     if capability >= _oldest_of_cudnn(tuple(map(int, version.split(".")))):
         return None
-    last = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
-    extra = next((extra for extra in EXTRAS if capability >= extra.oldest), None)
+    last, extra = _newest_for(capability)
     which = f"; {'.'.join(map(str, last))} is the last that has: {sync(extra)}" if last and extra else ""
     return f"cuDNN {version} has no code for compute capability {capability[0]}.{capability[1]}{which}"
 

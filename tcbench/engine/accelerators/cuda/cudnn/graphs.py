@@ -193,23 +193,11 @@ class _Tensors:
         return [1, *dim], [operand.size, *stride]
 
 
-def _fprop(graph: Any, **arguments: Any) -> Any:
-    return graph.conv_fprop(**arguments)
-
-
-def _dgrad(graph: Any, **arguments: Any) -> Any:
-    return graph.conv_dgrad(**arguments)
-
-
-def _wgrad(graph: Any, **arguments: Any) -> Any:
-    return graph.conv_wgrad(**arguments)
-
-
-_CONVOLUTIONS: dict[type[Work], tuple[Callable[..., Any], dict[str, str], str, dict[str, bool]]] = {
-    ConvFprop: (_fprop, {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
-    ConvFpropStats: (_fprop, {"image": "x", "weight": "w"}, "y", {}),
-    ConvDgrad: (_dgrad, {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
-    ConvWgrad: (_wgrad, {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
+_CONVOLUTIONS: dict[type[Work], tuple[str, dict[str, str], str, dict[str, bool]]] = {
+    ConvFprop: ("conv_fprop", {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
+    ConvFpropStats: ("conv_fprop", {"image": "x", "weight": "w"}, "y", {}),
+    ConvDgrad: ("conv_dgrad", {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
+    ConvWgrad: ("conv_wgrad", {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
 }
 """By work: the operation of its graph, the operands that it takes as arguments, and its result; and where it can be a
 product of two matrices, these and whether each is transposed."""
@@ -222,8 +210,7 @@ def _convolution(tensors: _Tensors, work: Any) -> None:
         a, b = (tensors.matrix(name, transposed) for name, transposed in factors.items())
         tensors.result(result, graph.matmul(A=a, B=b, compute_data_type=wide, name="product"), as_matrix=True)
         return
-    computed = operation(
-        graph,
+    computed = getattr(graph, operation)(
         **{argument: tensors.given(name) for argument, name in arguments.items()},
         padding=[conv.pad, conv.pad],
         stride=[conv.stride, conv.stride],

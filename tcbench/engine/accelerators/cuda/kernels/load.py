@@ -75,24 +75,10 @@ def bind(
     where = range(begin, parameters, 8)
     struct.pack_into(f"<{''.join(formats)}{n_parameters}Q", block, 0, *[0] * n_arrays, *work.scalars, *where)
     fill = struct.Struct(f"<{n_arrays}Q").pack_into
-    grid_x, grid_y, grid_z = launch.grid
-    block_x, block_y, block_z = launch.block
-    shared_bytes = launch.shared_bytes
+    what = (function, *launch.grid, *launch.block, launch.shared_bytes)
 
     def run(*addresses: int) -> None:
         fill(block, 0, *addresses)
-        launch_kernel(
-            function,
-            grid_x,
-            grid_y,
-            grid_z,
-            block_x,
-            block_y,
-            block_z,
-            shared_bytes,
-            current_stream(),
-            parameters,
-            0,
-        )
+        launch_kernel(*what, current_stream(), parameters, 0)
 
     return run
