@@ -5,8 +5,6 @@ appears in one rename, so that processes may share the cache; one that cannot be
 anew. A cache that cannot be written costs time, never a run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

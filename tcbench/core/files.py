@@ -5,8 +5,6 @@ lock. The kernel gives the lock up when a process dies: a marked folder without 
 killed, and is removed. Nothing else ever is, whatever its name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -4,8 +4,6 @@ Whoever makes one (py-spy from outside, cProfile within) makes this; analysis, p
 Imports only the standard library and the validation library.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

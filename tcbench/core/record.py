@@ -9,8 +9,6 @@ History of SCHEMA_VERSION:
 1  first form.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import statistics

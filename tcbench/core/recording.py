@@ -5,8 +5,6 @@ CLOCK_MONOTONIC, which is one clock for all processes of a Linux machine (clock_
 `time.perf_counter_ns` reads there. Imports only the standard library and the validation library.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """The Session protocol, which is measured. A backend builds one; the measuring loop knows nothing else of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

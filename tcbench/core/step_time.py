@@ -1,7 +1,5 @@
 """A step's time by its parts: the one formula behind every prediction."""
 
-from __future__ import annotations
-
 import msgspec
 
 from tcbench.core.record import PhaseSeconds

@@ -3,8 +3,6 @@
 Imports no framework. Source of the figures: proc(5), and Documentation/scheduler/sched-stats.rst of the kernel.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Imports no framework.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Peak memory of this process, from Linux's own books."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")

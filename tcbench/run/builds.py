@@ -5,8 +5,6 @@ check that tcbench runs there, the folder that a gate has as long as it runs, an
 neither takes plans or kernels that the other tuned.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

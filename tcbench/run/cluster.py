@@ -4,8 +4,6 @@ submitit writes the scripts, submits them and follows the jobs; Slurm queues. Ow
 for, and what its end was. Knows nothing of plans and records: those are the command's that a job runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

@@ -3,8 +3,6 @@
 The user's own checkout is only read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -6,8 +6,6 @@ for the moment of a sample. Its raw form is a line per stack: frames "NAME (FILE
 samples (py-spy's README, "record").
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

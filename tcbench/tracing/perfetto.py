@@ -5,8 +5,6 @@ microseconds: "Trace Event Format", section "Complete Events") with all fields o
 else of a timeline stands under `otherData.tcbench`, with the version of this form.
 """
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Sequence

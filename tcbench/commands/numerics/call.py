@@ -1,7 +1,5 @@
 """What the programs of `tcbench numerics` have in common: where they run, and how they show progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

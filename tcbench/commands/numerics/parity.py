@@ -1,7 +1,5 @@
 """`tcbench numerics --rungs`: is every config where its rungs say it is?"""
 
-from __future__ import annotations
-
 import typer
 
 from tcbench.analysis.numerics.parity import judge, reference

@@ -1,7 +1,5 @@
 """`tcbench numerics --second-order`: steps to a loss at a large batch, by SGD and by K-FAC."""
 
-from __future__ import annotations
-
 import datetime
 
 import msgspec

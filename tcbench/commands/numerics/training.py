@@ -1,7 +1,5 @@
 """`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one?"""
 
-from __future__ import annotations
-
 import datetime
 import time
 from collections.abc import Callable, Sequence

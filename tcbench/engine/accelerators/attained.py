@@ -9,8 +9,6 @@ reads its input twice, a product's last wave of tiles fills no more multiprocess
 channels innermost and in eights. docs/virtual.md says how well this predicts.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.resources

@@ -4,8 +4,6 @@ A kind is one folder beside this module, whose module `kind` has it as KIND; not
 name. Owns the contract of a kind, the table of kinds, and which device a selector (`auto`, `cpu`, `cuda:N`) means.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

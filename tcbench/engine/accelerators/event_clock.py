@@ -5,8 +5,6 @@ follow each other tell how long the device took from one to the next (resolution
 API, section "Event Management").
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any, Literal, Protocol

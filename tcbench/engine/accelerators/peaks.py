@@ -2,8 +2,6 @@
 beside its arrays. From public figures: a forecast's floors and a modelled GPU's durations come from these.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

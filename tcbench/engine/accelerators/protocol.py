@@ -8,8 +8,6 @@ against the protocol alone: one program, whoever does the work.
 Owns the protocol and which accelerator the process uses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator

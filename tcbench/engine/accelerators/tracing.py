@@ -6,8 +6,6 @@ pages nobody touches, so a step of any size runs. The program that is traced is 
 of kernels and memory follows from the same code.
 """
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Initial weights, drawn once for every framework: the same seed gives all of them the same numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

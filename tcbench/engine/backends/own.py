@@ -7,8 +7,6 @@ quick, and nothing that only reads results ever comes here. Owns that, and the e
 backend.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

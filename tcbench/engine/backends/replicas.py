@@ -1,7 +1,5 @@
 """Replicas of a model: what training with many ranks promises of them."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable
 from typing import Any

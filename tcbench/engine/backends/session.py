@@ -3,8 +3,6 @@
 Owns the order of both. Knows no framework: a backend's session builds the step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """A training step of one's own as a session, from plain functions. Public: see docs/own-step.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

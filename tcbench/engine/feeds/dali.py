@@ -12,8 +12,6 @@ On a GPU two orders are kept, and the host waits for neither in the usual case:
   until the consumer's stream has passed a fence set behind it.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import deque

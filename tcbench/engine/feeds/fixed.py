@@ -1,7 +1,5 @@
 """Batches at fixed addresses on a device: what a feed on the host needs, and what a captured graph reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -8,8 +8,6 @@ What the thread of the steps does with a decoded batch, and what the device does
 - `dali`: the host's threads read and Huffman-decode, the device does the rest ("mixed" decoding), as work.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """OpenCV decodes and scales in the calling thread. OpenCV is an optional package: it is imported by the factory."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 all deliver the same pixels for the same seed.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The frozen facts that a config's parts are built from. Layout and dtype travel here, so that no rung and no op
 asks which other rungs are there."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import get_args
 

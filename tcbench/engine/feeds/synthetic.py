@@ -1,7 +1,5 @@
 """One batch kept in memory: a run without any input work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ is the paper's and the talk's: a stage's stride sits in the first convolution of
 3x3 convolution of a bottleneck, as PyTorch and MLPerf have it; a basic block begins with that, so it has no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ fp32 itself is held against a run in float64, and float64's gradient with respec
 the loss, so that an op that is wrong in every config alike is found too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

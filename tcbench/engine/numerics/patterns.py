@@ -1,8 +1,6 @@
 """A learnable set of images made by NumPy: each class is a smooth random pattern, shifted, in random contrast, under
 noise. The same seed gives the same images everywhere; nothing is downloaded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

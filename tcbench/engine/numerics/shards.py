@@ -5,8 +5,6 @@ own, and all apply the mean of the ranks' gradients to equal parameters (tests/e
 holds real ranks against such a process). No message is sent, so no time here says anything of ranks.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

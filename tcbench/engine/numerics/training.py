@@ -5,8 +5,6 @@ patterns and ResNet-50 on a folder of images, on the host or on an accelerator. 
 who asks for them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import time

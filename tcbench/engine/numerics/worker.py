@@ -4,8 +4,6 @@ Run as `python -m tcbench.engine.numerics.worker FD`. What goes wrong in a run i
 that are not finite, too little memory, an exception. Standard output and error are free for libraries to write to.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

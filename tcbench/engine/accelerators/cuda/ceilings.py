@@ -3,8 +3,6 @@
 Launches take turns, on one stream between events; the best of each is taken, as a ceiling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 

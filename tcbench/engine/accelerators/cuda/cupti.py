@@ -6,8 +6,6 @@ steps fits into one and nothing is handed over until the pass is done. Source: C
 Activity API", and CUPTI Python's API reference.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

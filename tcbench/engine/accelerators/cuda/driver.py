@@ -4,8 +4,6 @@ Sources: CUDA Driver API, sections "Initialization", "Device Management", "Versi
 the kernel module's version stands in /proc/driver/nvidia/version.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

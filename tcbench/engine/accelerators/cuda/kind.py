@@ -1,7 +1,5 @@
 """NVIDIA's GPUs as a kind of device. What answers is imported when it is asked: this module is read at every start."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ Owns the stream, the memory pools, the cuDNN handle and what was prepared for ea
 an accelerator is made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -5,8 +5,6 @@ must make, and it waits for every captured graph that holds an all-reduce of it,
 for ever.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

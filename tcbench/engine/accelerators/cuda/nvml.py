@@ -5,8 +5,6 @@ asked at all there is no GPU to watch, and nothing is said about it. Source: NVM
 module of nvidia-ml-py) is imported when a GPU is opened.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ libraries load; and which of pyproject.toml's extras suits a GPU and its driver.
 Reads package metadata; `trouble` alone tries what it is asked about.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import multiprocessing

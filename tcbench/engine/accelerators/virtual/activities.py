@@ -1,7 +1,5 @@
 """The activities of a device that is not there, and the calls that ask for them, as CUPTI has a real one's."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """GPUs that are not there as a kind of device: the program runs here as it would on one, and waits as long."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

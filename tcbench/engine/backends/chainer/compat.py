@@ -10,8 +10,6 @@ other package mistakes a stand-in for the real thing. SciPy, of which a step tak
 Chainer's, is kept out meanwhile: the datasets, distributions and functions that want it say that it is not there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import importlib.util

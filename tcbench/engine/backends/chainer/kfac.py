@@ -9,8 +9,6 @@ Over ranks, as in K. Osawa et al., 2019, section 4: every rank has the factors o
 each layer has one rank that inverts its factors and divides its gradient; then all get the results.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable

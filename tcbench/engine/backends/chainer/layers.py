@@ -6,8 +6,6 @@ layer is its function's whole gradient, under the same name. A recorded graph (s
 is one layer.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks for Chainer: one class, built from stages and parts. Everything that a rung may change is a part."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -4,8 +4,6 @@ The loss scale and the count of overflows live on the device (`state`, see work.
 for it: the loss's gradient starts from the scale in that array, and the update divides by the same number.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

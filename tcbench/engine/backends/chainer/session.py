@@ -1,7 +1,5 @@
 """A Chainer training step as a Session."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

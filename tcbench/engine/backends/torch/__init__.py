@@ -1,8 +1,6 @@
 """PyTorch: the peer. The same model, weights, input and optimizer as ours, in PyTorch's own operations, and the rungs
 that a PyTorch user would reach for. Importing this module imports neither PyTorch nor NumPy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.core.errors import SelectionError

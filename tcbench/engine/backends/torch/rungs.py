@@ -3,8 +3,6 @@
 A name that another backend has too means the same thing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys

@@ -3,8 +3,6 @@
 Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`Workbench`).
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import statistics

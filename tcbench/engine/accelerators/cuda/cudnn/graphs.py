@@ -6,8 +6,6 @@ batch normalisation, whose running statistics are read and written: `slots` says
 (epsilon, momentum, ReLU's zero) are passed by value within the graph.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Callable

@@ -5,8 +5,6 @@ CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names,
 NVRTC its built-in functions, which works once they are loaded.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import importlib.metadata

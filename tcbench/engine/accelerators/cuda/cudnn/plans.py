@@ -4,8 +4,6 @@ What a plan is found to be (`PlanFacts`), or that there is none (`NoPlan`), is d
 the cache share. `Plans` belongs to one GPU and one cuDNN handle.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import logging

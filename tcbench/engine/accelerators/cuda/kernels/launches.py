@@ -4,8 +4,6 @@ Owns the table from work to source file, function, definitions, grid and block. 
 arguments are follows from the work itself (its operands' addresses, then its scalars).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

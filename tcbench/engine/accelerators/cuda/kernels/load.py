@@ -4,8 +4,6 @@ Owns loaded modules and the parameter block of a launch. CuPy is imported where 
 takes the driver's call as an argument, so that tests can put another in its place.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Batch normalisation alone, with ReLU, and with an addition and ReLU."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, replace
 from typing import Any

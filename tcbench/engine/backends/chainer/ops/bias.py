@@ -1,7 +1,5 @@
 """The bias of a convolution, with ReLU or without."""
 
-from __future__ import annotations
-
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on

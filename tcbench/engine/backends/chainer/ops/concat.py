@@ -1,7 +1,5 @@
 """Concatenation of maps along their channels."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Two-dimensional convolution without bias."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ again for the gradient of w: kept, ResNet-50's would take 9 times its 3x3 convol
 a row of all images' pixels per channel, from where y is copied into its place.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

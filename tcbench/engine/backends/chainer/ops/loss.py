@@ -1,7 +1,5 @@
 """Softmax cross entropy, in float32 (float64 for float64)."""
 
-from __future__ import annotations
-
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of

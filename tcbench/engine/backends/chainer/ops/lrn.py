@@ -1,7 +1,5 @@
 """Local response normalisation across channels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.engine import work

@@ -1,7 +1,5 @@
 """Max pooling, global average pooling, and averages over windows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.engine import work
