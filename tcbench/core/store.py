@@ -3,8 +3,6 @@
 Owns writing them so that none is lost or half written, and reading them back. Knows nothing of their meaning.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import errno
@@ -19,7 +17,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from tcbench.core import files
 from tcbench.core import record as records
@@ -146,7 +144,7 @@ class Store:
         finally:
             os.close(self._fd)
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

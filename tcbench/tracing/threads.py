@@ -11,14 +11,13 @@ off by an interval, and by a tick (1 to 4 ms) for a thread that nothing interrup
 thread is switched out or at the tick. A thread that waits for a processor is not working.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
 from tcbench.tracing.attribution import InputWork
 
@@ -58,7 +57,7 @@ class ThreadSampler:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> ThreadSampler:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

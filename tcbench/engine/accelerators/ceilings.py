@@ -1,9 +1,7 @@
 """A device's ceilings as they were measured on it, in the user's cache: the rates of a matrix product and a copy."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -39,7 +37,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_bytes_s: float
     says: str
 
-    def best(self, other: Measured) -> Measured:
+    def best(self, other: Self) -> Self:
         """The higher of each two rates: whatever else a machine does at the time can only lower them."""
         rates = {name: max(m.flops_s.get(name, 0.0) for m in (self, other)) for name in self.flops_s | other.flops_s}
         bandwidth = max(self.bandwidth_bytes_s, other.bandwidth_bytes_s)

@@ -5,13 +5,11 @@ side to `scaled_side`, crop a random square of `image_size`, mirror half of them
 divide by their standard deviation. EXIF orientation is ignored, as Chainer's datasets do.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -73,11 +71,11 @@ class FeedRecipe:
     modelled: Callable[..., Any] | None = None
     wrappers: tuple[Callable[[Any], Any], ...] = ()
 
-    def of(self, source: Callable[..., Any], modelled: Callable[..., Any] | None = None) -> FeedRecipe:
+    def of(self, source: Callable[..., Any], modelled: Callable[..., Any] | None = None) -> Self:
         """The same from another source, and by another model where one is given."""
         return replace(self, source=source, modelled=modelled or self.modelled)
 
-    def within(self, wrapper: Callable[[Any], Any]) -> FeedRecipe:
+    def within(self, wrapper: Callable[[Any], Any]) -> Self:
         """The same with one more wrapper around all others."""
         return replace(self, wrappers=(*self.wrappers, wrapper))
 
