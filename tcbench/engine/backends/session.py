@@ -5,20 +5,23 @@ Owns the order of both. Knows no framework: a backend's session builds the step.
 
 import contextlib
 import functools
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tcbench.core.errors import TrainingError
 from tcbench.core.record import Cell
 from tcbench.core.session import Clock, Facts, Phase
-from tcbench.engine.backends.replicas import check_replicas
 from tcbench.engine.feeds.dataset import ImageFolder, scan
 from tcbench.engine.feeds.generated import ensure_generated
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Network as Geometry
 from tcbench.engine.rung import Rung
-from tcbench.engine.world import current
+from tcbench.engine.world import World, current
 
 
 class BaseStep:
@@ -146,3 +149,21 @@ class BaseSession:
 
     def close(self) -> None:
         self._exit.close()
+
+
+def check_replicas(world: World, parameters: Iterable[Any]) -> None:
+    """Compare this rank's parameters (NumPy arrays, in the same order on every rank) with every other's, bit for bit;
+    all ranks wait for each other. Raises TrainingError on all of them where they differ: gradients that were not
+    averaged, or not on all ranks alike."""
+    if world.mpi is None:
+        return
+    digest = 0
+    for parameter in parameters:
+        digest = zlib.crc32(np.ascontiguousarray(parameter).tobytes(), digest)
+    digests = world.mpi.allgather(digest)
+    different = [str(rank) for rank, other in enumerate(digests) if other != digests[0]]
+    if different:
+        raise TrainingError(
+            f"parameters of rank {', '.join(different)} differ from those of rank 0: expected the same on all of "
+            f"{world.size} ranks after an all-reduce of the gradients"
+        )

@@ -11,8 +11,6 @@ from msgspec import UNSET, UnsetType
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.work import DType, Layout, Math
 
-__all__ = ["DType", "FeedSpec", "Layout", "Math", "TensorSpec"]
-
 
 @dataclass(frozen=True)
 class TensorSpec:

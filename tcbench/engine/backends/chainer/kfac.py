@@ -10,8 +10,9 @@ each layer has one rank that inverts its factors and divides its gradient; then 
 """
 
 import contextlib
+import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,16 +194,13 @@ class Kfac:
             if place is not None
         ]
         flat = accelerator.zeros((sum(_aligned(gradients[place].size) for place, _ in parts),), gradients[0].dtype)
-        views, begin = [], 0
-        for place, owned in parts:
-            gradient = gradients[place]
-            views.append((gradient, flat[begin : begin + gradient.size].reshape(gradient.shape)))
-            begin += _aligned(gradient.size)
+        views = list(_views(flat, [gradients[place].shape for place, _ in parts]))
+        for (place, owned), view in zip(parts, views, strict=True):
             if owned:
-                accelerator.copy(*views[-1])
+                accelerator.copy(gradients[place], view)
         self._reducer.reduce(flat)
-        for gradient, view in views:
-            accelerator.copy(view, gradient)
+        for (place, _), view in zip(parts, views, strict=True):
+            accelerator.copy(view, gradients[place])
 
     def check(self) -> None:
         """Raises TrainingError where a factor could not be inverted. Waits for the device."""
@@ -253,14 +251,17 @@ def _aligned(size: int) -> int:
 def _side_by_side(layers: tuple[Layer, ...], dtype: work.DType) -> tuple[Array, dict[Layer, tuple[Array, Array]]]:
     """One array, zero, and in it two matrices of each layer: (d, d) and (k, k)."""
     flat = current().zeros((sum(_aligned(size**2) for layer in layers for size in (layer.d, layer.k)),), dtype)
-    views, begin = {}, 0
-    for layer in layers:
-        pair = []
-        for size in (layer.d, layer.k):
-            pair.append(flat[begin : begin + size**2].reshape(size, size))
-            begin += _aligned(size**2)
-        views[layer] = (pair[0], pair[1])
-    return flat, views
+    views = _views(flat, [(size, size) for layer in layers for size in (layer.d, layer.k)])
+    return flat, {layer: (next(views), next(views)) for layer in layers}
+
+
+def _views(flat: Array, shapes: Sequence[tuple[int, ...]]) -> Iterator[Array]:
+    """Arrays of these shapes within one, each at an aligned place."""
+    begin = 0
+    for shape in shapes:
+        size = math.prod(shape)
+        yield flat[begin : begin + size].reshape(shape)
+        begin += _aligned(size)
 
 
 def _as_samples(accelerator: Any, gy: Array, conv: work.Conv2d) -> Array:

@@ -13,8 +13,7 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.convolution import Convolution, ConvWorks, works_of
 from tcbench.engine.backends.chainer.ops.node import Variable
-from tcbench.engine.feeds.spec import Layout
-from tcbench.engine.work import Conv2d, Math
+from tcbench.engine.work import Conv2d, Layout, Math
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import numpy as np
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, current
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.work import HALVES, DType, Half
+from tcbench.engine.work import HALVES, DType, Half, Layout
 
 Variable = Any
 """chainer.Variable; Chainer has no types."""
@@ -46,6 +46,12 @@ def half_of(array: Array) -> Half | None:
     """The same where it has 16 bits, else None."""
     dtype = dtype_of(array)
     return dtype if dtype in HALVES else None
+
+
+def logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int]:
+    """(N, C, H, W) of a stored shape."""
+    n, c, h, w = shape if layout == "NCHW" else (shape[0], shape[3], shape[1], shape[2])
+    return n, c, h, w
 
 
 OnGradient = Callable[[Any, Array], None]
