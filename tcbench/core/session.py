@@ -8,10 +8,6 @@ from typing import Literal, Protocol, runtime_checkable
 from tcbench.core.record import PlanChoice
 
 
-def _settled() -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Phase:
     """A named part of a step. `run` may return before the device is done. `settled`: whether it has done what it does
@@ -19,7 +15,7 @@ class Phase:
 
     name: str
     run: Callable[[], None]
-    settled: Callable[[], bool] = _settled
+    settled: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,7 @@ class Placement:
     fence: Callable[[], Fence] | None = None
 
 
-def _view_on_host(output: Any) -> np.ndarray:
-    return np.asarray(output.as_tensor())
-
-
-ON_CPU = Placement(device_id=None, decoder="cpu", hand_over=_view_on_host)
+ON_CPU = Placement(None, "cpu", lambda output: np.asarray(output.as_tensor()))
 
 
 def gpu_placement(index: int, stream: Any) -> Placement:

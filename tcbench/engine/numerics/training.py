@@ -8,7 +8,7 @@ who asks for them.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def train(
         test_loss, accuracy = _test(session)
         if not np.isfinite(test_loss):
             raise DivergedError(f"the test loss is {test_loss} after {setting.steps} steps", losses)
-        scale, skipped = _scale_of(step.optimizer)
+        state = on_host(step.optimizer.state)
         return Trained(
             losses=losses,
             test_loss=test_loss,
@@ -110,8 +110,8 @@ def train(
             train_time_s=train_time_s,
             peak_memory_bytes=peak_bytes,
             peak_memory_of=of,
-            last_scale=scale * setting.loss_divisor,
-            skipped_steps=skipped,
+            last_scale=float(state[SCALE]) * setting.loss_divisor,
+            skipped_steps=int(state[SKIPPED]),
         )
 
 
@@ -222,28 +222,17 @@ def _overflowed(job: TrainingJob) -> str:
 
 
 def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[Any]) -> None:
-    """Bring the waiting losses over. Raises DivergedError for what is not finite."""
-    _take(losses, waiting)
+    """Bring the waiting losses over, up to the first that is not finite. Raises DivergedError, which names that."""
+    for loss in waiting:
+        value = float(on_host(loss))
+        if not np.isfinite(value):
+            raise DivergedError(f"diverged at step {len(losses)}: the loss is {value}", tuple(losses))
+        losses.append(value)
     waiting.clear()
     try:
         step.optimizer.check()
     except TrainingError:
         raise DivergedError(f"diverged by step {len(losses) - 1}: {_overflowed(job)}", tuple(losses)) from None
-
-
-def _take(losses: list[float], more: Iterable[Any]) -> None:
-    """Bring more losses over, up to the first that is not finite. Raises DivergedError that names it."""
-    for loss in more:
-        value = float(on_host(loss))
-        if not np.isfinite(value):
-            raise DivergedError(f"diverged at step {len(losses)}: the loss is {value}", tuple(losses))
-        losses.append(value)
-
-
-def _scale_of(optimizer: Any) -> tuple[float, int]:
-    """The loss scale at the end, and the steps that were skipped."""
-    state = on_host(optimizer.state)
-    return float(state[SCALE]), int(state[SKIPPED])
 
 
 def _test(session: _Session) -> tuple[float, float]:
