@@ -259,19 +259,10 @@ def _relative(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.linalg.norm(one - other) / np.linalg.norm(other))
 
 
-@contextlib.contextmanager
-def _session(cell: Cell, rungs: list[Any], site: OpenDevice) -> Iterator[ChainerSession]:
-    session = ChainerSession(
-        cell,
-        site,
-        rungs=rungs,
-        geometry=WELL_CONDITIONED,
-        make_feed=RandomBatches,
+def _session(cell: Cell, rungs: list[Any], site: OpenDevice) -> contextlib.closing[ChainerSession]:
+    return contextlib.closing(
+        ChainerSession(cell, site, rungs=rungs, geometry=WELL_CONDITIONED, make_feed=RandomBatches)
     )
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 def _train(cell: Cell, rungs: list[Any], site: OpenDevice, steps: int) -> _Trained:

@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tcbench.core.session import Phase
 from tcbench.engine.rung import (
@@ -193,12 +193,8 @@ class Fp32(Rung):
     parity = EXACT
     source = "PyTorch documentation, Numerical accuracy: TensorFloat-32"
 
-    @contextlib.contextmanager
-    def scope(self, settings: Any) -> Iterator[None]:
-        from tcbench.engine.backends.torch.precision import float32_math
-
-        with float32_math("ieee"):
-            yield
+    def scope(self, settings: Any) -> contextlib.AbstractContextManager[None]:
+        return _float32_math("ieee")
 
 
 class FusedOptimizer(Rung):
@@ -258,12 +254,27 @@ class Tf32(Rung):
     parity = Parity("tolerance", float32=Tolerance(1e-2, 0.3))
     source = "PyTorch documentation, Numerical accuracy: TensorFloat-32"
 
-    @contextlib.contextmanager
-    def scope(self, settings: Any) -> Iterator[None]:
-        from tcbench.engine.backends.torch.precision import float32_math
+    def scope(self, settings: Any) -> contextlib.AbstractContextManager[None]:
+        return _float32_math("tf32")
 
-        with float32_math("tf32"):
-            yield
+
+@contextlib.contextmanager
+def _float32_math(math: Literal["ieee", "tf32"]) -> Iterator[None]:
+    """Convolutions and matrix products of float32 on a GPU: in float32, or with inputs rounded to TensorFloat-32.
+
+    These two setters are the ones that keep PyTorch's older and newer flags in step; setting one family alone makes
+    reading the other an error.
+    """
+    import torch
+
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if math == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = math == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 RUNGS = RungSet.of("torch", defined_in(sys.modules[__name__]))
