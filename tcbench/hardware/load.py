@@ -3,6 +3,7 @@
 Imports no framework. Source of the figures: proc(5), and Documentation/scheduler/sched-stats.rst of the kernel.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -79,11 +80,9 @@ def _family(root: int) -> Iterator[int]:
     """A process and all its descendants."""
     children: dict[int, list[int]] = {}
     for folder in _PROC.glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue  # it has ended
-        children.setdefault(parent, []).append(int(folder.name))
+            children.setdefault(parent, []).append(int(folder.name))
     waiting = [root]
     while waiting:
         pid = waiting.pop()
@@ -100,8 +99,6 @@ def _of_process(pid: int) -> tuple[float, float]:
         return 0.0, 0.0
     delay_ns = 0
     for thread in (_PROC / str(pid) / "task").glob("*/schedstat"):
-        try:
+        with contextlib.suppress(OSError, ValueError, IndexError):
             delay_ns += int(thread.read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
     return computed_s, delay_ns * 1e-9

@@ -97,13 +97,15 @@ def os_name() -> str:
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:
     """Versions of those of the distributions that are installed."""
-    installed = {}
-    for name in distributions:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return installed
+    return {name: found for name in distributions if (found := version(name)) is not None}
+
+
+def version(distribution: str) -> str | None:
+    """A distribution's version; None where it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache

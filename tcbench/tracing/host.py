@@ -6,6 +6,7 @@ for the moment of a sample. Its raw form is a line per stack: frames "NAME (FILE
 samples (py-spy's README, "record").
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -232,9 +233,7 @@ def newest(folder: Path) -> tuple[HostProfile, ...]:
     """The newest profile of each cell in a folder; what cannot be read is left out."""
     kept: dict[tuple[str, ...], HostProfile] = {}
     for path in sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.name[-len("YYYYMMDD-HHMMSS" + SUFFIX) :]):
-        try:
+        with contextlib.suppress(TraceError):
             profile = read(path)
-        except TraceError:
-            continue
-        kept[profile.label, profile.device, profile.model, str(profile.image_size)] = profile
+            kept[profile.label, profile.device, profile.model, str(profile.image_size)] = profile
     return tuple(kept.values())

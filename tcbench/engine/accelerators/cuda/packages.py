@@ -5,7 +5,6 @@ Reads package metadata; `trouble` alone tries what it is asked about.
 """
 
 import importlib
-import importlib.metadata
 import multiprocessing
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.cuda.driver import Gpus
 from tcbench.engine.accelerators.device import Served, Support
 from tcbench.engine.rung import Package
+from tcbench.hardware import machine
 
 Capability = tuple[int, int]
 
@@ -112,7 +112,7 @@ def installed() -> tuple[Installed, ...]:
         Installed(part, name, version, cuda)
         for part in PARTS
         for name, cuda in part.distributions
-        if (version := _version(name)) is not None
+        if (version := machine.version(name)) is not None
     )
 
 
@@ -256,10 +256,3 @@ _ATTEMPTS: dict[str, Callable[[], object]] = {
     CUPTI.name: lambda: importlib.import_module("cupti.cupti"),
 }
 """What raises where a part does not work."""
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
