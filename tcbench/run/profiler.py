@@ -1,7 +1,5 @@
 """One trial that is recorded: its timeline, by Nsight Systems or from inside its process, or its host's functions."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -145,7 +143,7 @@ class Take:
                 self.recorder.nsys.end(session)
             raise
 
-    def _read(self, record: Record, folder: Path, sampling: Sampling) -> Taken:
+    def _read(self, record: Record, folder: Path, sampling: "Sampling") -> Taken:
         """The recording; with what Nsight Systems saw, where it recorded."""
         path, ranks = folder / "recording.json", record.cell.ranks
         names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
@@ -189,7 +187,7 @@ class Sampling:
         self._pid: int | None = None
         self._sampler: ThreadSampler | None = None
 
-    def __enter__(self) -> Sampling:
+    def __enter__(self) -> "Sampling":
         return self
 
     def __exit__(self, *error: object) -> None:

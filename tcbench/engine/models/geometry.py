@@ -4,8 +4,6 @@ A network is a sequence of named stages. Each backend builds a stage of its own 
 Sizes are of square images and square windows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect
@@ -101,14 +99,14 @@ class Linear:
 class Branches:
     """Sequences beside each other on one input, whose outputs are concatenated along channels."""
 
-    branches: tuple[tuple[Named, ...], ...]
+    branches: tuple[tuple["Named", ...], ...]
 
 
 @dataclass(frozen=True)
 class Auxiliary:
     """A classifier on what passes by, for training alone: its loss is added with a weight."""
 
-    stages: tuple[Named, ...]
+    stages: tuple["Named", ...]
     weight: float
 
 

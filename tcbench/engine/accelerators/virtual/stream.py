@@ -1,8 +1,6 @@
 """A stream as a queue in real time: what is put into it ends when its modelled time has passed, and whoever waits for
 that waits really. Times are nanoseconds of CLOCK_MONOTONIC, which is what `time.perf_counter_ns` reads."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ class Task:
     driver_ns: int
     device_ns: int
     bytes: int | None = None
-    nodes: tuple[Task, ...] = ()
+    nodes: tuple["Task", ...] = ()
 
 
 class Listener(Protocol):

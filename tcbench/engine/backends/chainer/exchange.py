@@ -5,8 +5,6 @@ Owns the order of calls, which is the same on every rank. The weights that ranks
 that nothing is broadcast (ChainerMN's optimizer does that in its first step).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +47,7 @@ class _Packed(Exchange):
 
     overlaps = True
 
-    def __init__(self, replica: Replica, buckets: Sequence[_Bucket], listener: OnGradient | None = None) -> None:
+    def __init__(self, replica: Replica, buckets: Sequence["_Bucket"], listener: OnGradient | None = None) -> None:
         self._reducer = replica.reducer(replica.world)
         self.engine = self._reducer.engine
         self.reduced_bytes = sum(int(bucket.buffer.nbytes) for bucket in buckets)

@@ -5,8 +5,6 @@ plan builds, not a guess. That holds one core for up to a second per batch norma
 that cuDNN would compile are taken from their configurations. `plan_all` spreads the work over processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -154,7 +152,7 @@ class _Worker:
     at: Work
 
     @classmethod
-    def start(cls, ask: _Ask) -> _Worker:
+    def start(cls, ask: _Ask) -> "_Worker":
         # Not forked: cuDNN's threads and the driver's state would not survive it.
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()

@@ -6,8 +6,6 @@ there, but exported. Descriptors and queries happen once per work (`prepare_call
 addresses on. A cudnnHandle_t made here and one made by cuDNN's frontend are the same thing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import operator
@@ -139,7 +137,7 @@ class Call:
     __slots__ = ("_descriptors", "_function", "_known", "_library", "_name", "_operands", "_ordered", "workspace_bytes")
 
     def __init__(
-        self, name: str, work: Work, known: Mapping[str, Any], lib: Library, descriptors: _Descriptors
+        self, name: str, work: Work, known: Mapping[str, Any], lib: Library, descriptors: "_Descriptors"
     ) -> None:
         self.workspace_bytes = known["workspace_bytes"]
         self._name, self._library, self._descriptors = name, lib, descriptors

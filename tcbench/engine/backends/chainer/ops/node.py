@@ -11,8 +11,6 @@ device, which the accelerator has made current, retained arrays). Where somethin
 Chainer's runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -89,7 +87,7 @@ def on_filter_gradient(listener: OnFilterGradient) -> Iterator[None]:
         _on_filter_gradient.remove(listener)
 
 
-def filter_gradient(node: ForwardNode, gy: Array) -> None:
+def filter_gradient(node: "ForwardNode", gy: Array) -> None:
     """Tell the listeners, if there are any."""
     for listener in _on_filter_gradient:
         listener(node, gy)
