@@ -201,27 +201,16 @@ class _Log:
 
 
 class Followed(Protocol[Sent]):
-    """Whoever works on a job and sends messages: one worker, or many."""
+    """Whoever works on a job and sends messages: one worker, or many. Its methods are as `Worker`'s."""
 
     @property
-    def pid(self) -> int:
-        """As `Worker.pid`."""
-
-    def fileno(self) -> int:
-        """A descriptor that is readable when there is something to receive."""
-
+    def pid(self) -> int: ...
+    def fileno(self) -> int: ...
     @property
-    def remaining_s(self) -> float:
-        """Seconds until it has taken too long."""
-
-    def receive(self) -> Iterator[Sent | Fault]:
-        """As `Worker.receive`."""
-
-    def time_out(self) -> Fault:
-        """End it because it has taken too long."""
-
-    def end(self, *, patiently: bool = False) -> Ended:
-        """As `Worker.end`."""
+    def remaining_s(self) -> float: ...
+    def receive(self) -> Iterator[Sent | Fault]: ...
+    def time_out(self) -> Fault: ...
+    def end(self, *, patiently: bool = False) -> Ended: ...
 
 
 def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Message], Message | Fault]]:

@@ -60,12 +60,9 @@ class Session(Protocol):
 
     @property
     def phases(self) -> Sequence[Phase]: ...
-
     @property
     def clock(self) -> Clock: ...
-
     def facts(self) -> Facts: ...
-
     def close(self) -> None: ...
 
 
@@ -73,7 +70,6 @@ class Layers(Protocol):
     """Told when a layer's work begins and ends on the host, as the session runs."""
 
     def begin(self, name: str) -> None: ...
-
     def end(self) -> None: ...
 
 

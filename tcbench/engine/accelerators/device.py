@@ -53,7 +53,6 @@ class Watch(Protocol):
 
     def stop(self, timed_from_s: float | None, timed_to_s: float | None) -> GpuSamples:
         """End it. The times are those of the timed pass, since the trial's start."""
-        ...
 
 
 class Activities(Protocol):
@@ -61,16 +60,13 @@ class Activities(Protocol):
 
     @property
     def calls(self) -> tuple[ApiCall, ...]: ...
-
     @property
     def activities(self) -> tuple[Activity, ...]: ...
-
     @property
     def dropped(self) -> int: ...
 
     def recording(self) -> contextlib.AbstractContextManager[None]:
         """Record while it is held."""
-        ...
 
 
 def _no_reducer(world: World) -> Reducer:

@@ -8,27 +8,19 @@ API, section "Event Management").
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
-
-
-class Event(Protocol):
-    """The part of `cupy.cuda.Event`, say, that the clock needs."""
-
-    def record(self, stream: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
+from typing import Any, ClassVar, Literal
 
 
 @dataclass(eq=False)
 class EventClock:
     """See `tcbench.core.session.Clock`. Events are made once and used again after each `read`, so that a block of N
-    steps costs N+1 records and one wait."""
+    steps costs N+1 records and one wait. An event is one such as CuPy's: `record(stream)`, `synchronize()`."""
 
     of: ClassVar[Literal["device"]] = "device"
     stream: Any
-    make_event: Callable[[], Event]
+    make_event: Callable[[], Any]
     elapsed_ms: Callable[[Any, Any], float]
-    _pool: list[Event] = field(default_factory=list, init=False)
+    _pool: list[Any] = field(default_factory=list, init=False)
     _marks: int = field(default=0, init=False)
 
     def mark(self) -> None:

@@ -49,12 +49,10 @@ class Backend(Protocol):
 
     def open_session(self, cell: Cell) -> Session:
         """Build everything the cell needs. Imports the framework."""
-        ...
 
     def open_on(self, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None) -> Session:
         """The same on a device that stands in for the cell's own, and from another feed where one is given. Raises
         TcbenchError where a backend's programs run on no device but their own."""
-        ...
 
 
 def names() -> tuple[str, ...]:

@@ -56,7 +56,6 @@ class Fence(Protocol):
 
     @property
     def done(self) -> bool: ...
-
     def synchronize(self) -> None: ...
 
 

@@ -42,13 +42,11 @@ class Listener(Protocol):
 
     def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
         """`begin_ns`: when the device begins with it, or did."""
-        ...
 
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None: ...
 
     def decoding(self, begin_ns: int, end_ns: int) -> None:
         """Threads of a modelled input decode a batch in this time."""
-        ...
 
 
 class CaptureError(RuntimeError):
@@ -143,7 +141,7 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream. See `tcbench.engine.accelerators.event_clock.Event`."""
+    """A mark in a stream, as `tcbench.engine.accelerators.event_clock` asks for."""
 
     def __init__(self) -> None:
         self.at_ns = 0

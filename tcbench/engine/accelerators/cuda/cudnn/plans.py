@@ -17,7 +17,7 @@ from tcbench.core import messages
 from tcbench.core.cache import Cache, Entry, Key, folder
 from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.cuda.cudnn import autotune, graphs, libraries
-from tcbench.engine.accelerators.cuda.cudnn.autotune import PlanTime, Workbench
+from tcbench.engine.accelerators.cuda.cudnn.autotune import CupyWorkbench, PlanTime
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
@@ -357,7 +357,7 @@ class Plans:
     workspace_bytes: int
     tuning_budget_s: float
     cache: Cache
-    workbench: Workbench | None = None
+    workbench: CupyWorkbench | None = None
     end_capture: Callable[[], object] = lambda: None
     _spent_s: float = field(default=0.0, init=False)
     _tuned: int = field(default=0, init=False)
