@@ -110,7 +110,6 @@ class RankWorkers:
 
     @property
     def are_there(self) -> bool:
-        """Whether all ranks have come."""
         return len(self._joined) == self._ranks
 
     @property
@@ -252,7 +251,6 @@ class RankWorkers:
         return "every rank was at work" if busy else "every rank waited for the others", texts
 
     def end(self, *, patiently: bool = False) -> Ended:
-        """As `Worker.end`."""
         if self._ended is None:
             try:
                 self._ended = self._process.end(patiently=patiently)

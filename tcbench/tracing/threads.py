@@ -72,12 +72,10 @@ class ThreadSampler:
 
     @property
     def work(self) -> tuple[InputWork, ...]:
-        """The times at which the threads worked."""
         return work_of(self._samples, self._names)
 
     @property
     def samples(self) -> int:
-        """The number of samples."""
         return len(self._samples)
 
     def _run(self) -> None:

@@ -39,11 +39,9 @@ class PeakRates:
         return "tf32" if conv.math == "tf32" and self.tf32_flops_s > self.fp32_flops_s else "fp32"
 
     def at(self, precision: Precision) -> float:
-        """The rate in a precision."""
         return {"fp32": self.fp32_flops_s, "tf32": self.tf32_flops_s, "fp16": self.fp16_flops_s}[precision]
 
     def of(self, work: Work) -> float:
-        """The rate of a piece of work."""
         return self.at(self.precision(work))
 
 

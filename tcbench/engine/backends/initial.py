@@ -46,7 +46,6 @@ class DrawnAhead(np.random.RandomState):
             self._blocks.put((before, rng.standard_normal(_BLOCK)))
 
     def standard_normal(self, size: Any = None) -> Any:
-        """See RandomState."""
         if size is None or self._is_over.is_set():
             self.end()
             return super().standard_normal(size)

@@ -45,7 +45,6 @@ class Counting:
         self._steps: list[StepGradients] = []
 
     def step(self, number: int, loss: float, hand_over: Callable[[Any], None]) -> None:
-        """One step's gradients."""
         from tcbench.engine.numerics.gradients import count, total
 
         here: dict[GradientKind, list[Magnitudes]] = {kind: [] for kind in KINDS}
@@ -59,7 +58,6 @@ class Counting:
         self._steps += [StepGradients(kind=k, step=number, loss=loss, magnitudes=total(here[k])) for k in KINDS]
 
     def gradients(self, seed: int) -> Gradients:
-        """All that was counted."""
         from tcbench.engine.numerics.gradients import total
 
         layers = [

@@ -39,7 +39,6 @@ class NvmlGpu:
         self._first_energy_mj: int | None = None
 
     def state(self) -> GpuState:
-        """Its settings now."""
         nvml = self._nvml
         ecc = self._ask("nvmlDeviceGetEccMode")
         return GpuState(

@@ -31,7 +31,6 @@ class Container(chainer.Chain):
         self.flow = flow
 
     def add(self, name: str, link: Any) -> None:
-        """One more link."""
         with self.init_scope():
             setattr(self, name, link)
 

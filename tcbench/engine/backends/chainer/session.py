@@ -113,5 +113,4 @@ class ChainerSession(BaseSession):
         return dataclasses.replace(super().facts(), plans=self.site.plans(), busy_s=self.site.busy_s())
 
     def detail(self, layers: Layers) -> contextlib.AbstractContextManager[None]:
-        """See `tcbench.core.session.Detailed`."""
         return layer_hooks(self.step.model, layers)

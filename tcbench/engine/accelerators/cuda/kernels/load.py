@@ -42,7 +42,6 @@ class Kernels:
         return bind(work, launch, function.ptr, driver.launchKernel, current_stream)
 
     def module(self, launch: KernelLaunch) -> Any:
-        """The loaded module that holds the kernel."""
         key = (launch.source, launch.defines)
         if key not in self._modules:
             module = _new_module()

@@ -86,7 +86,6 @@ class Convolution(Filtered):
         return (y,)
 
     def fprop(self, accelerator: Accelerator, y: Array) -> None:
-        """Write y."""
         accelerator.launch(self.works.fprop, self.x, self.w, y)
 
     def _choose_works(self) -> None:
