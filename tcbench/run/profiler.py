@@ -170,8 +170,7 @@ class Take:
             raise TraceError("Nsight Systems left no report")
         database = folder / "report.sqlite"
         nsys.to_sqlite(report, database)
-        recorded = nsys.recordings(database)
-        (_, seen, input_work) = recorded[0]
+        _, seen, input_work = nsys.recordings(database)[0]
         timeline = assemble(title, *nsys.with_own(seen, own, input_work, work))
         imported = nsys.report_of(folder / "report") or report
         kept = self.stem.with_name(self.stem.name + imported.suffix)

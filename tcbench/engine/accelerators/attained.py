@@ -213,8 +213,7 @@ def _convolutions(
 
 def _product(capability: int, precision: Precision) -> float:
     """The row of the compute capability; of a precision that it lacks, that of float32."""
-    known = [row for row in rows()["product"] if precision in row]
-    row = _nearest(known, capability)
+    row = _nearest([row for row in rows()["product"] if precision in row], capability)
     return float(row[precision] if row["capability"] <= capability else _product(capability, "fp32"))
 
 

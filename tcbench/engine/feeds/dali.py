@@ -132,8 +132,7 @@ class DaliFeed(Feed):
             self._pipeline.schedule_run()
         except _RAISED as error:
             raise self._explained(error) from error
-        x = hand_over(pixels)
-        return self._stored(x), hand_over(labels).reshape(-1)
+        return self._stored(hand_over(pixels)), hand_over(labels).reshape(-1)
 
     def _stored(self, x: Any) -> Any:
         """The batch in the spec's dtype: itself, or a copy in one that DALI does not make."""
@@ -300,5 +299,4 @@ def make_dali_feed(spec: FeedSpec) -> Feed:
     Raises ImportError where DALI is not installed."""
     accelerator: Any = current()
     index: int | None = getattr(accelerator, "index", None)
-    placement = ON_CPU if index is None else gpu_placement(index, accelerator.stream)
-    return DaliFeed(spec, placement)
+    return DaliFeed(spec, ON_CPU if index is None else gpu_placement(index, accelerator.stream))

@@ -9,14 +9,13 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tcbench.core.errors import TrainingError
-from tcbench.core.numerics import BASE, TrainingJob
+from tcbench.core.numerics import BASE, Run, TrainingJob
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
@@ -47,20 +46,6 @@ class DivergedError(TrainingError):
         self.losses = losses
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The outcome of a run. `losses` are the batches', undivided; memory is the peak of training."""
-
-    losses: tuple[float, ...]
-    test_loss: float
-    accuracy: float
-    train_time_s: float
-    peak_memory_bytes: int
-    peak_memory_of: Any
-    last_scale: float
-    skipped_steps: int
-
-
 class PatternFeed(Feed):
     """Batches of generated images: a fresh permutation each epoch, or one after the other without a generator."""
 
@@ -85,7 +70,7 @@ def train(
     site: OpenDevice,
     observe: Callable[[int, float, Callable[[Observe], None]], None] | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Trained:
+) -> Run:
     """Train and test. At the job's `observe_at`, `observe` is called with the step, its loss, and a function that hands
     that step's gradients, as the loss scale leaves them, to an `Observe`.
 
@@ -103,13 +88,17 @@ def train(
         if not np.isfinite(test_loss):
             raise DivergedError(f"the test loss is {test_loss} after {setting.steps} steps", losses)
         state = on_host(step.optimizer.state)
-        return Trained(
+        return Run(
+            technique=job.technique.name,
+            seed=job.cell.seed,
+            status="ok",
             losses=losses,
             test_loss=test_loss,
             accuracy=accuracy,
             train_time_s=train_time_s,
             peak_memory_bytes=peak_bytes,
             peak_memory_of=of,
+            first_scale=job.loss_scale,
             last_scale=float(state[SCALE]) * setting.loss_divisor,
             skipped_steps=int(state[SKIPPED]),
         )

@@ -56,8 +56,7 @@ def define(work: Work, target: dict[str, Any], sm: int) -> Any:
         intermediate_data_type=cudnn.data_type.FLOAT,
         compute_data_type=cudnn.data_type.FLOAT,
     )
-    tensors = _Tensors(cudnn, graph, work, is_matrix_product(work, sm))
-    builder(tensors, work)
+    builder(_Tensors(cudnn, graph, work, is_matrix_product(work, sm)), work)
     graph.validate()
     graph.build_operation_graph()
     return graph
