@@ -104,8 +104,7 @@ class Cache:
             self._complained = True
 
     def merge(self, key: Key, merged: Callable[[Entry | None], Entry]) -> Entry:
-        """Keep, and return, what `merged` makes of the entry that is there now: no other process that merges comes
-        between."""
+        """Keep, and return, what `merged` makes of the entry that is there now, undisturbed by others that merge."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # where no lock is to be had the last one's entry stays
                 self.root.mkdir(parents=True, exist_ok=True)

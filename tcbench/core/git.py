@@ -83,8 +83,7 @@ class Repository:
         return head[:12] + ("+" if self._differs(head, *paths) else "")
 
     def changes(self) -> str:
-        """The difference of tracked files from the commit that is checked out, as a patch; empty where there is none.
-        Raises GitError and OSError."""
+        """How tracked files differ from the commit that is checked out, as a patch, or "". Raises GitError, OSError."""
         head = self.ask("rev-parse", "--verify", "HEAD")
         with self._apart(head) as (ours, index):
             options = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")

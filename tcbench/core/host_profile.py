@@ -12,8 +12,7 @@ HostTool = Literal["py-spy", "cProfile"]
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A Python function (`line` is its first), or a built-in one (no file, line 0). `file` is short: from the package
-    on."""
+    """A Python function (`line`: its first), or a built-in one (no file, line 0). `file`: from the package on."""
 
     name: str
     file: str = ""

@@ -216,8 +216,7 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
-    """The last word of a parity job. `slopes`: of every parameter of the reference, in the order in which the
-    forward pass takes them."""
+    """The last word of a parity job. `slopes`: of all parameters of the reference, in the order of the forward pass."""
 
     runs: tuple[ParityRun, ...]
     slopes: tuple[Slope, ...] | None
@@ -338,8 +337,7 @@ def is_document(data: bytes) -> bool:
 
 
 def read(path: Path) -> Document:
-    """A document from its file. Raises StoreError: not there, not one, of another version, or one that says what
-    cannot be."""
+    """A document from its file. Raises StoreError for none, another version's, or one that says what cannot be."""
     try:
         data = files.read(path)
     except OSError as error:

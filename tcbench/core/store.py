@@ -118,8 +118,7 @@ class Store:
         )
 
     def _written_again(self, data: bytes) -> Path | None:
-        """A new file that holds it, beside the run's, or where that cannot be in the folder for temporary files; its
-        name is free in both."""
+        """A new file that holds it, beside the run's or in the folder for temporary files, by a name free in both."""
         run_id = re.sub(r"(-\d{8}-\d{6})-\d+$", r"\1", self.path.stem)
         folders = (self.path.parent, Path(tempfile.gettempdir()))
         for folder in folders:
@@ -277,8 +276,7 @@ def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
 
 
 def _remove_left(path: Path) -> None:
-    """Take away the file of a run in which nothing was stored and that nobody writes, but not of one that has just
-    begun."""
+    """Take away a run's file in which nothing was stored and that nobody writes, unless the run has just begun."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(file.fileno())

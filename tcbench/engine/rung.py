@@ -29,8 +29,7 @@ class Package:
             return False
 
     def misfit(self, compute_capability: tuple[int, int] | None) -> str | None:
-        """Why it does not serve a GPU of this compute capability though it is installed, with the remedy; None: it
-        does."""
+        """Why it does not serve a GPU of this compute capability although installed, with the remedy; None: it does."""
         return None
 
 

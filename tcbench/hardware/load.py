@@ -61,8 +61,7 @@ def _counts(pids: Iterable[int]) -> Counts | None:
 
 
 def between(before: Counts | None, after: Counts | None) -> HostLoad | None:
-    """The load between two counts of one process; None where one is missing. Processes that ended meanwhile are not
-    among its own."""
+    """The load between two counts of one process, without processes that ended meanwhile; None where one is missing."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
     own_s = max(0.0, after.own_s - before.own_s)

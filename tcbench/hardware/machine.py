@@ -155,8 +155,7 @@ def other_code(before: Iterable[Record]) -> str:
 
 
 def loaded_files() -> list[str]:
-    """The files of modules that lie in the working folder, by their paths from there; without tcbench's and those of
-    environments."""
+    """The files of modules in the working folder, by their paths from there; without tcbench's and environments'."""
     here, packages = Path.cwd(), ("site-packages", "dist-packages")
     paths = (Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None)))
     inside = (path.relative_to(here) for path in paths if path.is_relative_to(here))

@@ -179,8 +179,7 @@ _GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres")
 def executor(
     target: Target, scenario: str, command: Sequence[str], folder: Path, request: Request, there: Gpus
 ) -> Slurm:
-    """The executor of one target's job, which runs tcbench with the words of `command`; submitit keeps it in
-    `folder`."""
+    """The executor of one target's job: tcbench with the words of `command`; submitit keeps it in `folder`."""
     has_gpus = target.gpu or target.partition is None or there[target.partition]
     each: dict[str, str | int] = {}
     if request.options.keys().isdisjoint(_TASKS):

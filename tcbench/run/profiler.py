@@ -39,8 +39,7 @@ _LEAST_S = 8.0
 
 @dataclass(frozen=True)
 class Recorder:
-    """The tool that records: `nsys` around the worker, or `inside` it the device's own (`DeviceKind.recorder`); else
-    tcbench's own ranges."""
+    """The tool that records: `nsys` around the worker, or `inside` it the device's own; else tcbench's own ranges."""
 
     nsys: Nsys | None = None
     inside: str | None = None
@@ -88,8 +87,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Take:
-    """Runs the worker, records it, reads what was recorded. `remedy`: what an error says where a file cannot be
-    written beside `stem`."""
+    """Runs the worker, records it, reads the recording. `remedy`: where a file cannot be written beside `stem`."""
 
     planned: PlannedCell
     recorder: Recorder
@@ -99,8 +97,7 @@ class Take:
     remedy: str
 
     def run(self, listen: Listen) -> Taken:
-        """One trial, whose messages go to `listen` too. KeyboardInterrupt ends the worker and the tool and passes
-        through."""
+        """One trial, whose messages go to `listen` too. KeyboardInterrupt ends worker and tool, and passes through."""
         tool = self.recorder.nsys
         with files.scratch(Path(tempfile.gettempdir())) as folder, Sampling() as sampling:
             session = f"tcbench-{os.getpid()}"
@@ -210,8 +207,7 @@ class Sampling:
 
 
 def host_tool(asked: str) -> tuple[HostTool, str | None]:
-    """The tool that --tool names, or the first that can be used, and a note where that is not py-spy. Raises
-    SelectionError."""
+    """The tool that --tool names, or the first that can be used, with a note if not py-spy. Raises SelectionError."""
     if asked == "cprofile":
         return "cProfile", None
     if asked not in ("auto", "py-spy"):

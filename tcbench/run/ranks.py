@@ -80,8 +80,7 @@ class RankWorkers:
         self._poll.register(self._process, select.EPOLLIN)
 
     def _listen(self) -> tuple[socket.socket, str, bytes]:
-        """A socket to which ranks connect, its address for them, and what they must say first: on one host only this
-        user can reach it."""
+        """A socket for ranks, its address, and what they must say first: on one host only this user can reach it."""
         if self._launcher.is_local:
             path = str(self._folder / "ranks")
             listening = socket.socket(socket.AF_UNIX)

@@ -46,8 +46,7 @@ def find() -> Path | None:
 
 
 def problem(py_spy: Path) -> str | None:
-    """Why py-spy may not attach here, in one line; None: it may. Asked of this process, which is, as a worker is, no
-    child of py-spy."""
+    """Why py-spy may not attach here, in one line, or None. Asked of this process: like a worker, no child of its."""
     try:
         answer = process.ask([str(py_spy), "dump", "--pid", str(os.getpid())], limit_s=30)
     except (OSError, TimeoutError) as error:

@@ -69,8 +69,7 @@ def find() -> Nsys | None:
 
 
 def to_sqlite(report: Path, target: Path) -> None:
-    """Bring a report to SQLite; a `.qdstrm`, which a version that did not find its importer leaves, through that
-    importer. Raises TraceError."""
+    """Bring a report to SQLite; a `.qdstrm`, left where nsys found no importer, through that. Raises TraceError."""
     installed = find()
     if installed is None:
         raise TraceError(
@@ -98,8 +97,7 @@ def report_of(stem: Path) -> Path | None:
 
 
 def _importer(nsys: Nsys) -> Path | None:
-    """QdstrmImporter, which lies in a folder `host-linux-...` beside nsys's own or, with Debian's package, one in
-    /usr/lib/nsight-systems."""
+    """QdstrmImporter, in a folder `host-linux-...` beside nsys's own, or in Debian's /usr/lib/nsight-systems."""
     places = [*Path(nsys.path).resolve().parents[1:3], Path("/usr/lib/nsight-systems")]
     return next((importer for place in places for importer in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
 

@@ -111,8 +111,7 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
-    """Timelines as they were written. Raises TraceError for what is no trace, or none of tcbench's; ValueError as
-    `timeline_of` does."""
+    """Timelines as they were written. Raises TraceError for another file, and ValueError as `timeline_of` does."""
     trace = _decode(path)
     ours = trace.otherData.tcbench
     assert ours is not None

@@ -20,8 +20,7 @@ PARITY_OFF = 1
 
 
 def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, threads: int | None) -> None:
-    """Run them and show what was found. Exits with PARITY_OFF where something is off; raises SelectionError,
-    TrainingError."""
+    """Run them, show the outcome; exit with PARITY_OFF where one is off. Raises SelectionError, TrainingError."""
     configs = select(scenario.on(call.device.kind), names)
     job, skipped = plan.parity(scenario, call.device, configs, steps, threads or machine.usable_cpus())
     with Stages(make_console(stderr=True), call.quiet) as stages:

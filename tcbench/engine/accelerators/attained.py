@@ -231,8 +231,7 @@ def _nearest(known: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str
 
 
 def expected_s(work: w.Work, card: GpuFile) -> float:
-    """Seconds that the device is busy with one launch. Raises SelectionError for a card whose peak rates are not
-    known."""
+    """Seconds that the device is busy with one launch. Raises SelectionError for a card of unknown peak rates."""
     return _work_s(work, attained(card))
 
 

@@ -66,7 +66,6 @@ def keep(file: Path, measured: Measured) -> Measured:
 
 
 def of_device(device_name: str) -> Measured | None:
-    """Those of a device by its name as its driver says it, on whichever machine they were measured; the last by file
-    name where there are several."""
+    """Those of a device by its driver's name for it, whichever machine measured them: the last by file name."""
     every = (kept(file) for file in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
     return next((measured for measured in every if measured and measured.device_name == device_name), None)

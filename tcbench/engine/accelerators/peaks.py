@@ -85,8 +85,7 @@ and what it follows from; H200's data sheet repeats H100's rates."""
 
 
 def peak_rates(gpu: GpuFile) -> PeakRates:
-    """Rates at the GPU's highest clock, those of its Tensor Cores at theirs. Raises SelectionError for a compute
-    capability that is not known."""
+    """Rates at the GPU's highest clock, of Tensor Cores at theirs. Raises SelectionError where they are not known."""
     per_clock = _PER_CLOCK.get(gpu.sm)
     if per_clock is None:
         known = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)

@@ -61,14 +61,12 @@ def names() -> tuple[str, ...]:
 
 
 def builds_models(name: str) -> bool:
-    """Whether the backend builds the models that tcbench knows, from the images that it feeds; any other brings a step
-    of its own."""
+    """Whether the backend builds the models that tcbench knows and feeds; any other brings a step of its own."""
     return name in _MODULES
 
 
 def model_of(cell: Cell) -> Network | None:
-    """The model that a cell trains; None of a step of the user's own, whatever its scenario calls it, and of one that
-    there is not."""
+    """The model that a cell trains; None of a step of the user's own, and of a model that there is not."""
     return described(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
 
 

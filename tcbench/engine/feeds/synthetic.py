@@ -42,6 +42,5 @@ class UnfilledFeed(SyntheticFeed):
 
 
 def make_synthetic_feed(spec: FeedSpec) -> Feed:
-    """Normally distributed pixels (mean 0, standard deviation 1, as normalised images have) and uniform labels, on the
-    current accelerator."""
+    """Pixels as of normalised images (mean 0, standard deviation 1), uniform labels, on the current accelerator."""
     return SyntheticFeed(spec, current().upload)

@@ -214,8 +214,7 @@ class Network:
         return sum(layer.macs for layer in self.layers(variant, image_size, n_classes))
 
     def layers(self, variant: str, image_size: int, n_classes: int) -> Iterator[Layer]:
-        """All layers of a forward pass, in order, under their stages' names; in a block these are "block1.a" and so on,
-        the shortcut first."""
+        """All layers of a forward pass in order, named by stage; in a block "block1.a" and so on, shortcut first."""
         layers = _Walk(image_size).sequence("", self.stages(variant, n_classes))
         yield replace(next(layers), first=True)
         yield from layers

@@ -41,8 +41,7 @@ _POOL = MaxPool(3, 2, ceil=True)
 
 @dataclass(frozen=True)
 class GoogLeNet(Network):
-    """`auxiliary`: with two more classifiers, whose losses count 0.3 each in training. `thinner`: a divisor of all
-    channels."""
+    """`auxiliary`: with two more classifiers, whose losses count 0.3 each in training. `thinner`: divides channels."""
 
     learning_rate: float = 1e-3
     auxiliary: bool = False

@@ -15,8 +15,7 @@ _PATTERN_SEED, _TRAIN_SEED, _TEST_SEED = 7, 1, 2
 
 @dataclass(frozen=True)
 class Images:
-    """x (N, 3, S, S) float32 whose values float16 holds exactly, so that every dtype sees the same pixels; t (N,)
-    int32."""
+    """x (N, 3, S, S) float32, exact in float16, so that every dtype sees the same pixels; t (N,) int32."""
 
     x: npt.NDArray[np.float32]
     t: npt.NDArray[np.int32]

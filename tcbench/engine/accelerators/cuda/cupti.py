@@ -81,8 +81,7 @@ class Activities:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """While it is held, CUPTI records. The device must be done when it ends. Raises TraceError where it cannot,
-        since a second tool records."""
+        """While held, CUPTI records. The device must be done at its end. Raises TraceError if a second tool records."""
         with _refusals(), contextlib.ExitStack() as enabling:
             _enable(self._cupti, enabling)
             self._offset_ns = self._clock_offset_ns()
@@ -116,8 +115,7 @@ class Activities:
         )
 
     def _clock_offset_ns(self) -> int:
-        """Nanoseconds by which CLOCK_MONOTONIC is ahead of CUPTI's clock: of several readings, the one with the least
-        time between."""
+        """Nanoseconds by which CLOCK_MONOTONIC is ahead of CUPTI's clock, by the closest of several readings."""
         readings = []
         for _ in range(_CLOCK_TRIES):
             before, there, after = self._now_ns(), self._cupti.get_timestamp(), self._now_ns()

@@ -254,8 +254,7 @@ class CudaAccelerator(Accelerator):
     # -- facts
 
     def peak_bytes(self) -> int:
-        """The most that the pools were seen to hold. They grow only, but that CuPy empties them before it says that
-        memory has run out."""
+        """The most that the pools were seen to hold. They shrink only when CuPy empties them, once memory runs out."""
         self._peak_bytes = max(self._peak_bytes, int(self._pool.total_bytes() + self._graph_pool.total_bytes()))
         return self._peak_bytes
 

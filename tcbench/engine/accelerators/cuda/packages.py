@@ -70,8 +70,7 @@ SYNC = "uv sync --extra cuda12 (or cuda13, volta: `tcbench doctor` says which)"
 
 @dataclass(frozen=True)
 class Part:
-    """Something that a run on a GPU uses. `distributions` are its names, with the CUDA version each is made for (None:
-    any)."""
+    """Something that a run on a GPU uses. `distributions`: its names, and the CUDA version each is for (None: any)."""
 
     name: str
     why: str

@@ -17,8 +17,7 @@ _TITLE = "simulated "
 
 
 class Virtual(DeviceKind):
-    """See `tcbench.engine.accelerators.device.DeviceKind`. A card is named by one of `tcbench.hardware.gpus`, or by a
-    file."""
+    """See `tcbench.engine.accelerators.device.DeviceKind`. A card is one of `tcbench.hardware.gpus`, or a file."""
 
     name = "virtual"
     noun = "virtual GPU"

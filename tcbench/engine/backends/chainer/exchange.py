@@ -42,8 +42,7 @@ class PerParameter(Exchange):
 
 
 class _Packed(Exchange):
-    """An exchange by the device's own engine, of gradients packed side by side. `listener` is told of every gradient
-    as it is made (`on_gradient`)."""
+    """An exchange of packed gradients by the device's own engine. `listener` is told of every gradient once made."""
 
     overlaps = True
 

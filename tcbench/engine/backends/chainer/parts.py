@@ -96,8 +96,7 @@ class Classifier(chainer.Chain):
 
 
 def drawn_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState, std: float | None = None) -> np.ndarray:
-    """A filter in the spec's layout: the same values whatever the layout, drawn as (K, C, R, S); He's, or with a
-    standard deviation."""
+    """A filter in the spec's layout, drawn as (K, C, R, S) in every layout; He's, or with a standard deviation."""
     shape = (conv.out_channels, conv.in_channels, conv.ksize, conv.ksize)
     fan_in = conv.in_channels * conv.ksize**2
     filters = he_normal(shape, fan_in, rng) if std is None else normal(shape, std, rng)
@@ -146,8 +145,7 @@ class Exchange:
     overlaps = False
 
     def allreduce(self) -> bool:
-        """After backward: from now on the optimizer reads means over all ranks. False: there are none yet, so this step
-        is to update nothing."""
+        """After backward: the optimizer reads means over all ranks. False: there are none yet, so update nothing."""
         raise NotImplementedError
 
     def close(self) -> None:

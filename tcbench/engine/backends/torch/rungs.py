@@ -85,8 +85,7 @@ class Compile(Rung):
 
 
 class CudaGraph(Rung):
-    """Forward, backward and update of a step are captured once as a CUDA graph and replayed: the host launches one
-    thing per step."""
+    """Forward, backward and update are captured once as a CUDA graph and replayed: one launch per step."""
 
     name = "cuda_graph"
     says = "the whole step captured as a CUDA graph and replayed"
@@ -150,8 +149,7 @@ class Dali(Rung):
 
 
 class Foreach(Rung):
-    """The optimizer's arithmetic on lists of tensors: a few launches for all parameters. PyTorch's default on a GPU,
-    not on a CPU."""
+    """A few launches update all parameters, by lists of tensors. PyTorch's default on a GPU, not on a CPU."""
 
     name = "foreach"
     says = "the optimizer works on lists of tensors (SGD's foreach=True)"
@@ -184,8 +182,7 @@ class Fp16(Rung):
 
 
 class Fp32(Rung):
-    """The start of the ladder. Storage and arithmetic in float32, no TensorFloat-32: PyTorch's own default for
-    convolutions is tf32."""
+    """The start of the ladder: all in float32, no TensorFloat-32, which is PyTorch's own default for convolutions."""
 
     name = "fp32"
     says = "32-bit storage and arithmetic"
@@ -244,8 +241,7 @@ class OpenCv(Rung):
 
 
 class Tf32(Rung):
-    """Float32 storage, convolutions and matrix products on Tensor Cores with inputs rounded to TensorFloat-32 (10 bits
-    of fraction)."""
+    """Float32 storage; Tensor Cores convolve and multiply inputs rounded to TensorFloat-32 (10 bits of fraction)."""
 
     name = "tf32"
     says = "32-bit storage, convolutions round their inputs to TensorFloat-32"

@@ -41,8 +41,7 @@ _TILE_VALUES = 1 << 20
 
 @functools.cache
 def _tile(dtype: np.dtype[Any], n_values: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Floats between 0.5 and 1.5: valid as a variance, and far from overflow in half precision. Of a mask zeros and
-    ones."""
+    """Floats between 0.5 and 1.5: valid as a variance, far from overflow in half precision. Of a mask 0s and 1s."""
     rng = np.random.default_rng(0)
     # Not by `kind == "f"`: bfloat16's is V.
     return (rng.integers(0, 2, n_values) if dtype.kind in "bui" else rng.uniform(0.5, 1.5, n_values)).astype(dtype)

@@ -85,8 +85,7 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that was built and fits, at its place in the heuristic's order; or one that was timed before and is not
-    built, with its time."""
+    """A plan that was built and fits, at its place in the heuristic's order; or one timed before, with its time."""
 
     place: int
     plan: str

@@ -142,8 +142,7 @@ add_work = work.shared(work.Add)
 
 
 class Gradient(Node):
-    """A gradient operation. `launch`, a forward node's method as a rule, takes an accelerator and gradients. Cannot be
-    differentiated again."""
+    """A gradient operation: `launch` takes an accelerator and gradients. It is not differentiated again."""
 
     def __init__(self, launch: Callable[..., tuple[Array, ...]]) -> None:
         self.launch = launch
@@ -170,8 +169,7 @@ def added(accelerator: Accelerator, a: Array, b: Array) -> tuple[Array]:
 
 
 class ForwardNode(Node):
-    """A forward operation. Gradients that meet at one array are added by our own kernel: Chainer's add on float16
-    is about 50 times slower."""
+    """A forward operation. Our own kernel adds gradients that meet: Chainer's float16 add is about 50 times slower."""
 
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
