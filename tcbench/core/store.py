@@ -248,10 +248,9 @@ def is_blank(path: Path) -> bool:
         return False
 
 
-def new_run_id(scenario: str, now: datetime.datetime | None = None) -> str:
-    """A run's name: its scenario and when it began (UTC)."""
-    now = now or datetime.datetime.now(datetime.UTC)
-    return f"{scenario}-{now:%Y%m%d-%H%M%S}"
+def new_run_id(scenario: str) -> str:
+    """A run's name: its scenario and when it begins (UTC)."""
+    return f"{scenario}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
 
 
 def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:

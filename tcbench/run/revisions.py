@@ -245,6 +245,6 @@ def moved_path(of: Project, top: Path, value: str) -> str:
     return os.pathsep.join(moved)
 
 
-def tail(output: str, lines: int = 3) -> str:
-    """The last lines of a command's output, as one."""
-    return " | ".join([" ".join(line.split()) for line in output.splitlines() if line.strip()][-lines:]) or "no output"
+def tail(output: str) -> str:
+    """The last three lines of a command's output, as one."""
+    return " | ".join([" ".join(line.split()) for line in output.splitlines() if line.strip()][-3:]) or "no output"

@@ -41,16 +41,9 @@ class ThreadSampler:
     """Watches a process's input threads from `__enter__` to `__exit__`; then `work` says when they worked. A process
     without such threads, or that has gone, has none."""
 
-    def __init__(
-        self,
-        pid: int,
-        names: tuple[str, ...] = INPUT_THREADS,
-        interval_s: float = INTERVAL_S,
-        proc: Path = Path("/proc"),
-    ) -> None:
-        self._tasks = proc / str(pid) / "task"
+    def __init__(self, pid: int, names: tuple[str, ...] = INPUT_THREADS) -> None:
+        self._tasks = Path(f"/proc/{pid}/task")
         self._names_begin = names
-        self._interval_s = interval_s
         self._files: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._samples: list[Sample] = []
@@ -85,7 +78,7 @@ class ThreadSampler:
                 if len(self._samples) % _SAMPLES_PER_LISTING == 0:
                     self._list_threads()
                 self._samples.append(self._sample())
-                due = max(due + self._interval_s, time.monotonic())
+                due = max(due + INTERVAL_S, time.monotonic())
                 if self._stop.wait(due - time.monotonic()):
                     self._samples.append(self._sample())
                     return

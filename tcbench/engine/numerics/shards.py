@@ -18,7 +18,6 @@ class _Shards(Step):
     def __init__(self, *built: Any, shards: int) -> None:
         super().__init__(*built)
         self._shards = shards
-        self._losses: list[Any] = []
 
     def parts(self) -> Sequence[tuple[Any, Any]]:
         """Images and labels of each shard, of the batch that `io` brought."""
