@@ -54,9 +54,7 @@ class CudaAccelerator(Accelerator):
             # The frontend's own handle is an object that its compiled graphs do not take; this one is an address, which
             # graphs and calls share.
             libraries.frontend()
-            self._cudnn = calls.Handle()
-            self._cudnn.set_stream(self._stream_address)
-            self._handle = self._cudnn.address
+            self._handle = calls.new_handle(self._stream_address)
             self._kernels = Kernels(self.properties.sm, lambda: self._stream_address)
             self.plan_cache = plan_cache(fresh_autotune)
             self._plans = Plans(
