@@ -5,6 +5,7 @@ takes the driver's call as an argument, so that tests can put another in its pla
 """
 
 import ctypes
+import functools
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -72,10 +73,10 @@ def bind(
     where = range(begin, parameters, 8)
     struct.pack_into(f"<{''.join(formats)}{n_parameters}Q", block, 0, *[0] * n_arrays, *work.scalars, *where)
     fill = struct.Struct(f"<{n_arrays}Q").pack_into
-    what = (function, *launch.grid, *launch.block, launch.shared_bytes)
+    launched = functools.partial(launch_kernel, function, *launch.grid, *launch.block, launch.shared_bytes)
 
     def run(*addresses: int) -> None:
         fill(block, 0, *addresses)
-        launch_kernel(*what, current_stream(), parameters, 0)
+        launched(current_stream(), parameters, 0)
 
     return run
