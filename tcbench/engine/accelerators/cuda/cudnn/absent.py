@@ -13,7 +13,7 @@ import multiprocessing.connection
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -87,16 +87,8 @@ def plan_all(
 
 
 def _key(work: Work, gpu: GpuFile, workspace_limit: int, build: bool) -> Key:
-    return cache_key(
-        work,
-        gpu=f"{gpu.device_name} {gpu.digest}",
-        sm=gpu.sm,
-        multiprocessors=gpu.multiprocessors,
-        workspace_bytes=workspace_limit,
-        autotuned=False,
-        present=False,
-        built=build,
-    )
+    known = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
+    return cache_key(work, known, workspace_limit, autotuned=False, present=False, built=build)
 
 
 # -- worker processes ----------------------------------------------------------------------------------------------

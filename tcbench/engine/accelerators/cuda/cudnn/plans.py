@@ -266,22 +266,14 @@ def _cause(failures: list[str]) -> str:
 
 
 def cache_key(
-    work: Work,
-    *,
-    gpu: str,
-    sm: int,
-    multiprocessors: int,
-    workspace_bytes: int,
-    autotuned: bool,
-    present: bool,
-    built: bool = True,
+    work: Work, gpu: GpuProperties, workspace_bytes: int, *, autotuned: bool, present: bool, built: bool = True
 ) -> Key:
     """Everything that a choice of plan depends on. `present`: found on the GPU itself. `built`: not `foretold`."""
     return {
         "work": work.key,
-        "gpu": gpu,
-        "sm": sm,
-        "multiprocessors": multiprocessors,
+        "gpu": gpu.name,
+        "sm": gpu.sm,
+        "multiprocessors": gpu.multiprocessors,
         "workspace_bytes": workspace_bytes,
         "autotuned": autotuned,
         "present": present,
@@ -363,15 +355,8 @@ class Plans:
 
     def prepare(self, work: Work) -> Plan:
         """The plan for this work, from the cache or found (and timed) now. Raises NoPlan."""
-        key = cache_key(
-            work,
-            gpu=self.properties.name,
-            sm=self.properties.sm,
-            multiprocessors=self.properties.multiprocessors,
-            workspace_bytes=self.workspace_bytes,
-            autotuned=self.workbench is not None,
-            present=True,
-        )
+        autotuned = self.workbench is not None
+        key = cache_key(work, self.properties, self.workspace_bytes, autotuned=autotuned, present=True)
         entry = self.cache.get(key)
         kept, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
         if isinstance(kept, NoPlan):
