@@ -853,14 +853,12 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
         assert handle == CUDNN_HANDLE
         return types.SimpleNamespace(prepare=Plan)
 
-    class Handle:
-        address = CUDNN_HANDLE
-
-        def set_stream(self, stream: int) -> None:
-            fake.cudnn_stream = stream
+    def new_handle(stream: int) -> int:
+        fake.cudnn_stream = stream
+        return CUDNN_HANDLE
 
     patch.setattr(live.libraries, "frontend", lambda: None)
-    patch.setattr(live.calls, "Handle", Handle)
+    patch.setattr(live.calls, "new_handle", new_handle)
     patch.setattr(live, "Kernels", lambda sm, stream: types.SimpleNamespace(prepare=prepare))
     patch.setattr(live, "Plans", plans)
     patch.setattr(live.calls, "prepare_call", on_handle)

@@ -1,7 +1,5 @@
 """`tcbench baseline set`, `list`, `show`, `remove`: named copies of results to compare with."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`tcbench data make`: the images that runs read by default."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`tcbench doctor`: whether this machine is ready to run and to measure."""
 
-from __future__ import annotations
-
 import typer
 
 from tcbench.present.app import OUT, command

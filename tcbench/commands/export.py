@@ -1,7 +1,5 @@
 """`tcbench export`: results for other tools."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 

@@ -1,7 +1,5 @@
 """`tcbench list`: the scenarios, configs and rungs there are, and what GPUs can do."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tcbench.present.app import command

@@ -5,8 +5,6 @@ appears in one rename, so that processes may share the cache; one that cannot be
 anew. A cache that cannot be written costs time, never a run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib
@@ -62,46 +60,13 @@ class Cache:
 
     def path(self, key: Key) -> Path:
         """The file of this key's entry."""
-        return self.root / (hashlib.sha256(_canonical(key).encode()).hexdigest()[:40] + _SUFFIX)
+        canonical = json.dumps(dict(key), sort_keys=True, separators=(",", ":"))
+        return self.root / (hashlib.sha256(canonical.encode()).hexdigest()[:40] + _SUFFIX)
 
     def get(self, key: Key) -> Entry | None:
         """The entry of exactly this key; None where there is none, it is damaged, or the cache is to be fresh."""
-        return None if self.fresh else self._read(key)
-
-    def put(self, key: Key, entry: Entry) -> None:
-        """Keep the entry, in place of one that was there."""
-        header = {
-            "key": dict(key),
-            "content": entry.content,
-            "bytes": len(entry.data),
-            "sha256": hashlib.sha256(entry.data).hexdigest(),
-        }
-        line = json.dumps(header, sort_keys=True).encode() + b"\n"
-        try:
-            files.write(self.path(key), line + entry.data)
-        except StoreError as error:
-            if not self._complained:
-                _LOG.warning("what was made cannot be kept and will be made again: %s", error)
-            self._complained = True
-
-    def merge(self, key: Key, merged: Callable[[Entry | None], Entry]) -> Entry:
-        """Keep, and return, what `merged` makes of the entry that is there now: no other process that merges comes
-        between."""
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # where no lock is to be had the last one's entry stays
-                self.root.mkdir(parents=True, exist_ok=True)
-                lock = stack.enter_context((self.root / "lock").open("ab"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            entry = merged(self.get(key))
-            self.put(key, entry)
-        return entry
-
-    def drop(self, key: Key) -> None:
-        """Forget an entry that turned out to be of no use."""
-        with contextlib.suppress(OSError):
-            self.path(key).unlink()
-
-    def _read(self, key: Key) -> Entry | None:
+        if self.fresh:
+            return None
         path = self.path(key)
         try:
             line, _, data = path.read_bytes().partition(b"\n")
@@ -122,6 +87,34 @@ class Cache:
             return None
         return Entry(header["content"], data)
 
+    def put(self, key: Key, entry: Entry) -> None:
+        """Keep the entry, in place of one that was there."""
+        header = {
+            "key": dict(key),
+            "content": entry.content,
+            "bytes": len(entry.data),
+            "sha256": hashlib.sha256(entry.data).hexdigest(),
+        }
+        line = json.dumps(header, sort_keys=True).encode() + b"\n"
+        try:
+            files.write(self.path(key), line + entry.data)
+        except StoreError as error:
+            if not self._complained:
+                _LOG.warning("what was made cannot be kept and will be made again: %s", error)
+            self._complained = True
 
-def _canonical(key: Key) -> str:
-    return json.dumps(dict(key), sort_keys=True, separators=(",", ":"))
+    def merge(self, key: Key, merged: Callable[[Entry | None], Entry]) -> Entry:
+        """Keep, and return, what `merged` makes of the entry that is there now, undisturbed by others that merge."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # where no lock is to be had the last one's entry stays
+                self.root.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context((self.root / "lock").open("ab"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            entry = merged(self.get(key))
+            self.put(key, entry)
+        return entry
+
+    def drop(self, key: Key) -> None:
+        """Forget an entry that turned out to be of no use."""
+        with contextlib.suppress(OSError):
+            self.path(key).unlink()

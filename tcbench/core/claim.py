@@ -3,13 +3,11 @@
 Owns the form of a scenario's [[claim]] tables and their errors. Knows nothing of records, or of how a claim is judged.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
 from msgspec import Meta
@@ -93,7 +91,7 @@ class Claim:
         """Whether it is asked of the low precision that the machine computes in, whichever that is."""
         return LOW in self.says or any(side is not None and LOW in side.config for side in (self.left, self.right))
 
-    def of(self, low: str) -> Claim:
+    def of(self, low: str) -> Self:
         """The claim with `low` as that precision."""
         left, right = (side and replace(side, config=side.config.replace(LOW, low)) for side in (self.left, self.right))
         assert left is not None

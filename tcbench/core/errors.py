@@ -1,8 +1,6 @@
 """The errors a user may see. Each message is one line that names the thing, where it stands, what was
 expected and, where there is one, the command that mends it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

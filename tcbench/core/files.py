@@ -5,8 +5,6 @@ lock. The kernel gives the lock up when a process dies: a marked folder without 
 killed, and is removed. Nothing else ever is, whatever its name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -23,6 +21,7 @@ from tcbench.core.errors import StoreError
 LARGEST = 64 * 2**20
 """Bytes of a line of records, or of a document, that are read; none of tcbench's comes near it."""
 
+ANOTHER_FOLDER = "name another folder with --out"
 _HEX_DIGITS = 16
 _MARK = "made-by-tcbench"
 """The file in a scratch folder that says whose it is; what is worked on stands in `_WORK` beside it."""
@@ -93,7 +92,7 @@ def replacing(path: Path, remedy: str = "", *, taken: str | None = None) -> Iter
     except FileExistsError as error:
         raise StoreError(taken or f"{path}: cannot be written ({error.strerror})") from None
     except OSError as error:
-        raise not_writable(path, error, remedy) from None
+        raise not_writable(path, error.strerror, remedy) from None
 
 
 @contextlib.contextmanager
@@ -118,9 +117,9 @@ def scratch(parent: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def not_writable(path: Path, error: OSError, remedy: str = "") -> StoreError:
+def not_writable(path: Path, why: str | None, remedy: str = ANOTHER_FOLDER) -> StoreError:
     """One line that says so."""
-    return StoreError(f"{path}: cannot be written ({error.strerror}){f'; {remedy}' if remedy else ''}")
+    return StoreError(f"{path}: cannot be written ({why}){f'; {remedy}' if remedy else ''}")
 
 
 def sync_folder(folder: Path) -> None:

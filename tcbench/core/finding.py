@@ -1,7 +1,5 @@
 """One thing that `tcbench doctor` looked at."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

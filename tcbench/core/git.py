@@ -5,8 +5,6 @@ compared and checked out through a git folder of ours, which shares its objects 
 monitors. What the user's own configuration names (Git LFS) works. Nothing is fetched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -56,7 +54,7 @@ class Repository:
     common: Path
 
     @staticmethod
-    def around(folder: Path) -> Repository:
+    def around(folder: Path) -> "Repository":
         """The one that a folder lies in. Raises GitError."""
         top, own, common = (
             Path(_run(folder, "rev-parse", option, limit_s=_LIMIT_S))
@@ -83,15 +81,14 @@ class Repository:
         return head[:12] + ("+" if self._differs(head, *paths) else "")
 
     def changes(self) -> str:
-        """The difference of tracked files from the commit that is checked out, as a patch; empty where there is none.
-        Raises GitError and OSError."""
+        """How tracked files differ from the commit that is checked out, as a patch, or "". Raises GitError, OSError."""
         head = self.ask("rev-parse", "--verify", "HEAD")
         with self._apart(head) as (ours, index):
             options = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
             return ours.ask("diff", *options, head, index=index, patiently=True)
 
     @contextlib.contextmanager
-    def _apart(self, head: str) -> Iterator[tuple[Repository, Path]]:
+    def _apart(self, head: str) -> Iterator[tuple["Repository", Path]]:
         """A git folder of ours for these files, as long as the context lasts, and their index."""
         with tempfile.TemporaryDirectory(prefix="tcbench-git-") as folder:
             ours = self._shared(Path(folder), self.top, head)
@@ -135,7 +132,7 @@ class Repository:
             return True
         return False
 
-    def _submodule(self, path: str) -> Repository | None:
+    def _submodule(self, path: str) -> "Repository | None":
         """The one that is checked out at a path; else what git kept of it; None where it never was here."""
         top = self.top / path
         if (top / ".git").exists():
@@ -145,7 +142,7 @@ class Repository:
                 return Repository(kept, kept, kept)
         return None
 
-    def _shared(self, own: Path, top: Path, head: str) -> Repository:
+    def _shared(self, own: Path, top: Path, head: str) -> "Repository":
         """Make a git folder of ours for `top`, with the objects of this repository and `head` checked out."""
         for folder in (own / "objects/info", own / "refs"):
             folder.mkdir(parents=True)

@@ -4,8 +4,6 @@ Whoever makes one (py-spy from outside, cProfile within) makes this; analysis, p
 Imports only the standard library and the validation library.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec
@@ -14,8 +12,7 @@ HostTool = Literal["py-spy", "cProfile"]
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A Python function (`line` is its first), or a built-in one (no file, line 0). `file` is short: from the package
-    on."""
+    """A Python function (`line`: its first), or a built-in one (no file, line 0). `file`: from the package on."""
 
     name: str
     file: str = ""

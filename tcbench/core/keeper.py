@@ -7,8 +7,6 @@ its parent (prctl(2), PR_SET_CHILD_SUBREAPER), in whatever session, and because 
 Imports the standard library alone, and little of it: it starts before every trial.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

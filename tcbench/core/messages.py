@@ -1,7 +1,5 @@
 """Messages from a worker to its runner, one JSON line each, over a pipe of their own. Nothing else is sent."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -103,7 +101,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     host: HostTool | None = None
     least_s: float = 0.0
 
-    def of_rank(self, rank: int) -> ProfileRequest:
+    def of_rank(self, rank: int) -> "ProfileRequest":
         """The request to one of many ranks, with its file."""
         return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 

@@ -9,8 +9,6 @@ History of SCHEMA_VERSION:
 1  first form.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,18 +51,20 @@ class Technique(msgspec.Struct, frozen=True, kw_only=True):
 BASE, ONE_RANK = "fp32", "one-rank"
 """The techniques that others are held against: of those on one rank, and of those on many."""
 
-TECHNIQUES: dict[str, Technique] = {
-    technique.name: technique
-    for technique in (
-        Technique(name=BASE, label="fp32", rung=BASE, scaling="none", masters=False),
-        Technique(name="neither", label="fp16, neither", rung="fp16", scaling="none", masters=False),
-        Technique(name="scaling", label="fp16, loss scaling only", rung="fp16", scaling="static", masters=False),
-        Technique(name="masters", label="fp16, fp32 master weights only", rung="fp16", scaling="none", masters=True),
-        Technique(name="both", label="fp16, both, static scale", rung="fp16", scaling="static", masters=True),
-        Technique(name="dynamic", label="fp16, both, dynamic scale", rung="fp16", scaling="dynamic", masters=True),
-        Technique(name="bf16", label="bf16, fp32 master weights", rung="bf16", scaling="none", masters=True),
-    )
-}
+
+def _by_name(*techniques: Technique) -> dict[str, Technique]:
+    return {technique.name: technique for technique in techniques}
+
+
+TECHNIQUES = _by_name(
+    Technique(name=BASE, label="fp32", rung=BASE, scaling="none", masters=False),
+    Technique(name="neither", label="fp16, neither", rung="fp16", scaling="none", masters=False),
+    Technique(name="scaling", label="fp16, loss scaling only", rung="fp16", scaling="static", masters=False),
+    Technique(name="masters", label="fp16, fp32 master weights only", rung="fp16", scaling="none", masters=True),
+    Technique(name="both", label="fp16, both, static scale", rung="fp16", scaling="static", masters=True),
+    Technique(name="dynamic", label="fp16, both, dynamic scale", rung="fp16", scaling="dynamic", masters=True),
+    Technique(name="bf16", label="bf16, fp32 master weights", rung="bf16", scaling="none", masters=True),
+)
 """In the order in which they are run and shown. Slides 5 and 6 of the talk; P. Micikevicius et al., "Mixed Precision
 Training", 2018, sections 3.1 and 3.2; D. Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019."""
 
@@ -73,16 +73,13 @@ def _of_ranks(name: str, label: str, batch: Sharding, rate: Rate) -> Technique:
     return Technique(name=name, label=label, rung=BASE, scaling="none", masters=False, batch=batch, rate=rate)
 
 
-RANKS_TECHNIQUES: dict[str, Technique] = {
-    technique.name: technique
-    for technique in (
-        _of_ranks(ONE_RANK, "one rank, global batch", "whole", "warm-up"),
-        _of_ranks("ranks", "ranks, linear scaling, warm-up", "ranks", "warm-up"),
-        _of_ranks("no-warm-up", "ranks, linear scaling alone", "ranks", "scaled"),
-        _of_ranks("unscaled", "ranks, one rank's rate", "ranks", "own"),
-        _of_ranks("own-batch", "one rank, its own batch and rate", "turns", "own"),
-    )
-}
+RANKS_TECHNIQUES = _by_name(
+    _of_ranks(ONE_RANK, "one rank, global batch", "whole", "warm-up"),
+    _of_ranks("ranks", "ranks, linear scaling, warm-up", "ranks", "warm-up"),
+    _of_ranks("no-warm-up", "ranks, linear scaling alone", "ranks", "scaled"),
+    _of_ranks("unscaled", "ranks, one rank's rate", "ranks", "own"),
+    _of_ranks("own-batch", "one rank, its own batch and rate", "turns", "own"),
+)
 """Of a run with many ranks, in the same order. The linear scaling rule and gradual warm-up: P. Goyal et al., 2017,
 sections 2.1 and 2.2; `own-batch` is what they hold theirs against."""
 
@@ -219,8 +216,7 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
-    """The last word of a parity job. `slopes`: of every parameter of the reference, in the order in which the
-    forward pass takes them."""
+    """The last word of a parity job. `slopes`: of all parameters of the reference, in the order of the forward pass."""
 
     runs: tuple[ParityRun, ...]
     slopes: tuple[Slope, ...] | None
@@ -341,8 +337,7 @@ def is_document(data: bytes) -> bool:
 
 
 def read(path: Path) -> Document:
-    """A document from its file. Raises StoreError: not there, not one, of another version, or one that says what
-    cannot be."""
+    """A document from its file. Raises StoreError for none, another version's, or one that says what cannot be."""
     try:
         data = files.read(path)
     except OSError as error:

@@ -58,8 +58,7 @@ def ask(
     environment: Mapping[str, str] | None = None,
     limit_s: float | None = None,
 ) -> CommandAnswer:
-    """Run a command that answers a question, without input. Raises TimeoutError after `limit_s`, OSError where it
-    cannot be started."""
+    """Run a command that answers a question, without input. Raises TimeoutError after `limit_s`, OSError at start."""
     try:
         done = subprocess.run(
             words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s
@@ -144,8 +143,7 @@ class Worker(Generic[Message]):
         return self._deadline - time.monotonic()
 
     def receive(self) -> Iterator[Message | Fault]:
-        """The messages that have come since the last call; waits for some. A Fault is the last; the worker has ended
-        then."""
+        """The messages since the last call; waits for some. A Fault is the last: the worker has ended then."""
         chunk = os.read(self._pipe, 1 << 16)
         if not chunk:
             ended = self.end(patiently=True)
@@ -201,27 +199,16 @@ class _Log:
 
 
 class Followed(Protocol[Sent]):
-    """Whoever works on a job and sends messages: one worker, or many."""
+    """Whoever works on a job and sends messages: one worker, or many. Its methods are as `Worker`'s."""
 
     @property
-    def pid(self) -> int:
-        """As `Worker.pid`."""
-
-    def fileno(self) -> int:
-        """A descriptor that is readable when there is something to receive."""
-
+    def pid(self) -> int: ...
+    def fileno(self) -> int: ...
     @property
-    def remaining_s(self) -> float:
-        """Seconds until it has taken too long."""
-
-    def receive(self) -> Iterator[Sent | Fault]:
-        """As `Worker.receive`."""
-
-    def time_out(self) -> Fault:
-        """End it because it has taken too long."""
-
-    def end(self, *, patiently: bool = False) -> Ended:
-        """As `Worker.end`."""
+    def remaining_s(self) -> float: ...
+    def receive(self) -> Iterator[Sent | Fault]: ...
+    def time_out(self) -> Fault: ...
+    def end(self, *, patiently: bool = False) -> Ended: ...
 
 
 def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Message], Message | Fault]]:
@@ -240,8 +227,7 @@ def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Mes
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker's end: its exit code or, negative, its signal, None where it did not end by itself; and the end of what
-    it printed."""
+    """A worker's end: its exit code or, negative, its signal (None: it was ended), and the end of what it printed."""
 
     code: int | None
     log: str | None

@@ -9,8 +9,6 @@ History of SCHEMA_VERSION:
 1  first form.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math
@@ -494,7 +492,6 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def energy_j(self) -> float | None:
-        """Energy over the trial."""
         return next((s.energy_j for s in reversed(self.samples) if s.energy_j is not None), None)
 
 
@@ -630,7 +627,6 @@ class RecordDecoder:
         self._decoders = {name: msgspec.json.Decoder(type_) for name, type_ in _SHARED.items()}
 
     def decode(self, line: bytes) -> Record:
-        """As `decode`."""
         if may_need_cleaning(line):
             return decode(line)
         try:

@@ -5,8 +5,6 @@ CLOCK_MONOTONIC, which is one clock for all processes of a Linux machine (clock_
 `time.perf_counter_ns` reads there. Imports only the standard library and the validation library.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec
@@ -77,6 +75,15 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     places: dict[str, str] = {}
     stacks: tuple[Stack, ...] = ()
+
+
+_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+"""CUPTI's CUpti_ActivityMemcpyKind."""
+
+
+def copy_name(kind: int) -> str:
+    """The name of a copy of one of CUPTI's kinds."""
+    return f"memcpy {_COPY_KINDS.get(kind, '')}".strip()
 
 
 def encode(recording: Recording) -> bytes:

@@ -1,17 +1,11 @@
 """The Session protocol, which is measured. A backend builds one; the measuring loop knows nothing else of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from tcbench.core.record import PlanChoice
-
-
-def _settled() -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -21,7 +15,7 @@ class Phase:
 
     name: str
     run: Callable[[], None]
-    settled: Callable[[], bool] = _settled
+    settled: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)
@@ -66,12 +60,9 @@ class Session(Protocol):
 
     @property
     def phases(self) -> Sequence[Phase]: ...
-
     @property
     def clock(self) -> Clock: ...
-
     def facts(self) -> Facts: ...
-
     def close(self) -> None: ...
 
 
@@ -79,7 +70,6 @@ class Layers(Protocol):
     """Told when a layer's work begins and ends on the host, as the session runs."""
 
     def begin(self, name: str) -> None: ...
-
     def end(self) -> None: ...
 
 

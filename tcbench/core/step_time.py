@@ -1,7 +1,5 @@
 """A step's time by its parts: the one formula behind every prediction."""
 
-from __future__ import annotations
-
 import msgspec
 
 from tcbench.core.record import PhaseSeconds
@@ -20,7 +18,6 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step."""
         if self.on_host:
             return self.device_s + self.host_s + self.input_s
         beside_s, before_s = (self.input_s, 0.0) if self.overlapped else (0.0, self.input_s)

@@ -6,8 +6,6 @@ Climate Research", 1999, section 6.6): steps of one process are not independent,
 stop too early.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator
@@ -88,7 +86,7 @@ class _Moments:
     power: float
 
     @staticmethod
-    def of(values: Sequence[float]) -> _Moments:
+    def of(values: Sequence[float]) -> "_Moments":
         mean = statistics.fmean(values)
         deviations = [value - mean for value in values]
         return _Moments(mean, deviations, math.fsum(map(operator.mul, deviations, deviations)))

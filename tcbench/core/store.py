@@ -3,8 +3,6 @@
 Owns writing them so that none is lost or half written, and reading them back. Knows nothing of their meaning.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import errno
@@ -19,8 +17,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from tcbench.core import files
 from tcbench.core import record as records
@@ -50,7 +47,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
-            raise _not_writable(path, error.strerror) from None
+            raise files.not_writable(path, error.strerror) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -121,8 +118,7 @@ class Store:
         )
 
     def _written_again(self, data: bytes) -> Path | None:
-        """A new file that holds it, beside the run's, or where that cannot be in the folder for temporary files; its
-        name is free in both."""
+        """A new file that holds it, beside the run's or in the folder for temporary files, by a name free in both."""
         run_id = re.sub(r"(-\d{8}-\d{6})-\d+$", r"\1", self.path.stem)
         folders = (self.path.parent, Path(tempfile.gettempdir()))
         for folder in folders:
@@ -147,12 +143,10 @@ class Store:
         finally:
             os.close(self._fd)
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -254,10 +248,9 @@ def is_blank(path: Path) -> bool:
         return False
 
 
-def new_run_id(scenario: str, now: datetime.datetime | None = None) -> str:
-    """A run's name: its scenario and when it began (UTC)."""
-    now = now or datetime.datetime.now(datetime.UTC)
-    return f"{scenario}-{now:%Y%m%d-%H%M%S}"
+def new_run_id(scenario: str) -> str:
+    """A run's name: its scenario and when it begins (UTC)."""
+    return f"{scenario}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
 
 
 def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
@@ -273,17 +266,16 @@ def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
             path.touch(exist_ok=False)
         except FileExistsError:
             if not path.is_file():  # the folder's place is taken by a file
-                raise _not_writable(path, "not a folder") from None
+                raise files.not_writable(path, "not a folder") from None
             number += 1
         except OSError as error:
-            raise _not_writable(path, error.strerror) from None
+            raise files.not_writable(path, error.strerror) from None
         else:
             return path
 
 
 def _remove_left(path: Path) -> None:
-    """Take away the file of a run in which nothing was stored and that nobody writes, but not of one that has just
-    begun."""
+    """Take away a run's file in which nothing was stored and that nobody writes, unless the run has just begun."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(file.fileno())
@@ -306,10 +298,6 @@ def latest(out: Path, machine: str | None, scenario: str, ending: str = "") -> P
 
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _not_writable(path: Path, why: str | None) -> StoreError:
-    return StoreError(f"{path}: cannot be written ({why}); name another folder with --out")
 
 
 def current(results: Iterable[Record]) -> tuple[Record, ...]:

@@ -4,8 +4,6 @@ Records, documents and timelines come from files that anyone may have made. Whoe
 through here, so that tables, charts, pages and exports hold nothing that a terminal or a browser would act on.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

@@ -4,14 +4,12 @@ Owns what a rung declares and the stages it may change. Knows no framework: what
 backend and its rungs. A rung changes only the stages it overrides; a backend folds the rungs in the config's order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from tcbench.core.errors import hint
 
@@ -31,8 +29,7 @@ class Package:
             return False
 
     def misfit(self, compute_capability: tuple[int, int] | None) -> str | None:
-        """Why it does not serve a GPU of this compute capability though it is installed, with the remedy; None: it
-        does."""
+        """Why it does not serve a GPU of this compute capability although installed, with the remedy; None: it does."""
         return None
 
 
@@ -223,7 +220,7 @@ class RungSet:
     rungs: Mapping[str, Rung] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, backend: str, rungs: Iterable[Rung]) -> RungSet:
+    def of(cls, backend: str, rungs: Iterable[Rung]) -> Self:
         return cls(backend, {rung.name: rung for rung in rungs})
 
     def __getitem__(self, name: str) -> Rung:

@@ -5,8 +5,6 @@ Owns which rank this process is. Knows no launcher and no engine; the process th
 (`tcbench.rank`), and sessions ask for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass

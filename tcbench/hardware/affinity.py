@@ -3,8 +3,6 @@
 Imports no framework.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,8 +34,7 @@ def first(count: int) -> tuple[int, ...]:
 
 
 def bind(processors: Sequence[int]) -> None:
-    """Let the calling thread, and those that it starts from now on, run on these processors alone; no processors: on
-    all that it may."""
+    """Let the calling thread, and those it starts from now on, run on these processors alone; none: on all it may."""
     if processors:
         os.sched_setaffinity(0, processors)
 

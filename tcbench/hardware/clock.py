@@ -1,7 +1,5 @@
 """The host's clock."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from typing import Literal

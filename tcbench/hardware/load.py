@@ -3,8 +3,7 @@
 Imports no framework. Source of the figures: proc(5), and Documentation/scheduler/sched-stats.rst of the kernel.
 """
 
-from __future__ import annotations
-
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -62,8 +61,7 @@ def _counts(pids: Iterable[int]) -> Counts | None:
 
 
 def between(before: Counts | None, after: Counts | None) -> HostLoad | None:
-    """The load between two counts of one process; None where one is missing. Processes that ended meanwhile are not
-    among its own."""
+    """The load between two counts of one process, without processes that ended meanwhile; None where one is missing."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
     own_s = max(0.0, after.own_s - before.own_s)
@@ -81,11 +79,9 @@ def _family(root: int) -> Iterator[int]:
     """A process and all its descendants."""
     children: dict[int, list[int]] = {}
     for folder in _PROC.glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue  # it has ended
-        children.setdefault(parent, []).append(int(folder.name))
+            children.setdefault(parent, []).append(int(folder.name))
     waiting = [root]
     while waiting:
         pid = waiting.pop()
@@ -102,8 +98,6 @@ def _of_process(pid: int) -> tuple[float, float]:
         return 0.0, 0.0
     delay_ns = 0
     for thread in (_PROC / str(pid) / "task").glob("*/schedstat"):
-        try:
+        with contextlib.suppress(OSError, ValueError, IndexError):
             delay_ns += int(thread.read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
     return computed_s, delay_ns * 1e-9

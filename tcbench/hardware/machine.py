@@ -3,8 +3,6 @@
 Imports no framework.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.metadata
@@ -99,13 +97,15 @@ def os_name() -> str:
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:
     """Versions of those of the distributions that are installed."""
-    installed = {}
-    for name in distributions:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return installed
+    return {name: found for name in distributions if (found := version(name)) is not None}
+
+
+def version(distribution: str) -> str | None:
+    """A distribution's version; None where it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache
@@ -155,8 +155,7 @@ def other_code(before: Iterable[Record]) -> str:
 
 
 def loaded_files() -> list[str]:
-    """The files of modules that lie in the working folder, by their paths from there; without tcbench's and those of
-    environments."""
+    """The files of modules in the working folder, by their paths from there; without tcbench's and environments'."""
     here, packages = Path.cwd(), ("site-packages", "dist-packages")
     paths = (Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None)))
     inside = (path.relative_to(here) for path in paths if path.is_relative_to(here))

@@ -3,8 +3,6 @@
 Owns the names that `--link` takes. Knows nothing of all-reduces.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.resources
 import re

@@ -5,8 +5,6 @@ Source: "CUDA Programming Guide", appendix "Compute Capabilities", data types of
 Volta, "Tesla V100 GPU Architecture" (2017).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 FORMATS = ("fp16", "tf32", "bf16", "fp8")

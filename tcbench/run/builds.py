@@ -5,8 +5,6 @@ check that tcbench runs there, the folder that a gate has as long as it runs, an
 neither takes plans or kernels that the other tuned.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -117,10 +115,8 @@ def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str],
         requested = replace(requested, base=commit[:12])
         say(f"--base {requested.base}: {which}")
     # Both are looked up before anything takes long.
-    named: list[tuple[Role, str, str]] = []
-    for name, revision in ((BASE, requested.base), (CURRENT, requested.current)):
-        if revision is not None:
-            named.append((name, revision, revisions.commit(project, f"--{name}", revision)))
+    asked: tuple[tuple[Role, str | None], ...] = ((BASE, requested.base), (CURRENT, requested.current))
+    named = [(name, of, revisions.commit(project, f"--{name}", of)) for name, of in asked if of is not None]
     builds = [
         _revision(project, name, revision, commit, own / name, requested.setup, say) for name, revision, commit in named
     ]

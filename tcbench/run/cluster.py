@@ -4,8 +4,6 @@ submitit writes the scripts, submits them and follows the jobs; Slurm queues. Ow
 for, and what its end was. Knows nothing of plans and records: those are the command's that a job runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging
@@ -181,8 +179,7 @@ _GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres")
 def executor(
     target: Target, scenario: str, command: Sequence[str], folder: Path, request: Request, there: Gpus
 ) -> Slurm:
-    """The executor of one target's job, which runs tcbench with the words of `command`; submitit keeps it in
-    `folder`."""
+    """The executor of one target's job: tcbench with the words of `command`; submitit keeps it in `folder`."""
     has_gpus = target.gpu or target.partition is None or there[target.partition]
     each: dict[str, str | int] = {}
     if request.options.keys().isdisjoint(_TASKS):

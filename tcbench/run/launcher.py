@@ -3,8 +3,6 @@
 Owns which of them serves here and what it is called with. The ranks themselves are followed by `tcbench.run.ranks`.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -3,8 +3,6 @@
 Owns the defaults and why they are what they are. Knows no framework and starts nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One trial that is recorded: its timeline, by Nsight Systems or from inside its process, or its host's functions."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -41,8 +39,7 @@ _LEAST_S = 8.0
 
 @dataclass(frozen=True)
 class Recorder:
-    """The tool that records: `nsys` around the worker, or `inside` it the device's own (`DeviceKind.recorder`); else
-    tcbench's own ranges."""
+    """The tool that records: `nsys` around the worker, or `inside` it the device's own; else tcbench's own ranges."""
 
     nsys: Nsys | None = None
     inside: str | None = None
@@ -90,8 +87,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Take:
-    """Runs the worker, records it, reads what was recorded. `remedy`: what an error says where a file cannot be
-    written beside `stem`."""
+    """Runs the worker, records it, reads the recording. `remedy`: where a file cannot be written beside `stem`."""
 
     planned: PlannedCell
     recorder: Recorder
@@ -101,8 +97,7 @@ class Take:
     remedy: str
 
     def run(self, listen: Listen) -> Taken:
-        """One trial, whose messages go to `listen` too. KeyboardInterrupt ends the worker and the tool and passes
-        through."""
+        """One trial, whose messages go to `listen` too. KeyboardInterrupt ends worker and tool, and passes through."""
         tool = self.recorder.nsys
         with files.scratch(Path(tempfile.gettempdir())) as folder, Sampling() as sampling:
             session = f"tcbench-{os.getpid()}"
@@ -145,7 +140,7 @@ class Take:
                 self.recorder.nsys.end(session)
             raise
 
-    def _read(self, record: Record, folder: Path, sampling: Sampling) -> Taken:
+    def _read(self, record: Record, folder: Path, sampling: "Sampling") -> Taken:
         """The recording; with what Nsight Systems saw, where it recorded."""
         path, ranks = folder / "recording.json", record.cell.ranks
         names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
@@ -172,8 +167,7 @@ class Take:
             raise TraceError("Nsight Systems left no report")
         database = folder / "report.sqlite"
         nsys.to_sqlite(report, database)
-        recorded = nsys.recordings(database)
-        (_, seen, input_work) = recorded[0]
+        _, seen, input_work = nsys.recordings(database)[0]
         timeline = assemble(title, *nsys.with_own(seen, own, input_work, work))
         imported = nsys.report_of(folder / "report") or report
         kept = self.stem.with_name(self.stem.name + imported.suffix)
@@ -189,7 +183,7 @@ class Sampling:
         self._pid: int | None = None
         self._sampler: ThreadSampler | None = None
 
-    def __enter__(self) -> Sampling:
+    def __enter__(self) -> "Sampling":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -213,8 +207,7 @@ class Sampling:
 
 
 def host_tool(asked: str) -> tuple[HostTool, str | None]:
-    """The tool that --tool names, or the first that can be used, and a note where that is not py-spy. Raises
-    SelectionError."""
+    """The tool that --tool names, or the first that can be used, with a note if not py-spy. Raises SelectionError."""
     if asked == "cprofile":
         return "cProfile", None
     if asked not in ("auto", "py-spy"):

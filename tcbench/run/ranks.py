@@ -80,8 +80,7 @@ class RankWorkers:
         self._poll.register(self._process, select.EPOLLIN)
 
     def _listen(self) -> tuple[socket.socket, str, bytes]:
-        """A socket to which ranks connect, its address for them, and what they must say first: on one host only this
-        user can reach it."""
+        """A socket for ranks, its address, and what they must say first: on one host only this user can reach it."""
         if self._launcher.is_local:
             path = str(self._folder / "ranks")
             listening = socket.socket(socket.AF_UNIX)
@@ -110,7 +109,6 @@ class RankWorkers:
 
     @property
     def are_there(self) -> bool:
-        """Whether all ranks have come."""
         return len(self._joined) == self._ranks
 
     @property
@@ -252,7 +250,6 @@ class RankWorkers:
         return "every rank was at work" if busy else "every rank waited for the others", texts
 
     def end(self, *, patiently: bool = False) -> Ended:
-        """As `Worker.end`."""
         if self._ended is None:
             try:
                 self._ended = self._process.end(patiently=patiently)

@@ -3,8 +3,6 @@
 The user's own checkout is only read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -247,6 +245,6 @@ def moved_path(of: Project, top: Path, value: str) -> str:
     return os.pathsep.join(moved)
 
 
-def tail(output: str, lines: int = 3) -> str:
-    """The last lines of a command's output, as one."""
-    return " | ".join([" ".join(line.split()) for line in output.splitlines() if line.strip()][-lines:]) or "no output"
+def tail(output: str) -> str:
+    """The last three lines of a command's output, as one."""
+    return " | ".join([" ".join(line.split()) for line in output.splitlines() if line.strip()][-3:]) or "no output"

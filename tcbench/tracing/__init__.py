@@ -3,8 +3,6 @@
 Owns what comes in from outside and becomes a `Timeline`, and Chrome traces. Knows nothing of what timelines mean.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -6,8 +6,6 @@ launches within phases; what goes elsewhere, as the input's own kernels do, belo
 nodes belong to the phase that they were captured in where that is known, else to the phase that launched the graph.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

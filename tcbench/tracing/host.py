@@ -6,8 +6,7 @@ for the moment of a sample. Its raw form is a line per stack: frames "NAME (FILE
 samples (py-spy's README, "record").
 """
 
-from __future__ import annotations
-
+import contextlib
 import os
 import re
 import shutil
@@ -47,8 +46,7 @@ def find() -> Path | None:
 
 
 def problem(py_spy: Path) -> str | None:
-    """Why py-spy may not attach here, in one line; None: it may. Asked of this process, which is, as a worker is, no
-    child of py-spy."""
+    """Why py-spy may not attach here, in one line, or None. Asked of this process: like a worker, no child of its."""
     try:
         answer = process.ask([str(py_spy), "dump", "--pid", str(os.getpid())], limit_s=30)
     except (OSError, TimeoutError) as error:
@@ -234,9 +232,7 @@ def newest(folder: Path) -> tuple[HostProfile, ...]:
     """The newest profile of each cell in a folder; what cannot be read is left out."""
     kept: dict[tuple[str, ...], HostProfile] = {}
     for path in sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.name[-len("YYYYMMDD-HHMMSS" + SUFFIX) :]):
-        try:
+        with contextlib.suppress(TraceError):
             profile = read(path)
-        except TraceError:
-            continue
-        kept[profile.label, profile.device, profile.model, str(profile.image_size)] = profile
+            kept[profile.label, profile.device, profile.model, str(profile.image_size)] = profile
     return tuple(kept.values())

@@ -23,7 +23,7 @@ import msgspec
 from tcbench.core import process
 from tcbench.core.errors import TraceError
 from tcbench.core.process import CommandAnswer
-from tcbench.core.recording import Activity, ActivityKind, ApiCall, HostSpan, Recording, Title
+from tcbench.core.recording import Activity, ActivityKind, ApiCall, HostSpan, Recording, Title, copy_name
 from tcbench.core.timeline import Timeline, TimelineSource
 from tcbench.tracing.attribution import InputWork, assemble
 
@@ -35,9 +35,6 @@ _DOMAIN, _STEP, _CELL = "tcbench", "step", "cell "
 """As `tcbench.engine.measure.ranges` names them."""
 _DALI = "DALI"
 _MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
-
-_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
-"""CUPTI's CUpti_ActivityMemcpyKind."""
 
 
 # -- running it
@@ -72,8 +69,7 @@ def find() -> Nsys | None:
 
 
 def to_sqlite(report: Path, target: Path) -> None:
-    """Bring a report to SQLite; a `.qdstrm`, which a version that did not find its importer leaves, through that
-    importer. Raises TraceError."""
+    """Bring a report to SQLite; a `.qdstrm`, left where nsys found no importer, through that. Raises TraceError."""
     installed = find()
     if installed is None:
         raise TraceError(
@@ -101,8 +97,7 @@ def report_of(stem: Path) -> Path | None:
 
 
 def _importer(nsys: Nsys) -> Path | None:
-    """QdstrmImporter, which lies in a folder `host-linux-...` beside nsys's own or, with Debian's package, one in
-    /usr/lib/nsight-systems."""
+    """QdstrmImporter, in a folder `host-linux-...` beside nsys's own, or in Debian's /usr/lib/nsight-systems."""
     places = [*Path(nsys.path).resolve().parents[1:3], Path("/usr/lib/nsight-systems")]
     return next((importer for place in places for importer in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
 
@@ -267,7 +262,7 @@ class _Report:
         if kind == "kernel":
             return self._string(row["shortName"]) or self._string(row["demangledName"]) or kind
         if kind == "copy":
-            return f"memcpy {_COPY_KINDS.get(row['copyKind'], '')}".strip()
+            return copy_name(row["copyKind"])
         return kind
 
     def _rows(self, table: str, order: str) -> Iterator[_SqlRow]:

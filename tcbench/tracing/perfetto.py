@@ -5,8 +5,6 @@ microseconds: "Trace Event Format", section "Complete Events") with all fields o
 else of a timeline stands under `otherData.tcbench`, with the version of this form.
 """
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Sequence
@@ -113,8 +111,7 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
-    """Timelines as they were written. Raises TraceError for what is no trace, or none of tcbench's; ValueError as
-    `timeline_of` does."""
+    """Timelines as they were written. Raises TraceError for another file, and ValueError as `timeline_of` does."""
     trace = _decode(path)
     ours = trace.otherData.tcbench
     assert ours is not None

@@ -1,7 +1,5 @@
 """Timelines without any tool: the phase times of a record."""
 
-from __future__ import annotations
-
 from tcbench.core.record import Record
 from tcbench.core.recording import HostSpan, Recording, Title
 from tcbench.core.timeline import Timeline

@@ -11,15 +11,13 @@ off by an interval, and by a tick (1 to 4 ms) for a thread that nothing interrup
 thread is switched out or at the tick. A thread that waits for a processor is not working.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from tcbench.tracing.attribution import InputWork
 
@@ -43,29 +41,20 @@ class ThreadSampler:
     """Watches a process's input threads from `__enter__` to `__exit__`; then `work` says when they worked. A process
     without such threads, or that has gone, has none."""
 
-    def __init__(
-        self,
-        pid: int,
-        names: tuple[str, ...] = INPUT_THREADS,
-        interval_s: float = INTERVAL_S,
-        proc: Path = Path("/proc"),
-    ) -> None:
-        self._tasks = proc / str(pid) / "task"
+    def __init__(self, pid: int, names: tuple[str, ...] = INPUT_THREADS) -> None:
+        self._tasks = Path(f"/proc/{pid}/task")
         self._names_begin = names
-        self._interval_s = interval_s
         self._files: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._samples: list[Sample] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> ThreadSampler:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -76,12 +65,10 @@ class ThreadSampler:
 
     @property
     def work(self) -> tuple[InputWork, ...]:
-        """The times at which the threads worked."""
         return work_of(self._samples, self._names)
 
     @property
     def samples(self) -> int:
-        """The number of samples."""
         return len(self._samples)
 
     def _run(self) -> None:
@@ -91,7 +78,7 @@ class ThreadSampler:
                 if len(self._samples) % _SAMPLES_PER_LISTING == 0:
                     self._list_threads()
                 self._samples.append(self._sample())
-                due = max(due + self._interval_s, time.monotonic())
+                due = max(due + INTERVAL_S, time.monotonic())
                 if self._stop.wait(due - time.monotonic()):
                     self._samples.append(self._sample())
                     return

@@ -1,7 +1,5 @@
 """Output of `tcbench doctor`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import typer

@@ -73,7 +73,6 @@ def table(records: Sequence[Record], per: str) -> Table:
 
 
 def _identity(machine: str | None, cell: Cell, environment: Environment | None) -> Row:
-    gpu = environment.gpu if environment else None
     return {
         "machine": machine,
         "device_name": environment.device_name if environment else None,
@@ -82,7 +81,7 @@ def _identity(machine: str | None, cell: Cell, environment: Environment | None) 
         "model": cell.model,
         "variant": None if cell.is_own else cell.variant,
         **fields(cell, "device input=input.kind input_path=input.path threads seed cell_key=key"),
-        "driver": gpu.driver if gpu else None,
+        "driver": environment.gpu.driver if environment and environment.gpu else None,
         "simulated": is_simulated(environment),
         "host_speed": environment.simulated.host_speed if environment and environment.simulated else None,
     }
@@ -275,8 +274,7 @@ def to_github_action_benchmark(records: Sequence[Record]) -> str:
 def to_bencher(records: Sequence[Record]) -> str:
     """Bencher Metric Format (https://bencher.dev/docs/reference/bencher-metric-format): by cell and by the measure's
     slug, a value with the limits of its 95% interval. A limit that is not finite is left out."""
-    value = {name: _measures(summary) for name, summary in _measured(records)}
-    return encoded(value) + "\n"
+    return encoded({name: _measures(summary) for name, summary in _measured(records)}) + "\n"
 
 
 def _measures(summary: CellSummary) -> Row:

@@ -1,7 +1,5 @@
 """Output of `tcbench list` and `tcbench doctor`."""
 
-from __future__ import annotations
-
 import typer
 from rich.text import Text
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 
 import math
 import re
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, SOME_CELL_FAILED, command, interruptible
+from tcbench.present.app import OUT, command
 from tcbench.present.options import (
-    ANOTHER_FOLDER,
     CONFIGS,
     HOW,
     WHAT,
@@ -30,14 +24,7 @@ from tcbench.present.options import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from tcbench.analysis.numerics.judgement import Margins
-    from tcbench.core.numerics import AnyJob, Document, Gradients, TrainingFinished, TrainingSetting
-    from tcbench.core.record import Environment, Selection
-    from tcbench.engine.accelerators.device import Device
-    from tcbench.present.progress import Stages
-    from tcbench.run.numerics_runner import Runner
+    from tcbench.core.record import Selection
 
 TIMEOUT_S = 7200.0
 
@@ -212,6 +199,7 @@ def numerics(
     Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
     --rungs, 1 when a config is farther off than its rungs declare.
     """
+    from tcbench.commands.numerics.call import Call
     from tcbench.engine.accelerators import device as devices
     from tcbench.engine.backends import device_kinds
     from tcbench.hardware import machine
@@ -254,6 +242,7 @@ def numerics(
     if ranks is not None:
         _none_of(of_one_rank, "--ranks", "all of its runs are in fp32")
     from tcbench.analysis.numerics.judgement import Margins
+    from tcbench.commands.numerics.training import train
 
     asked = plan.Asked(
         steps=steps,
@@ -267,42 +256,7 @@ def numerics(
     )
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = None if margin is None else Margins(margin, margin)
-    _train(call, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)
-
-
-@dataclass(frozen=True)
-class Call:
-    """What each of this command's programs is told: where it runs, for how long at most, and how it shows what."""
-
-    device: Device
-    timeout_s: float
-    out: Path
-    quiet: bool
-    json: bool
-
-    def runner(self, setting: TrainingSetting, listen: Listen) -> Runner:
-        """Runs training jobs, on a processor as many at once as it has room for."""
-        from tcbench.hardware import machine
-        from tcbench.run.numerics_runner import Runner
-
-        at_once = max(1, machine.usable_cpus() // setting.threads) if self.device.kind == "cpu" else 1
-        return Runner(at_once, self.timeout_s, listen)
-
-
-Listen = Callable[["AnyJob", int], None]
-"""Told a job and its steps so far."""
-
-
-def counting(stages: Stages, total: int) -> Listen:
-    """Shows the steps of all jobs."""
-    done: dict[AnyJob, int] = {}
-
-    def listen(job: AnyJob, steps: int) -> None:
-        done[job] = steps
-        stages.advance("training steps", sum(done.values()), total)
-
-    stages.advance("training steps", 0, total)
-    return listen
+    train(call, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)
 
 
 def _none_of(given: dict[str, Any], where: str, why: str) -> None:
@@ -322,183 +276,3 @@ def _images(data: Path) -> Any:
         "generated images"
     )
     return split(scan(data.absolute(), remedy))
-
-
-def _train(
-    call: Call, setting: TrainingSetting, seeds: int, static_scale: float | None, margins: Margins | None
-) -> None:
-    import datetime
-
-    from tcbench.analysis.numerics.judgement import margins_of
-    from tcbench.core.numerics import ALL_TECHNIQUES, Document
-    from tcbench.present.format import counted
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
-    from tcbench.run import numerics_plan as plan
-    from tcbench.views.numerics import table as view
-
-    created_at = datetime.datetime.now(datetime.UTC)
-    kind = "" if setting.ranks == 1 else "ranks-"
-    stem = call.out / call.device.machine / f"numerics-{kind}{created_at:%Y%m%d-%H%M%S}"
-    _probe(stem.with_suffix(".json"))
-    begin = time.monotonic()
-    ended: list[TrainingFinished] = []
-    train = _train_dtypes if setting.ranks == 1 else _train_ranks
-    runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if setting.ranks == 1 else len(plan.ranks_jobs(setting, seeds))
-    with (
-        interruptible(lambda: f" after {counted(len(ended), 'run')}; nothing is kept"),
-        Stages(make_console(stderr=True), call.quiet) as stages,
-    ):
-        runner = call.runner(setting, counting(stages, setting.steps * runs_ahead))
-        trained = train(setting, seeds, static_scale, runner, ended)
-
-    names = list(ALL_TECHNIQUES)
-    runs = sorted((last.run for last in ended), key=lambda run: (run.seed, names.index(run.technique)))
-    document = Document(
-        created_at=created_at.isoformat(timespec="seconds"),
-        setting=setting,
-        gradients=trained.gradients,
-        runs=tuple(runs),
-        static_scale=trained.static_scale,
-        static_scale_chosen=static_scale is None,
-        duration_s=round(time.monotonic() - begin, 1),
-        environment=trained.environment,
-    )
-    margins = margins_of(document, margins)
-    # Measurements are kept before anything is made of them.
-    _keep_or_print(stem.with_suffix(".json"), document)
-    text = view.to_json(document, margins)
-    _keep(stem.with_suffix(".json"), text)
-    charts = _charts(document, margins, stem)
-    if call.json:
-        typer.echo(text)
-    else:
-        _show(document, margins, [stem.with_suffix(".json"), *charts])
-    failed = [run for run in runs if run.status in ("failed", "oom")]
-    if failed:
-        first = failed[0]
-        typer.echo(f"{len(failed)} runs failed; {first.technique}, seed {first.seed}: {first.reason}", err=True)
-        raise typer.Exit(SOME_CELL_FAILED)
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """The rest of a document: the counted gradients, the static scale, and the machine."""
-
-    gradients: Gradients
-    static_scale: float
-    environment: Environment | None
-
-
-def _train_dtypes(
-    setting: TrainingSetting, seeds: int, static_scale: float | None, runner: Runner, ended: list[TrainingFinished]
-) -> _Trained:
-    """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it."""
-    from tcbench.run import numerics_plan as plan
-
-    observing = plan.observing(setting)
-    # Runs that need no static scale keep the other processors busy while the gradients are observed.
-    early = plan.jobs(setting, seeds, None) if runner.at_once > 1 else ()
-    observed: TrainingFinished | None = None
-    for job, last in runner.trained([observing, *early]):
-        if job == observing:
-            observed = last
-        else:
-            ended.append(last)
-    if observed is None or observed.gradients is None or observed.run.status != "ok":
-        _no_base(observed)
-    scale = static_scale if static_scale is not None else _middle(observed)
-    ended.extend(last for _, last in runner.trained([j for j in plan.jobs(setting, seeds, scale) if j not in early]))
-    return _Trained(observed.gradients, scale, observed.environment)
-
-
-def _train_ranks(
-    setting: TrainingSetting, seeds: int, _scale: float | None, runner: Runner, ended: list[TrainingFinished]
-) -> _Trained:
-    """The schedules of many ranks; no gradient is counted."""
-    from tcbench.core.numerics import Gradients
-    from tcbench.run import numerics_plan as plan
-
-    ended.extend(last for _, last in runner.trained(plan.ranks_jobs(setting, seeds)))
-    return _Trained(Gradients(seed=0, layers=(), steps=()), 1.0, next((last.environment for last in ended), None))
-
-
-def _middle(observed: Any) -> float:
-    from tcbench.analysis.numerics.judgement import safe
-
-    middle = safe(observed.gradients).middle
-    return 1.0 if middle is None else 2.0**middle
-
-
-def _no_base(observed: TrainingFinished | None) -> NoReturn:
-    """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
-    learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
-    from tcbench.core.errors import TrainingError
-
-    run = observed.run if observed else None
-    if run is not None and run.status == "diverged":
-        raise TrainingError(f"fp32 itself does not train: {run.reason}; try a lower --lr")
-    typer.echo(f"tcbench: error: fp32 itself failed: {run.reason if run else 'it did not run'}", err=True)
-    raise typer.Exit(SOME_CELL_FAILED)
-
-
-def _probe(path: Path) -> None:
-    """Make the folder, and see that a file can be written there: better now than after all training."""
-    _keep(path, "")
-    path.unlink()
-
-
-def _keep_or_print(path: Path, document: Document) -> None:
-    """Keep what was measured; where the folder takes nothing any more it goes to standard output, lest it be lost."""
-    import msgspec
-
-    from tcbench.core.errors import StoreError
-
-    text = msgspec.json.encode(document).decode()
-    try:
-        _keep(path, text)
-    except StoreError:
-        typer.echo(text)
-        raise
-
-
-def _keep(path: Path, text: str) -> None:
-    """Write the file as a whole or not at all."""
-    from tcbench.core import files
-
-    files.write(path, f"{text}\n".encode(), ANOTHER_FOLDER)
-
-
-def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
-    from tcbench.present.charts.files import save_each
-    from tcbench.views.numerics.gradients_chart import gradients_chart
-    from tcbench.views.numerics.table import about
-    from tcbench.views.numerics.training_chart import training_chart
-
-    facts = about(document)
-    charts: dict[str, Callable[[], Figure]] = {"training": lambda: training_chart(document, margins, facts)}
-    if document.setting.ranks == 1:
-        charts = {"gradients": lambda: gradients_chart(document, facts), **charts}
-    return save_each({stem.with_name(f"{stem.name}-{name}.png"): draw for name, draw in charts.items()})
-
-
-def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
-    from tcbench.analysis.numerics.judgement import verdicts
-    from tcbench.present.tables import make_console
-    from tcbench.views.numerics import table as view
-
-    console = make_console()
-    console.say(view.setting_line(document))
-    console.say(*view.why_lines(document), style="dim")
-    console.print()
-    if document.setting.ranks == 1:
-        console.print(view.gradients_table(document))
-        console.say(view.safe_line(document))
-        console.say(view.bfloat16_line(document))
-        console.print()
-    console.print(view.costs_table(document))
-    console.print()
-    console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
-    console.print()
-    console.say(*view.notes(document, margins), style="dim")
-    console.say(*(f"wrote {path}" for path in files))

@@ -1,33 +1,26 @@
 """`tcbench numerics --rungs`: is every config where its rungs say it is?"""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import typer
 
-if TYPE_CHECKING:
-    from tcbench.commands.numerics import Call
-    from tcbench.run.scenario import Scenario
+from tcbench.analysis.numerics.parity import judge, reference
+from tcbench.commands.numerics.call import Call
+from tcbench.core.errors import TrainingError
+from tcbench.core.numerics import ParityFinished
+from tcbench.engine.backends import DEFAULT, backend
+from tcbench.hardware import machine
+from tcbench.present.progress import Stages
+from tcbench.present.tables import make_console
+from tcbench.run import numerics_plan as plan
+from tcbench.run.numerics_runner import Runner
+from tcbench.run.plan import select
+from tcbench.run.scenario import Scenario
+from tcbench.views import parity as view
 
 PARITY_OFF = 1
 
 
 def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, threads: int | None) -> None:
-    """Run them and show what was found. Exits with PARITY_OFF where something is off; raises SelectionError,
-    TrainingError."""
-    from tcbench.analysis.numerics.parity import judge, reference
-    from tcbench.core.errors import TrainingError
-    from tcbench.core.numerics import ParityFinished
-    from tcbench.engine.backends import DEFAULT, backend
-    from tcbench.hardware import machine
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
-    from tcbench.run import numerics_plan as plan
-    from tcbench.run.numerics_runner import Runner
-    from tcbench.run.plan import select
-    from tcbench.views import parity as view
-
+    """Run them, show the outcome; exit with PARITY_OFF where one is off. Raises SelectionError, TrainingError."""
     configs = select(scenario.on(call.device.kind), names)
     job, skipped = plan.parity(scenario, call.device, configs, steps, threads or machine.usable_cpus())
     with Stages(make_console(stderr=True), call.quiet) as stages:

@@ -1,37 +1,27 @@
 """`tcbench numerics --second-order`: steps to a loss at a large batch, by SGD and by K-FAC."""
 
-from __future__ import annotations
+import datetime
 
-from typing import TYPE_CHECKING
-
+import msgspec
 import typer
 
+from tcbench.analysis.numerics.steps import MethodRun, StepsDocument, best
+from tcbench.commands.numerics.call import Call, counting
+from tcbench.core import files
+from tcbench.core.numerics import AnyJob, TrainingSetting
+from tcbench.core.record import KfacSettings
 from tcbench.present.app import SOME_CELL_FAILED
+from tcbench.present.charts.files import save
 from tcbench.present.options import ANOTHER_FOLDER
-
-if TYPE_CHECKING:
-    from tcbench.analysis.numerics.steps import MethodRun
-    from tcbench.commands.numerics import Call
-    from tcbench.core.numerics import AnyJob, TrainingSetting
-    from tcbench.core.record import KfacSettings
+from tcbench.present.progress import Stages
+from tcbench.present.tables import make_console
+from tcbench.run import numerics_plan as plan
+from tcbench.views.second_order import table as view
+from tcbench.views.second_order.chart import steps_chart
 
 
 def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -> None:
     """Tune both, train both from every seed, keep a document and a picture, show them. Exits where a run failed."""
-    import datetime
-
-    import msgspec
-
-    from tcbench.analysis.numerics.steps import MethodRun, StepsDocument, best
-    from tcbench.commands.numerics import counting
-    from tcbench.core import files
-    from tcbench.present.charts.files import save
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
-    from tcbench.run import numerics_plan as plan
-    from tcbench.views.second_order import table as view
-    from tcbench.views.second_order.chart import steps_chart
-
     created_at = datetime.datetime.now(datetime.UTC)
     stem = call.out / call.device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
     environment = None

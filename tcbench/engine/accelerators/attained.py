@@ -9,8 +9,6 @@ reads its input twice, a product's last wave of tiles fills no more multiprocess
 channels innermost and in eights. docs/virtual.md says how well this predicts.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.resources
@@ -215,8 +213,7 @@ def _convolutions(
 
 def _product(capability: int, precision: Precision) -> float:
     """The row of the compute capability; of a precision that it lacks, that of float32."""
-    known = [row for row in rows()["product"] if precision in row]
-    row = _nearest(known, capability)
+    row = _nearest([row for row in rows()["product"] if precision in row], capability)
     return float(row[precision] if row["capability"] <= capability else _product(capability, "fp32"))
 
 
@@ -234,8 +231,7 @@ def _nearest(known: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str
 
 
 def expected_s(work: w.Work, card: GpuFile) -> float:
-    """Seconds that the device is busy with one launch. Raises SelectionError for a card whose peak rates are not
-    known."""
+    """Seconds that the device is busy with one launch. Raises SelectionError for a card of unknown peak rates."""
     return _work_s(work, attained(card))
 
 

@@ -1,9 +1,7 @@
 """A device's ceilings as they were measured on it, in the user's cache: the rates of a matrix product and a copy."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -39,7 +37,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_bytes_s: float
     says: str
 
-    def best(self, other: Measured) -> Measured:
+    def best(self, other: Self) -> Self:
         """The higher of each two rates: whatever else a machine does at the time can only lower them."""
         rates = {name: max(m.flops_s.get(name, 0.0) for m in (self, other)) for name in self.flops_s | other.flops_s}
         bandwidth = max(self.bandwidth_bytes_s, other.bandwidth_bytes_s)
@@ -68,7 +66,6 @@ def keep(file: Path, measured: Measured) -> Measured:
 
 
 def of_device(device_name: str) -> Measured | None:
-    """Those of a device by its name as its driver says it, on whichever machine they were measured; the last by file
-    name where there are several."""
+    """Those of a device by its driver's name for it, whichever machine measured them: the last by file name."""
     every = (kept(file) for file in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
     return next((measured for measured in every if measured and measured.device_name == device_name), None)

@@ -4,8 +4,6 @@ A kind is one folder beside this module, whose module `kind` has it as KIND; not
 name. Owns the contract of a kind, the table of kinds, and which device a selector (`auto`, `cpu`, `cuda:N`) means.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib
@@ -55,7 +53,6 @@ class Watch(Protocol):
 
     def stop(self, timed_from_s: float | None, timed_to_s: float | None) -> GpuSamples:
         """End it. The times are those of the timed pass, since the trial's start."""
-        ...
 
 
 class Activities(Protocol):
@@ -63,16 +60,13 @@ class Activities(Protocol):
 
     @property
     def calls(self) -> tuple[ApiCall, ...]: ...
-
     @property
     def activities(self) -> tuple[Activity, ...]: ...
-
     @property
     def dropped(self) -> int: ...
 
     def recording(self) -> contextlib.AbstractContextManager[None]:
         """Record while it is held."""
-        ...
 
 
 def _no_reducer(world: World) -> Reducer:
@@ -135,8 +129,7 @@ class Prospects:
 
 @dataclass(frozen=True)
 class Served:
-    """The versions of some software that serve a device: from `first` (None: not known here) to `last` (None: the
-    newest)."""
+    """The versions of some software that serve a device: from `first` (None: unknown) to `last` (None: the newest)."""
 
     name: str
     first: str | None
@@ -199,8 +192,7 @@ class DeviceKind:
         return there[int(which or 0)]
 
     def of_rank(self, device: str, local_rank: int) -> str:
-        """The device of the `local_rank`-th rank of a host whose first one has `device`. Ranks share a device that has
-        no number."""
+        """The device of a host's rank `local_rank`, where the first has `device`. Ranks share one without a number."""
         return device
 
     def rank_problem(self, device: str, local_ranks: int) -> str | None:
@@ -224,8 +216,7 @@ class DeviceKind:
         return None
 
     def library(self) -> str | None:
-        """The library that computes our operations on one of them, with its version; None where the packages' versions
-        say it."""
+        """The library that computes our operations there, with its version; None: packages' versions say it."""
         return None
 
     def shortfall(self) -> str | None:
@@ -237,8 +228,7 @@ class DeviceKind:
         return iter(())
 
     def watch(self, device: str, start: float) -> Watch | None:
-        """Begin to watch it from another process; None where nothing can be asked. `start` is the trial's start
-        (`time.monotonic`)."""
+        """Begin to watch it from another process; None: nothing to ask. `start`: of the trial, by `time.monotonic`."""
         return None
 
     def profiled(self) -> contextlib.AbstractContextManager[None]:
@@ -285,8 +275,7 @@ class DeviceKind:
     def prospects(
         self, works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
     ) -> Prospects:
-        """Forecast how an absent device would do each work within its workspace limit (bytes). `fresh` ignores what is
-        kept."""
+        """How an absent device would do each work within its workspace limit (bytes). `fresh` ignores what is kept."""
         raise NotImplementedError
 
 

@@ -5,43 +5,28 @@ follow each other tell how long the device took from one to the next (resolution
 API, section "Event Management").
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 
-class Event(Protocol):
-    """The part of `cupy.cuda.Event`, say, that the clock needs."""
-
-    def record(self, stream: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-
+@dataclass(eq=False)
 class EventClock:
     """See `tcbench.core.session.Clock`. Events are made once and used again after each `read`, so that a block of N
-    steps costs N+1 records and one wait."""
+    steps costs N+1 records and one wait. An event is one such as CuPy's: `record(stream)`, `synchronize()`."""
 
-    of: Literal["device"] = "device"
-
-    def __init__(
-        self,
-        stream: Any,
-        make_event: Callable[[], Event],
-        elapsed_ms: Callable[[Any, Any], float],
-    ) -> None:
-        self._stream = stream
-        self._make_event = make_event
-        self._elapsed_ms = elapsed_ms
-        self._pool: list[Event] = []
-        self._marks = 0
+    of: ClassVar[Literal["device"]] = "device"
+    stream: Any
+    make_event: Callable[[], Any]
+    elapsed_ms: Callable[[Any, Any], float]
+    _pool: list[Any] = field(default_factory=list, init=False)
+    _marks: int = field(default=0, init=False)
 
     def mark(self) -> None:
         if self._marks == len(self._pool):
-            self._pool.append(self._make_event())
-        self._pool[self._marks].record(self._stream)
+            self._pool.append(self.make_event())
+        self._pool[self._marks].record(self.stream)
         self._marks += 1
 
     def read(self) -> tuple[float, ...]:
@@ -49,4 +34,4 @@ class EventClock:
         self._marks = 0
         if passed:
             passed[-1].synchronize()
-        return tuple(self._elapsed_ms(before, after) * 1e-3 for before, after in itertools.pairwise(passed))
+        return tuple(self.elapsed_ms(before, after) * 1e-3 for before, after in itertools.pairwise(passed))

@@ -4,8 +4,6 @@ Every library on the way says it in its own words: CuPy's allocator with an exce
 cuSOLVER, NVRTC, nvJPEG and DALI with a status inside a general error's message. Imports none of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

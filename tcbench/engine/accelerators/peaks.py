@@ -2,8 +2,6 @@
 beside its arrays. From public figures: a forecast's floors and a modelled GPU's durations come from these.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,11 +39,9 @@ class PeakRates:
         return "tf32" if conv.math == "tf32" and self.tf32_flops_s > self.fp32_flops_s else "fp32"
 
     def at(self, precision: Precision) -> float:
-        """The rate in a precision."""
         return {"fp32": self.fp32_flops_s, "tf32": self.tf32_flops_s, "fp16": self.fp16_flops_s}[precision]
 
     def of(self, work: Work) -> float:
-        """The rate of a piece of work."""
         return self.at(self.precision(work))
 
 
@@ -89,8 +85,7 @@ and what it follows from; H200's data sheet repeats H100's rates."""
 
 
 def peak_rates(gpu: GpuFile) -> PeakRates:
-    """Rates at the GPU's highest clock, those of its Tensor Cores at theirs. Raises SelectionError for a compute
-    capability that is not known."""
+    """Rates at the GPU's highest clock, of Tensor Cores at theirs. Raises SelectionError where they are not known."""
     per_clock = _PER_CLOCK.get(gpu.sm)
     if per_clock is None:
         known = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)

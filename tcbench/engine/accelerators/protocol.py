@@ -8,8 +8,6 @@ against the protocol alone: one program, whoever does the work.
 Owns the protocol and which accelerator the process uses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
@@ -57,20 +55,16 @@ class Reducer(Protocol):
 
     def reduce(self, array: Array) -> None:
         """Sum now: the next launch sees it."""
-        ...
 
     def begin(self, array: Array) -> Callable[[], None]:
         """Sum beside what is launched from now on. Once the result is called, what is launched sees the sum; until
         then nothing touches the array."""
-        ...
 
     def advance(self) -> None:
         """Give what has begun a moment of the host, where it needs that."""
-        ...
 
     def close(self) -> None:
         """End it. Waits for what is under way, but not for ever: other ranks may be gone."""
-        ...
 
 
 class Accelerator(Protocol):
@@ -83,25 +77,20 @@ class Accelerator(Protocol):
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         """The work that does it here; the same object for the same arguments."""
-        ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array whose contents are whatever was there. Raises OutOfDeviceMemory."""
-        ...
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array: ...
 
     def upload(self, host: Any) -> Array:
         """A new array with the contents of a NumPy array."""
-        ...
 
     def copy(self, source: Array, target: Array) -> None:
         """From the host (NumPy) or the device, to a device array of the same shape and dtype."""
-        ...
 
     def download(self, array: Array) -> Any:
         """A NumPy array of the contents, once all work before is done."""
-        ...
 
     def address(self, array: Array) -> int:
         """The address of the array's first value, for tables of pointers."""
@@ -115,7 +104,6 @@ class Accelerator(Protocol):
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
         """The launch of this work on these arrays, to be made later and as often as one likes, with nothing left to
         look up. The caller keeps the arrays' memory."""
-        ...
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         """Allocations inside lie where nothing but graphs, and the steps that precede their capture, use it."""
@@ -128,7 +116,6 @@ class Accelerator(Protocol):
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record what `run` launches into a graph, and compute nothing; the result launches that graph. Called within
         `graph_memory`, after `run` has been run in it."""
-        ...
 
 
 _current: Accelerator | None = None

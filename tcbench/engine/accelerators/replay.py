@@ -1,7 +1,5 @@
 """Captures a step's work once its memory has settled, replays it after."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tcbench.engine.accelerators.protocol import current

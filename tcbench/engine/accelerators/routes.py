@@ -6,8 +6,6 @@ transpose the whole tensor through workspaces of its size, which would make a st
 only in the persistent mode, and where the channels are a multiple of 4; elsewhere a kernel of ours follows.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

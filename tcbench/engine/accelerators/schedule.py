@@ -7,8 +7,6 @@ Memory is static: arrays that are made while recording stay the schedules'. Wher
 size is made in its place, as in every replay, so that schedules hold no more than the program did.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections import defaultdict

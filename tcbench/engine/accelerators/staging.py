@@ -1,7 +1,5 @@
 """Buffers of the host, through which batches go to a device: a copy is asynchronous, and its source free at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

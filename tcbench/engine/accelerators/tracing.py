@@ -6,8 +6,6 @@ pages nobody touches, so a step of any size runs. The program that is traced is 
 of kernels and memory follows from the same code.
 """
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -143,14 +141,12 @@ class Trace:
     """One settled step.
 
     `step`: what the host asks for, phase by phase; a captured graph is one event. `replayed`: the work that the
-    captured graph does, empty without one. `parameters_bytes`: alive between steps (weights, master weights,
-    velocities, the batch, what a recorded graph keeps). `peak_bytes`: the most alive at once, with CuPy's rounding,
-    without cuDNN's workspace. `prepared`: the launches that the program bound anew, and did not only make again.
+    captured graph does, empty without one. `peak_bytes`: the most alive at once, with CuPy's rounding, without cuDNN's
+    workspace. `prepared`: the launches that the program bound anew, and did not only make again.
     """
 
     step: tuple[PhaseTrace, ...]
     replayed: tuple[Event, ...]
-    parameters_bytes: int
     peak_bytes: int
     prepared: int = 0
 
@@ -172,11 +168,10 @@ def trace_step(phases: Sequence[Phase], accelerator: TracingAccelerator) -> Trac
         accelerator.events.clear()
         for phase in phases:
             phase.run()
-    between, before = accelerator.memory.alive_bytes, accelerator.prepared
+    before = accelerator.prepared
     seen = []
     for phase in phases:
         accelerator.events.clear()
         phase.run()
         seen.append(PhaseTrace(phase.name, tuple(accelerator.events)))
-    prepared, peak_bytes = accelerator.prepared - before, accelerator.memory.peak_bytes
-    return Trace(tuple(seen), accelerator.captured, between, peak_bytes, prepared)
+    return Trace(tuple(seen), accelerator.captured, accelerator.memory.peak_bytes, accelerator.prepared - before)

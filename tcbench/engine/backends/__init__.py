@@ -17,17 +17,17 @@ import msgspec
 from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import Cell, Input, KfacSettings
 from tcbench.core.session import Session
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends import own
 from tcbench.engine.models import described
 from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Package, RungSet
+from tcbench.hardware.gpus import GpuProperties
 
 if TYPE_CHECKING:
-    from tcbench.engine.accelerators.device import OpenDevice
     from tcbench.engine.accelerators.tracing import Trace
     from tcbench.engine.feeds.base import Feed
     from tcbench.engine.feeds.spec import FeedSpec
-    from tcbench.hardware.gpus import GpuProperties
 
 _MODULES = {"chainer": "tcbench.engine.backends.chainer", "torch": "tcbench.engine.backends.torch"}
 
@@ -49,12 +49,10 @@ class Backend(Protocol):
 
     def open_session(self, cell: Cell) -> Session:
         """Build everything the cell needs. Imports the framework."""
-        ...
 
     def open_on(self, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None) -> Session:
         """The same on a device that stands in for the cell's own, and from another feed where one is given. Raises
         TcbenchError where a backend's programs run on no device but their own."""
-        ...
 
 
 def names() -> tuple[str, ...]:
@@ -63,14 +61,12 @@ def names() -> tuple[str, ...]:
 
 
 def builds_models(name: str) -> bool:
-    """Whether the backend builds the models that tcbench knows, from the images that it feeds; any other brings a step
-    of its own."""
+    """Whether the backend builds the models that tcbench knows and feeds; any other brings a step of its own."""
     return name in _MODULES
 
 
 def model_of(cell: Cell) -> Network | None:
-    """The model that a cell trains; None of a step of the user's own, whatever its scenario calls it, and of one that
-    there is not."""
+    """The model that a cell trains; None of a step of the user's own, and of a model that there is not."""
     return described(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
 
 
@@ -121,7 +117,6 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
     """Trace one step of the cell on a GPU that need not be there. The input is one synthetic batch on the device: what
     a feed does is not traced. Of K-FAC's steps it is one that makes factors and inverses. Imports the framework. Raises
     TcbenchError as `Backend.open_on`."""
-    from tcbench.engine.accelerators.device import OpenDevice
     from tcbench.engine.accelerators.tracing import TracingAccelerator, trace_step
     from tcbench.engine.feeds.synthetic import UnfilledFeed
     from tcbench.hardware.clock import HostClock

@@ -1,7 +1,5 @@
 """Initial weights, drawn once for every framework: the same seed gives all of them the same numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading
@@ -48,7 +46,6 @@ class DrawnAhead(np.random.RandomState):
             self._blocks.put((before, rng.standard_normal(_BLOCK)))
 
     def standard_normal(self, size: Any = None) -> Any:
-        """See RandomState."""
         if size is None or self._is_over.is_set():
             self.end()
             return super().standard_normal(size)

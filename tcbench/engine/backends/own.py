@@ -7,8 +7,6 @@ quick, and nothing that only reads results ever comes here. Owns that, and the e
 backend.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util
@@ -16,16 +14,13 @@ import sys
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import Cell
 from tcbench.core.session import Phase, Session
-from tcbench.engine.accelerators.device import kinds
+from tcbench.engine.accelerators.device import OpenDevice, kinds
 from tcbench.engine.rung import Package, Rung, RungSet
-
-if TYPE_CHECKING:
-    from tcbench.engine.accelerators.device import OpenDevice
 
 
 class FreeRungs(RungSet):

@@ -3,24 +3,25 @@
 Owns the order of both. Knows no framework: a backend's session builds the step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tcbench.core.errors import TrainingError
 from tcbench.core.record import Cell
 from tcbench.core.session import Clock, Facts, Phase
-from tcbench.engine.backends.replicas import check_replicas
 from tcbench.engine.feeds.dataset import ImageFolder, scan
 from tcbench.engine.feeds.generated import ensure_generated
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Network as Geometry
 from tcbench.engine.rung import Rung
-from tcbench.engine.world import current
+from tcbench.engine.world import World, current
 
 
 class BaseStep:
@@ -79,6 +80,7 @@ class BaseSession:
         geometry: Geometry | None = None,
     ) -> None:
         self.cell, self.site, self.rungs = cell, site, rungs
+        self.clock: Clock = site.clock
         self._world = current()
         facts = MODELS.get(cell.model)
         self._macs = facts.macs(cell.variant, cell.image_size, cell.n_classes) if facts else 0
@@ -88,7 +90,7 @@ class BaseSession:
             for scope in (*scopes, site.scope(), *(rung.scope(cell) for rung in rungs)):
                 stack.enter_context(scope)
             self.step = self.build(stack)
-            self._phases: tuple[Phase, ...] = self.fold("step", self.step.phases())
+            self.phases: tuple[Phase, ...] = self.fold("step", self.step.phases())
             self._exit = stack.pop_all()
 
     def build(self, stack: contextlib.ExitStack) -> Any:
@@ -123,15 +125,6 @@ class BaseSession:
         path = self.cell.input.path
         return ensure_generated() if path is None else scan(Path(path), checked=True)
 
-    @property
-    def phases(self) -> Sequence[Phase]:
-        return self._phases
-
-    @property
-    def clock(self) -> Clock:
-        clock: Clock = self.site.clock
-        return clock
-
     def facts(self) -> Facts:
         """Raises TrainingError when gradients have overflowed, or ranks hold different parameters."""
         step, exchange, preconditioner = self.step, self.step.exchange, self.step.preconditioner
@@ -156,3 +149,21 @@ class BaseSession:
 
     def close(self) -> None:
         self._exit.close()
+
+
+def check_replicas(world: World, parameters: Iterable[Any]) -> None:
+    """Compare this rank's parameters (NumPy arrays, in the same order on every rank) with every other's, bit for bit;
+    all ranks wait for each other. Raises TrainingError on all of them where they differ: gradients that were not
+    averaged, or not on all ranks alike."""
+    if world.mpi is None:
+        return
+    digest = 0
+    for parameter in parameters:
+        digest = zlib.crc32(np.ascontiguousarray(parameter).tobytes(), digest)
+    digests = world.mpi.allgather(digest)
+    different = [str(rank) for rank, other in enumerate(digests) if other != digests[0]]
+    if different:
+        raise TrainingError(
+            f"parameters of rank {', '.join(different)} differ from those of rank 0: expected the same on all of "
+            f"{world.size} ranks after an all-reduce of the gradients"
+        )

@@ -1,7 +1,5 @@
 """A training step of one's own as a session, from plain functions. Public: see docs/own-step.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,14 +9,6 @@ from tcbench.hardware.clock import HostClock
 from tcbench.hardware.memory import peak_resident_bytes
 
 
-def _of_this_process() -> tuple[int, Literal["process", "device"]]:
-    return peak_resident_bytes(), "process"
-
-
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Step:
     """See `tcbench.core.session.Session`. What `step` makes."""
@@ -26,10 +16,10 @@ class Step:
     phases: Sequence[Phase]
     loss: Callable[[], Any]
     clock: Clock = field(default_factory=HostClock)
-    peak_memory: Callable[[], tuple[int, Literal["process", "device"]]] = _of_this_process
+    peak_memory: Callable[[], tuple[int, Literal["process", "device"]]] = lambda: (peak_resident_bytes(), "process")
     parameters: int = 0
     prefetch_depth: int = 0
-    close: Callable[[], None] = _nothing
+    close: Callable[[], None] = lambda: None
 
     def facts(self) -> Facts:
         """Asks for the loss."""

@@ -1,8 +1,6 @@
 """A network's tree of modules, built of stages with any framework's parts: blocks around shortcuts, branches beside
 each other, auxiliary classifiers. Knows no framework; weights are drawn in the order of the stages."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

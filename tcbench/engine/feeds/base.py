@@ -5,13 +5,11 @@ side to `scaled_side`, crop a random square of `image_size`, mirror half of them
 divide by their standard deviation. EXIF orientation is ignored, as Chainer's datasets do.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -47,6 +45,18 @@ class Feed:
         """Gives threads and buffers back. May be called twice."""
 
 
+class ChangedFeed(Feed):
+    """The batches of another feed, which a subclass changes on their way."""
+
+    def __init__(self, feed: Any) -> None:
+        self._feed = feed
+        self.prefetch_depth = feed.prefetch_depth
+        self.decoding = feed.decoding
+
+    def close(self) -> None:
+        self._feed.close()
+
+
 @dataclass(frozen=True)
 class FeedRecipe:
     """The recipe of a config's feed: what rungs change in their stage `feed`.
@@ -61,11 +71,11 @@ class FeedRecipe:
     modelled: Callable[..., Any] | None = None
     wrappers: tuple[Callable[[Any], Any], ...] = ()
 
-    def of(self, source: Callable[..., Any], modelled: Callable[..., Any] | None = None) -> FeedRecipe:
+    def of(self, source: Callable[..., Any], modelled: Callable[..., Any] | None = None) -> Self:
         """The same from another source, and by another model where one is given."""
         return replace(self, source=source, modelled=modelled or self.modelled)
 
-    def within(self, wrapper: Callable[[Any], Any]) -> FeedRecipe:
+    def within(self, wrapper: Callable[[Any], Any]) -> Self:
         """The same with one more wrapper around all others."""
         return replace(self, wrappers=(*self.wrappers, wrapper))
 
@@ -104,10 +114,10 @@ def crop_window(
     return top, left, bool(rng.integers(0, 2))
 
 
-def sample_order(n_files: int, rng: np.random.Generator, shuffle: bool) -> Iterator[int]:
-    """File indices without end: a fresh permutation per epoch, or file order."""
+def sample_order(n_files: int, rng: np.random.Generator | np.random.RandomState | None) -> Iterator[int]:
+    """File indices without end: a fresh permutation per epoch, or file order without a generator."""
     while True:
-        yield from (rng.permutation(n_files).tolist() if shuffle else range(n_files))
+        yield from (range(n_files) if rng is None else rng.permutation(n_files).tolist())
 
 
 def broken_image(path: Path | str, reason: object) -> DataError:

@@ -12,8 +12,6 @@ On a GPU two orders are kept, and the host waits for neither in the usual case:
   until the consumer's stream has passed a fence set behind it.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import deque
@@ -58,7 +56,6 @@ class Fence(Protocol):
 
     @property
     def done(self) -> bool: ...
-
     def synchronize(self) -> None: ...
 
 
@@ -78,11 +75,7 @@ class Placement:
     fence: Callable[[], Fence] | None = None
 
 
-def _view_on_host(output: Any) -> np.ndarray:
-    return np.asarray(output.as_tensor())
-
-
-ON_CPU = Placement(device_id=None, decoder="cpu", hand_over=_view_on_host)
+ON_CPU = Placement(None, "cpu", lambda output: np.asarray(output.as_tensor()))
 
 
 def gpu_placement(index: int, stream: Any) -> Placement:
@@ -139,8 +132,7 @@ class DaliFeed(Feed):
             self._pipeline.schedule_run()
         except _RAISED as error:
             raise self._explained(error) from error
-        x = hand_over(pixels)
-        return self._stored(x), hand_over(labels).reshape(-1)
+        return self._stored(hand_over(pixels)), hand_over(labels).reshape(-1)
 
     def _stored(self, x: Any) -> Any:
         """The batch in the spec's dtype: itself, or a copy in one that DALI does not make."""
@@ -307,5 +299,4 @@ def make_dali_feed(spec: FeedSpec) -> Feed:
     Raises ImportError where DALI is not installed."""
     accelerator: Any = current()
     index: int | None = getattr(accelerator, "index", None)
-    placement = ON_CPU if index is None else gpu_placement(index, accelerator.stream)
-    return DaliFeed(spec, placement)
+    return DaliFeed(spec, ON_CPU if index is None else gpu_placement(index, accelerator.stream))

@@ -3,8 +3,6 @@
 Owns finding and checking files. Knows nothing of frameworks, batches or augmentation; `generated` makes such a folder.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

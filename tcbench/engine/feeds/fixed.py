@@ -1,27 +1,23 @@
 """Batches at fixed addresses on a device: what a feed on the host needs, and what a captured graph reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 from tcbench.engine.accelerators.protocol import Accelerator, current
-from tcbench.engine.feeds.base import Feed
+from tcbench.engine.feeds.base import ChangedFeed, Feed
 from tcbench.engine.feeds.synthetic import SyntheticFeed
 
 
-class FixedBuffers(Feed):
+class FixedBuffers(ChangedFeed):
     """Copies every batch of another feed into the same two device arrays, in the order of the device's stream: a step
     that still reads the batch before is not disturbed."""
 
     on_device = True
 
     def __init__(self, feed: Any, empty_like: Callable[[Any], Any], copy: Callable[[Any, Any], object]) -> None:
-        self._feed = feed
+        super().__init__(feed)
         self._empty_like, self._copy = empty_like, copy
         self._batch: tuple[Any, Any] | None = None
-        self.prefetch_depth = feed.prefetch_depth
-        self.decoding = feed.decoding
 
     def next(self) -> tuple[Any, Any]:
         arrived = self._feed.next()
@@ -30,9 +26,6 @@ class FixedBuffers(Feed):
         for source, target in zip(arrived, self._batch, strict=True):
             self._copy(source, target)
         return self._batch
-
-    def close(self) -> None:
-        self._feed.close()
 
 
 def at_fixed_addresses(feed: Feed) -> Feed:

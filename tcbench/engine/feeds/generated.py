@@ -4,8 +4,6 @@ Owns the set's folder, its manifest and its files' names. NumPy and Pillow are i
 command line imports this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

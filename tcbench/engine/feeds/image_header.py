@@ -5,8 +5,6 @@ each takes others; of CMYK without Adobe's marker some take the inverse. A file 
 of ImageNet's .JPEG files is a PNG. What is broken further on is found when it is decoded.
 """
 
-from __future__ import annotations
-
 import os
 
 MAX_PIXELS = 89_478_485

@@ -8,8 +8,6 @@ What the thread of the steps does with a decoded batch, and what the device does
 - `dali`: the host's threads read and Huffman-decode, the device does the rest ("mixed" decoding), as work.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import deque
@@ -72,8 +70,7 @@ def _batch_ns(spec: FeedSpec) -> int:
 
 
 class WorkersFeed(Feed):
-    """Batches that `next` stacks of images which lie in the host's memory, as worker processes leave them there: no
-    whole batch is ready."""
+    """Batches that `next` stacks of images in host memory, as worker processes leave them: never a whole batch."""
 
     def __init__(self, spec: FeedSpec) -> None:
         size = spec.image_size

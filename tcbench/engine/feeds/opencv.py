@@ -1,7 +1,5 @@
 """OpenCV decodes and scales in the calling thread. OpenCV is an optional package: it is imported by the factory."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ class OpenCVFeed(Feed):
         self._spec = spec
         self._files = images_of(spec).files
         self._rng = np.random.default_rng(spec.seed)
-        self._order = sample_order(len(self._files), np.random.default_rng(spec.seed), spec.augment)
+        self._order = sample_order(len(self._files), np.random.default_rng(spec.seed) if spec.augment else None)
         self._threads_before: int | None = cv2.getNumThreads()
         cv2.setNumThreads(max(1, spec.threads))
 
@@ -50,9 +48,7 @@ class OpenCVFeed(Feed):
         for channel in range(3):  # OpenCV's are B, G, R
             np.subtract(crops[..., 2 - channel], MEAN[channel], out=x[:, channel])
         x *= 1 / STD[:, None, None]
-        if spec.tensor.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(x, dtype=spec.tensor.dtype), np.array([label for _, label in samples], np.int32)
+        return spec.tensor.stored(x), np.array([label for _, label in samples], np.int32)
 
     def close(self) -> None:
         if self._threads_before is not None:

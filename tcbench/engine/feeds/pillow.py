@@ -4,16 +4,13 @@
 all deliver the same pixels for the same seed.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, crop_window, images_of, scaled_shape
+from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, crop_window, images_of, sample_order, scaled_shape
 from tcbench.engine.feeds.spec import FeedSpec
 
 _MEAN = MEAN[:, None, None]
@@ -43,9 +40,7 @@ def finished(image: np.ndarray, spec: FeedSpec, rng: np.random.Generator) -> np.
     image = np.ascontiguousarray(image)
     image -= _MEAN
     image *= _SCALE
-    if spec.tensor.layout == "NHWC":
-        image = image.transpose(1, 2, 0)
-    return np.ascontiguousarray(image, dtype=spec.tensor.dtype)
+    return spec.tensor.stored(image)
 
 
 def shuffled(spec: FeedSpec) -> np.random.RandomState | None:
@@ -60,7 +55,7 @@ class PillowFeed(Feed):
         self._spec = spec
         self._files = images_of(spec).files
         self._rng = np.random.default_rng(spec.seed)
-        self._order = self._indices()
+        self._order = sample_order(len(self._files), shuffled(spec))
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
         samples = [self._files[index] for index in islice(self._order, self._spec.batch_size)]
@@ -68,8 +63,3 @@ class PillowFeed(Feed):
             [finished(scaled_image(path, self._spec.image_size), self._spec, self._rng) for path, _ in samples]
         )
         return x, np.array([label for _, label in samples], np.int32)
-
-    def _indices(self) -> Iterator[int]:
-        order, n = shuffled(self._spec), len(self._files)
-        while True:
-            yield from (range(n) if order is None else order.permutation(n).tolist())

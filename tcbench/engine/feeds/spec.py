@@ -1,18 +1,15 @@
 """The frozen facts that a config's parts are built from. Layout and dtype travel here, so that no rung and no op
 asks which other rungs are there."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import get_args
 
 import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
+import numpy as np
 from msgspec import UNSET, UnsetType
 
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.work import DType, Layout, Math
-
-__all__ = ["DType", "FeedSpec", "Layout", "Math", "TensorSpec"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +28,10 @@ class TensorSpec:
     def __post_init__(self) -> None:
         if self.dtype not in get_args(DType):
             raise ValueError(f"activations are stored as {' or '.join(get_args(DType))}, not as {self.dtype}")
+
+    def stored(self, x: np.ndarray) -> np.ndarray:
+        """Maps (..., C, H, W) as they are stored."""
+        return np.ascontiguousarray(np.moveaxis(x, -3, -1) if self.layout == "NHWC" else x, dtype=self.dtype)
 
 
 @dataclass(frozen=True)

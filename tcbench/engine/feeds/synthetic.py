@@ -1,7 +1,5 @@
 """One batch kept in memory: a run without any input work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -21,9 +19,7 @@ class SyntheticFeed(Feed):
         rng = np.random.default_rng(spec.seed)
         size = spec.image_size
         x = rng.standard_normal((spec.batch_size, 3, size, size), dtype=np.float32)
-        if spec.tensor.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        self._x: Any = np.ascontiguousarray(x, dtype=spec.tensor.dtype)
+        self._x: Any = spec.tensor.stored(x)
         self._t: Any = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
         self.on_device = upload is not None
         if upload is not None:
@@ -46,6 +42,5 @@ class UnfilledFeed(SyntheticFeed):
 
 
 def make_synthetic_feed(spec: FeedSpec) -> Feed:
-    """Normally distributed pixels (mean 0, standard deviation 1, as normalised images have) and uniform labels, on the
-    current accelerator."""
+    """Pixels as of normalised images (mean 0, standard deviation 1), uniform labels, on the current accelerator."""
     return SyntheticFeed(spec, current().upload)

@@ -3,8 +3,6 @@
 Backends build them from their stages (`geometry`); nothing else looks inside.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

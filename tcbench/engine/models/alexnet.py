@@ -5,8 +5,6 @@ torchvision's alexnet, means over windows before the classifier let it take imag
 the map as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A network is a sequence of named stages. Each backend builds a stage of its own 
 Sizes are of square images and square windows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect
@@ -101,14 +99,14 @@ class Linear:
 class Branches:
     """Sequences beside each other on one input, whose outputs are concatenated along channels."""
 
-    branches: tuple[tuple[Named, ...], ...]
+    branches: tuple[tuple["Named", ...], ...]
 
 
 @dataclass(frozen=True)
 class Auxiliary:
     """A classifier on what passes by, for training alone: its loss is added with a weight."""
 
-    stages: tuple[Named, ...]
+    stages: tuple["Named", ...]
     weight: float
 
 
@@ -216,8 +214,7 @@ class Network:
         return sum(layer.macs for layer in self.layers(variant, image_size, n_classes))
 
     def layers(self, variant: str, image_size: int, n_classes: int) -> Iterator[Layer]:
-        """All layers of a forward pass, in order, under their stages' names; in a block these are "block1.a" and so on,
-        the shortcut first."""
+        """All layers of a forward pass in order, named by stage; in a block "block1.a" and so on, shortcut first."""
         layers = _Walk(image_size).sequence("", self.stages(variant, n_classes))
         yield replace(next(layers), first=True)
         yield from layers

@@ -5,8 +5,6 @@ response normalisation over 5 channels, windows that may end outside the image) 
 auxiliary classifiers average 5x5 windows, 3 apart, to 4x4 at 224x224, and to 4x4 at any other size too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,8 +41,7 @@ _POOL = MaxPool(3, 2, ceil=True)
 
 @dataclass(frozen=True)
 class GoogLeNet(Network):
-    """`auxiliary`: with two more classifiers, whose losses count 0.3 each in training. `thinner`: a divisor of all
-    channels."""
+    """`auxiliary`: with two more classifiers, whose losses count 0.3 each in training. `thinner`: divides channels."""
 
     learning_rate: float = 1e-3
     auxiliary: bool = False

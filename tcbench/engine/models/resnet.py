@@ -5,20 +5,19 @@ is the paper's and the talk's: a stage's stride sits in the first convolution of
 3x3 convolution of a bottleneck, as PyTorch and MLPerf have it; a basic block begins with that, so it has no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tcbench.engine.models.geometry import Block, Conv
-from tcbench.engine.models.residual import ResidualNetwork
+from tcbench.engine.models.geometry import Block, Conv, GlobalAverage, Linear, MaxPool, Named, Network
 
 
 @dataclass(frozen=True)
-class ResNet(ResidualNetwork):
-    """Stages of blocks, each after the first of half the image's side and twice the channels: bottlenecks (1x1, 3x3,
-    1x1 to four times the width) or basic blocks (3x3, 3x3). `width`: that of the first stage."""
+class ResNet(Network):
+    """A stem, max pooling 3x3 with stride 2, blocks around shortcuts, means over the whole image, and a classifier. The
+    blocks come in groups, each after the first of half the image's side and twice the channels: bottlenecks (1x1, 3x3,
+    1x1 to four times the width) or basic blocks (3x3, 3x3). `width`: that of the first group."""
 
+    stem: Conv = Conv(3, 64, 7, 2)  # noqa: RUF009  (frozen)
     source: str = "K. He et al., Deep Residual Learning for Image Recognition, 2015, table 1"
     variants: tuple[str, ...] = ("v1", "v1.5")
     blocks_per_stage: tuple[int, ...] = (3, 4, 6, 3)
@@ -29,6 +28,14 @@ class ResNet(ResidualNetwork):
     def features(self) -> int:
         """Channels before the classifier."""
         return self._channels(len(self.blocks_per_stage) - 1)
+
+    def stages(self, variant: str, n_classes: int) -> Iterator[Named]:
+        yield "stem", self.stem
+        yield "max pool", MaxPool(3, 2, 1)
+        for number, block in enumerate(self.blocks(variant), start=1):
+            yield f"block{number}", block
+        yield "average pool", GlobalAverage()
+        yield "head", Linear(self.features, n_classes)
 
     def _channels(self, stage: int) -> int:
         return (self.width << stage) * (4 if self.bottleneck else 1)

@@ -1,7 +1,5 @@
 """Small networks out of the same bottlenecks as ResNet-50. They are no models to measure throughput with."""
 
-from __future__ import annotations
-
 from tcbench.engine.models.geometry import Conv
 from tcbench.engine.models.resnet import ResNet
 

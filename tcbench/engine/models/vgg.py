@@ -5,8 +5,6 @@ configuration D; as in torchvision's vgg16, means over windows before the classi
 224x224 they leave the map as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ fp32 itself is held against a run in float64, and float64's gradient with respec
 the loss, so that an op that is wrong in every config alike is found too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -78,9 +76,7 @@ class RandomBatches(Feed):
         x = self._rng.standard_normal((spec.batch_size, 3, spec.image_size, spec.image_size))
         x = x.astype("bfloat16").astype(np.float16)
         t = self._rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
-        if spec.tensor.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(x, dtype=spec.tensor.dtype), t
+        return spec.tensor.stored(x), t
 
 
 _ByParameter = dict[str, np.ndarray]
@@ -263,19 +259,10 @@ def _relative(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.linalg.norm(one - other) / np.linalg.norm(other))
 
 
-@contextlib.contextmanager
-def _session(cell: Cell, rungs: list[Any], site: OpenDevice) -> Iterator[ChainerSession]:
-    session = ChainerSession(
-        cell,
-        site,
-        rungs=rungs,
-        geometry=WELL_CONDITIONED,
-        make_feed=RandomBatches,
+def _session(cell: Cell, rungs: list[Any], site: OpenDevice) -> contextlib.closing[ChainerSession]:
+    return contextlib.closing(
+        ChainerSession(cell, site, rungs=rungs, geometry=WELL_CONDITIONED, make_feed=RandomBatches)
     )
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 def _train(cell: Cell, rungs: list[Any], site: OpenDevice, steps: int) -> _Trained:

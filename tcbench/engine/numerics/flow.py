@@ -1,7 +1,5 @@
 """Hands over gradients as a backward pass makes them: those of the parameters, and those that flow between layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A folder of images in two: to train on, and to test with. The same files always fall to the same side."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path

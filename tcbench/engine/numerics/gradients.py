@@ -6,8 +6,6 @@ One pass over the values is enough for every scale 2^k, and exact: float16 round
 counted apart. Pure: arrays in, numbers out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """A learnable set of images made by NumPy: each class is a smooth random pattern, shifted, in random contrast, under
 noise. The same seed gives the same images everywhere; nothing is downloaded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,23 +15,14 @@ _PATTERN_SEED, _TRAIN_SEED, _TEST_SEED = 7, 1, 2
 
 @dataclass(frozen=True)
 class Images:
-    """x (N, 3, S, S) float32 whose values float16 holds exactly, so that every dtype sees the same pixels; t (N,)
-    int32."""
+    """x (N, 3, S, S) float32, exact in float16, so that every dtype sees the same pixels; t (N,) int32."""
 
     x: npt.NDArray[np.float32]
     t: npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class PatternSet:
-    """Images to train on, and others to test with."""
-
-    train: Images
-    test: Images
-
-
-def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: float) -> PatternSet:
-    """`noise`: its standard deviation, in units of a pattern's own."""
+def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: float) -> tuple[Images, Images]:
+    """Images to train on, and others to test with. `noise`: its standard deviation, in units of a pattern's own."""
     shape = (n_classes, 3, image_size, image_size)
     frequencies = np.fft.fftfreq(image_size)
     squared = frequencies[:, None] ** 2 + frequencies[None] ** 2
@@ -41,7 +30,7 @@ def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: floa
     raw = np.random.default_rng(_PATTERN_SEED).standard_normal(shape)
     patterns = np.fft.ifft2(np.fft.fft2(raw) * blur).real
     patterns /= patterns.std(axis=(1, 2, 3), keepdims=True)
-    return PatternSet(_draw(patterns, n_train, noise, _TRAIN_SEED), _draw(patterns, n_test, noise, _TEST_SEED))
+    return _draw(patterns, n_train, noise, _TRAIN_SEED), _draw(patterns, n_test, noise, _TEST_SEED)
 
 
 def _draw(patterns: npt.NDArray[np.float64], n: int, noise: float, seed: int) -> Images:

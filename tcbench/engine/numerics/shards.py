@@ -5,8 +5,6 @@ own, and all apply the mean of the ranks' gradients to equal parameters (tests/e
 holds real ranks against such a process). No message is sent, so no time here says anything of ranks.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +18,6 @@ class _Shards(Step):
     def __init__(self, *built: Any, shards: int) -> None:
         super().__init__(*built)
         self._shards = shards
-        self._losses: list[Any] = []
 
     def parts(self) -> Sequence[tuple[Any, Any]]:
         """Images and labels of each shard, of the batch that `io` brought."""

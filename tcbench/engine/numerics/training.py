@@ -5,21 +5,17 @@ patterns and ResNet-50 on a folder of images, on the host or on an accelerator. 
 who asks for them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tcbench.core.errors import TrainingError
-from tcbench.core.numerics import BASE, TrainingJob
+from tcbench.core.numerics import BASE, Run, TrainingJob
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
@@ -50,20 +46,6 @@ class DivergedError(TrainingError):
         self.losses = losses
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The outcome of a run. `losses` are the batches', undivided; memory is the peak of training."""
-
-    losses: tuple[float, ...]
-    test_loss: float
-    accuracy: float
-    train_time_s: float
-    peak_memory_bytes: int
-    peak_memory_of: Any
-    last_scale: float
-    skipped_steps: int
-
-
 class PatternFeed(Feed):
     """Batches of generated images: a fresh permutation each epoch, or one after the other without a generator."""
 
@@ -80,18 +62,7 @@ class PatternFeed(Feed):
             fresh = np.arange(size) if self._rng is None else self._rng.permutation(size)
             self._order = np.concatenate([self._order, fresh])
         chosen, self._order = self._order[:n], self._order[n:]
-        x = self._images.x[chosen]
-        if self._spec.tensor.layout == "NHWC":
-            x = x.transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(x, dtype=self._spec.tensor.dtype), self._images.t[chosen]
-
-
-@dataclass(frozen=True)
-class Data:
-    """The batches to test with: `test_batches` in a fixed order."""
-
-    test: Callable[[], Feed]
-    test_batches: int
+        return self._spec.tensor.stored(self._images.x[chosen]), self._images.t[chosen]
 
 
 def train(
@@ -99,7 +70,7 @@ def train(
     site: OpenDevice,
     observe: Callable[[int, float, Callable[[Observe], None]], None] | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Trained:
+) -> Run:
     """Train and test. At the job's `observe_at`, `observe` is called with the step, its loss, and a function that hands
     that step's gradients, as the loss scale leaves them, to an `Observe`.
 
@@ -113,26 +84,32 @@ def train(
         losses = _steps(job, step, observe, progress)
         train_time_s = time.perf_counter() - begin
         peak_bytes, of = site.peak_memory()
-        test_loss, accuracy = _test(step.model, session.data)
+        test_loss, accuracy = _test(session)
         if not np.isfinite(test_loss):
             raise DivergedError(f"the test loss is {test_loss} after {setting.steps} steps", losses)
-        scale, skipped = _scale_of(step.optimizer)
-        return Trained(
+        state = on_host(step.optimizer.state)
+        return Run(
+            technique=job.technique.name,
+            seed=job.cell.seed,
+            status="ok",
             losses=losses,
             test_loss=test_loss,
             accuracy=accuracy,
             train_time_s=train_time_s,
             peak_memory_bytes=peak_bytes,
             peak_memory_of=of,
-            last_scale=scale * setting.loss_divisor,
-            skipped_steps=skipped,
+            first_scale=job.loss_scale,
+            last_scale=float(state[SCALE]) * setting.loss_divisor,
+            skipped_steps=int(state[SKIPPED]),
         )
 
 
 class _Session(ChainerSession):
-    """The session of a job: the cell's model and rungs, with the technique's optimizer, batches and steps."""
+    """The session of a job: the cell's model and rungs, the technique's optimizer, batches and steps. `test`: makes
+    the batches to test with, in a fixed order; there are `test_batches`."""
 
-    data: Data
+    test: Callable[[], Feed]
+    test_batches: int
 
     def __init__(self, job: TrainingJob, site: OpenDevice) -> None:
         self._job = job
@@ -166,15 +143,16 @@ class _Session(ChainerSession):
         spec = self.feed_spec(tensor)
         if setting.data is None:
             sizes = setting.train_images, setting.test_images, cell.image_size, cell.n_classes
-            made = patterns.make(*sizes, setting.noise)
-            train: Feed = PatternFeed(made.train, spec, np.random.default_rng(1000 + cell.seed))
-            test: Callable[[], Feed] = lambda: PatternFeed(made.test, spec, None)  # noqa: E731
+            shown, kept = patterns.make(*sizes, setting.noise)
+            train: Feed = PatternFeed(shown, spec, np.random.default_rng(1000 + cell.seed))
+            self.test = lambda: deliver(self.site, PatternFeed(kept, spec, None))
         else:
-            shown, kept = split(scan(Path(setting.data), checked=True))
-            recipe = FeedRecipe(dataclasses.replace(spec, images=shown), ChainerFeed)
+            files, kept_files = split(scan(Path(setting.data), checked=True))
+            recipe = FeedRecipe(dataclasses.replace(spec, images=files), ChainerFeed)
             train = self.fold("feed", recipe).make()
-            test = functools.partial(ChainerFeed, dataclasses.replace(spec, images=kept, augment=False))
-        self.data = Data(lambda: deliver(self.site, test()), setting.test_images // cell.batch_size)
+            tested = dataclasses.replace(spec, images=kept_files, augment=False)
+            self.test = lambda: deliver(self.site, ChainerFeed(tested))
+        self.test_batches = setting.test_images // cell.batch_size
         return deliver(self.site, train)
 
     def step_of(self, *built: Any) -> Step:
@@ -233,8 +211,12 @@ def _overflowed(job: TrainingJob) -> str:
 
 
 def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[Any]) -> None:
-    """Bring the waiting losses over. Raises DivergedError for what is not finite."""
-    _take(losses, waiting)
+    """Bring the waiting losses over, up to the first that is not finite. Raises DivergedError, which names that."""
+    for loss in waiting:
+        value = float(on_host(loss))
+        if not np.isfinite(value):
+            raise DivergedError(f"diverged at step {len(losses)}: the loss is {value}", tuple(losses))
+        losses.append(value)
     waiting.clear()
     try:
         step.optimizer.check()
@@ -242,28 +224,13 @@ def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[An
         raise DivergedError(f"diverged by step {len(losses) - 1}: {_overflowed(job)}", tuple(losses)) from None
 
 
-def _take(losses: list[float], more: Iterable[Any]) -> None:
-    """Bring more losses over, up to the first that is not finite. Raises DivergedError that names it."""
-    for loss in more:
-        value = float(on_host(loss))
-        if not np.isfinite(value):
-            raise DivergedError(f"diverged at step {len(losses)}: the loss is {value}", tuple(losses))
-        losses.append(value)
-
-
-def _scale_of(optimizer: Any) -> tuple[float, int]:
-    """The loss scale at the end, and the steps that were skipped."""
-    state = on_host(optimizer.state)
-    return float(state[SCALE]), int(state[SKIPPED])
-
-
-def _test(model: Any, data: Data) -> tuple[float, float]:
+def _test(session: _Session) -> tuple[float, float]:
     """Mean loss and accuracy on images that were not trained on, batch normalisation with its running statistics."""
-    feed = data.test()
+    feed, model = session.test(), session.step.model
     losses, right = [], []
     try:
         with chainer.using_config("train", False), chainer.no_backprop_mode():
-            for _ in range(data.test_batches):
+            for _ in range(session.test_batches):
                 x, t = feed.next()
                 logits = on_host(model(x).array).astype(np.float64)
                 labels = on_host(t)

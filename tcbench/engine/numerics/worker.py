@@ -4,8 +4,6 @@ Run as `python -m tcbench.engine.numerics.worker FD`. What goes wrong in a run i
 that are not finite, too little memory, an exception. Standard output and error are free for libraries to write to.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -47,7 +45,6 @@ class Counting:
         self._steps: list[StepGradients] = []
 
     def step(self, number: int, loss: float, hand_over: Callable[[Any], None]) -> None:
-        """One step's gradients."""
         from tcbench.engine.numerics.gradients import count, total
 
         here: dict[GradientKind, list[Magnitudes]] = {kind: [] for kind in KINDS}
@@ -61,7 +58,6 @@ class Counting:
         self._steps += [StepGradients(kind=k, step=number, loss=loss, magnitudes=total(here[k])) for k in KINDS]
 
     def gradients(self, seed: int) -> Gradients:
-        """All that was counted."""
         from tcbench.engine.numerics.gradients import total
 
         layers = [
@@ -77,9 +73,11 @@ def run(job: TrainingJob, send: Callable[[NumericsMessage], None]) -> TrainingFi
     environment = None
 
     def ended(status: Any, reason: str | None, **facts: Any) -> TrainingFinished:
-        begun = {"first_scale": job.loss_scale, "last_scale": job.loss_scale}
-        made = Run(technique=job.technique.name, seed=job.cell.seed, status=status, reason=reason, **(begun | facts))
-        return TrainingFinished(made, counting.gradients(job.cell.seed) if job.observe_at else None, environment)
+        facts |= {"first_scale": job.loss_scale, "last_scale": job.loss_scale}
+        return finished(Run(technique=job.technique.name, seed=job.cell.seed, status=status, reason=reason, **facts))
+
+    def finished(of: Run) -> TrainingFinished:
+        return TrainingFinished(of, counting.gradients(job.cell.seed) if job.observe_at else None, environment)
 
     try:
         environment = describe(job.cell)
@@ -97,18 +95,7 @@ def run(job: TrainingJob, send: Callable[[NumericsMessage], None]) -> TrainingFi
             return ended("diverged", str(error), losses=_rounded(error.losses))
     except Exception as error:
         return ended(*failure(job.cell, error))
-    return ended(
-        "ok",
-        None,
-        losses=_rounded(trained.losses),
-        test_loss=trained.test_loss,
-        accuracy=trained.accuracy,
-        train_time_s=trained.train_time_s,
-        peak_memory_bytes=trained.peak_memory_bytes,
-        peak_memory_of=trained.peak_memory_of,
-        last_scale=trained.last_scale,
-        skipped_steps=trained.skipped_steps,
-    )
+    return finished(msgspec.structs.replace(trained, losses=_rounded(trained.losses)))
 
 
 def parity(job: ParityJob, send: Callable[[NumericsMessage], None]) -> ParityFinished:

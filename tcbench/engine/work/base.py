@@ -1,7 +1,5 @@
 """A piece of work: its operands, its floating-point operations, its bytes, its key."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -117,7 +115,8 @@ class Work:
     @property
     def scalars(self) -> tuple[int | float, ...]:
         """Numbers that follow the operands in a kernel's argument list: int as long long, float as float."""
-        floats = {field.name for field in dataclasses.fields(self) if field.type == "float"}
+        # A class may have its annotations as text.
+        floats = {field.name for field in dataclasses.fields(self) if field.type in (float, "float")}
         values = ((name, operator.attrgetter(name)(self)) for name in self.numbers)
         return tuple(float(value) if name in floats else value for name, value in values)
 

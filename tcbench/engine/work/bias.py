@@ -1,7 +1,5 @@
 """The bias of a matrix product or of a convolution, with ReLU or without, and its gradient."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

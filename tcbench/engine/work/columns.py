@@ -1,8 +1,6 @@
 """Concatenation along channels, part by part. Maps are matrices for it: in NCHW a row is an image and its columns are
 the channels' pixels, in NHWC a row is a pixel and its columns are channels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tcbench.engine.work.base import Array, DType, Work, reads, updates, writes

@@ -1,7 +1,5 @@
 """Convolutions without bias: forward (fprop), and the gradients of data (dgrad) and filters (wgrad)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ numbers on the device, a seed and a count of steps, by Philox4x32-10 (J. Salmon 
 Easy as 1, 2, 3", 2011): the same on every device and in every layout, and another at each replay of a recorded step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tcbench.engine.work.base import Array, DType, Layout, Work, reads, updates, writes

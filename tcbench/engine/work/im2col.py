@@ -4,8 +4,6 @@ Columns are one matrix of the whole batch. With x so laid out the convolution is
 two matrices, whoever computes it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tcbench.engine.work.base import Array, Work, reads, writes

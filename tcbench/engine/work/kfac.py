@@ -10,8 +10,6 @@ Sources: J. Martens and R. Grosse, "Optimizing Neural Networks with Kronecker-fa
 Approximate Curvature for Deep Convolutional Neural Networks", 2019.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The loss: softmax cross entropy and its mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

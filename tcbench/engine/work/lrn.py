@@ -5,8 +5,6 @@ section 3.3: y = x * s ** -beta, s = k + alpha * sum of squares over `size` neig
 divide alpha by the size.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tcbench.engine.work.base import Array, DType, Layout, Work, reads, wide, writes

@@ -1,7 +1,5 @@
 """Batch normalisation, with what follows it: by cuDNN's graphs, by its older calls, and from a convolution's sums."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

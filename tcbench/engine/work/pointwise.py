@@ -1,7 +1,5 @@
 """Work on every value by itself, whatever the shape: ReLU, addition, and their gradients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tcbench.engine.work.base import Array, DType, Work, reads, writes

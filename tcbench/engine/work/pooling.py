@@ -1,7 +1,5 @@
 """Max pooling, the average over all pixels before the classifier, and averages over windows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tcbench.engine.work.base import Array, DType, Layout, Work, reads, stored, writes

@@ -1,8 +1,6 @@
 """The weight update: one parameter at a time (the talk's base), or all parameters at once; the loss scale; and the
 gradients side by side, as they are reduced over ranks."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Iterator

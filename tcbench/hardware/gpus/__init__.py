@@ -4,8 +4,6 @@ The files beside this module are in the form that cuDNN reads ("device propertie
 user's own file in that form serves as well. Standard library only.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.resources

@@ -4,8 +4,6 @@ range, the share that a loss scale of 2^k leaves zero, and every layer as a row 
 Draws counts. Knows nothing of how they were made.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The output of `tcbench numerics` beside its pictures: tables, words, and the JSON that is kept."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ and accuracy ended against the margins of the verdict.
 Draws runs. Knows nothing of how a verdict is reached.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from tcbench.analysis.numerics.steps import SMOOTH, MethodRun, StepsDocument, best
-from tcbench.commands.numerics import Call
+from tcbench.commands.numerics import call
+from tcbench.commands.numerics.call import Call
 from tcbench.commands.numerics.second_order import race
 from tcbench.core.numerics import Run, TrainingFinished
 from tcbench.core.record import KfacSettings
 from tcbench.engine.accelerators.device import host
 from tcbench.run import numerics_plan as plan
-from tcbench.run import numerics_runner
 from tcbench.run.scenario import load
 from tcbench.views.second_order.chart import steps_chart
 from tcbench.views.second_order.table import notes
@@ -52,7 +52,7 @@ def test_both_methods_have_the_same_budget_rates_weights_and_batches_and_one_run
     assert (sgd.setting.learning_rate, sgd.cell.seed, sgd.setting.loss_divisor) == (0.3, 2, 1.0)
 
 
-class Trains(numerics_runner.Runner):
+class Trains(call.Runner):
     """A runner whose K-FAC needs half the steps, and whose best rate is 0.3."""
 
     def run(self, jobs):
@@ -64,7 +64,7 @@ class Trains(numerics_runner.Runner):
 
 
 def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_shows(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(numerics_runner, "Runner", Trains)
+    monkeypatch.setattr(call, "Runner", Trains)
     race(Call(host(), 60.0, tmp_path, quiet=True, json=False), setting(steps=24), KfacSettings(), 2)
     said = capsys.readouterr().out
     kept = {path.suffix: path for path in tmp_path.rglob("steps-*")}

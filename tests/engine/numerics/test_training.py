@@ -70,7 +70,7 @@ def test_a_loss_that_is_not_finite_ends_a_run_with_the_finite_losses_before_it(s
 
 
 def test_a_run_whose_test_loss_is_not_finite_diverged(monkeypatch):
-    monkeypatch.setattr(training, "_test", lambda model, data: (float("nan"), 0.1))
+    monkeypatch.setattr(training, "_test", lambda session: (float("nan"), 0.1))
     with pytest.raises(DivergedError, match=f"the test loss is nan after {STEPS} steps") as raised:
         train(job("fp32"), processor(1))
     assert len(raised.value.losses) == STEPS

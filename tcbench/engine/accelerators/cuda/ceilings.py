@@ -3,40 +3,30 @@
 Launches take turns, on one stream between events; the best of each is taken, as a ceiling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tcbench.core.record import CudnnSettings
 from tcbench.core.session import Clock
 from tcbench.engine.accelerators.ceilings import COPY_BYTES, SIZE, products
-from tcbench.engine.accelerators.protocol import Accelerator, Array
+from tcbench.engine.accelerators.cuda.live import CudaAccelerator
+from tcbench.engine.accelerators.protocol import Array
 from tcbench.engine.work import Operand
-from tcbench.hardware.gpus import GpuProperties
 
 ROUNDS = 15
 
 
-class Gpu(Accelerator, Protocol):
-    """An accelerator that says which GPU it is."""
-
-    properties: GpuProperties
-
-
 def measure(index: int) -> dict[str, Any]:
     """On a GPU that is here. Imports CuPy."""
-    from tcbench.engine.accelerators.cuda.live import CudaAccelerator
-
     accelerator = CudaAccelerator(index, CudnnSettings())
     with accelerator.enter():
         return measure_on(accelerator, accelerator.clock)
 
 
 def measure_on(
-    accelerator: Gpu, clock: Clock, size: int = SIZE, n_bytes: int = COPY_BYTES, rounds: int = ROUNDS
+    accelerator: CudaAccelerator, clock: Clock, size: int = SIZE, n_bytes: int = COPY_BYTES, rounds: int = ROUNDS
 ) -> dict[str, Any]:
     """The first round builds plans and warms up, and is not counted. On random values: zeros take less power, and so
     are multiplied at a clock that training never sees."""

@@ -1,7 +1,5 @@
 """Findings of `tcbench doctor` on the way to a GPU: driver, packages, and what would spoil a measurement there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ steps fits into one and nothing is handed over until the pass is done. Source: C
 Activity API", and CUPTI Python's API reference.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
@@ -20,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tcbench.core.errors import TraceError
-from tcbench.core.recording import Activity, ActivityKind, ApiCall
+from tcbench.core.recording import Activity, ActivityKind, ApiCall, copy_name
 from tcbench.engine.accelerators.cuda import packages
 
 _LOG = logging.getLogger(__name__)
@@ -36,8 +34,6 @@ GRAPH_TRACE, which would make one record of a whole graph, stays off."""
 _FORCED = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full are handed over too."""
 
-_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
-"""CUpti_ActivityMemcpyKind."""
 
 _CLOCK_TRIES = 9
 _Recorded = TypeVar("_Recorded", Activity, ApiCall)
@@ -70,7 +66,7 @@ class Activities:
         kinds = self._cupti.ActivityKind
         self._readers: dict[int, Callable[[Any], None]] = {
             int(kinds.CONCURRENT_KERNEL): lambda record: self._add("kernel", str(record.name), record),
-            int(kinds.MEMCPY): lambda record: self._add("copy", _copy_name(record), record),
+            int(kinds.MEMCPY): lambda record: self._add("copy", copy_name(int(record.copy_kind)), record),
             int(kinds.MEMSET): lambda record: self._add("memset", "memset", record),
             int(kinds.RUNTIME): functools.partial(self._call, _call_names(self._cupti, "runtime_api_trace_cbid")),
             int(kinds.DRIVER): functools.partial(self._call, _call_names(self._cupti, "driver_api_trace_cbid")),
@@ -85,8 +81,7 @@ class Activities:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """While it is held, CUPTI records. The device must be done when it ends. Raises TraceError where it cannot,
-        since a second tool records."""
+        """While held, CUPTI records. The device must be done at its end. Raises TraceError if a second tool records."""
         with _refusals(), contextlib.ExitStack() as enabling:
             _enable(self._cupti, enabling)
             self._offset_ns = self._clock_offset_ns()
@@ -120,8 +115,7 @@ class Activities:
         )
 
     def _clock_offset_ns(self) -> int:
-        """Nanoseconds by which CLOCK_MONOTONIC is ahead of CUPTI's clock: of several readings, the one with the least
-        time between."""
+        """Nanoseconds by which CLOCK_MONOTONIC is ahead of CUPTI's clock, by the closest of several readings."""
         readings = []
         for _ in range(_CLOCK_TRIES):
             before, there, after = self._now_ns(), self._cupti.get_timestamp(), self._now_ns()
@@ -198,10 +192,6 @@ def _one_for_all_threads(cupti: Any) -> None:
         cupti.activity_set_attribute(attribute, ctypes.addressof(size), ctypes.addressof(off))
     except Exception as error:
         _LOG.info("CUPTI keeps a buffer for each thread: %s", error)
-
-
-def _copy_name(record: Any) -> str:
-    return f"memcpy {_COPY_KINDS.get(int(record.copy_kind), '')}".strip()
 
 
 def _call_names(cupti: Any, enumeration: str) -> dict[int, str]:

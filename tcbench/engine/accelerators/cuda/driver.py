@@ -4,8 +4,6 @@ Sources: CUDA Driver API, sections "Initialization", "Device Management", "Versi
 the kernel module's version stands in /proc/driver/nvidia/version.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
@@ -54,15 +52,9 @@ def facts(index: int) -> GpuFacts | None:
     gpu = next((gpu for gpu in there.present if gpu.index == index), None)
     if gpu is None:
         return None
-    return GpuFacts(
-        name=gpu.name,
-        compute_capability=gpu.compute_capability,
-        multiprocessors=gpu.multiprocessors,
-        memory_bytes=gpu.memory_bytes,
-        pci_bus_id=gpu.pci_bus_id,
-        driver=version(),
-        driver_cuda="{}.{}".format(*there.driver_cuda) if there.driver_cuda else None,
-    )
+    known = {name: value for name, value in vars(gpu).items() if name != "index"}
+    driver_cuda = "{}.{}".format(*there.driver_cuda) if there.driver_cuda else None
+    return GpuFacts(**known, driver=version(), driver_cuda=driver_cuda)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,5 @@
 """NVIDIA's GPUs as a kind of device. What answers is imported when it is asked: this module is read at every start."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 from collections.abc import Iterable, Iterator
@@ -10,6 +8,7 @@ from typing import Any
 from tcbench.core import messages
 from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings, GpuFacts
+from tcbench.engine.accelerators.cuda import driver, packages
 from tcbench.engine.accelerators.cuda.packages import SYNC, Cudnn
 from tcbench.engine.accelerators.device import (
     Activities,
@@ -50,8 +49,6 @@ class Cuda(DeviceKind):
     recorder = "cupti"
 
     def devices(self) -> tuple[Device, ...]:
-        from tcbench.engine.accelerators.cuda import driver
-
         return tuple(
             Device(f"{self.name}:{gpu.index}", gpu.name, gpu.memory_bytes, gpu.compute_capability)
             for gpu in driver.gpus().present
@@ -65,14 +62,10 @@ class Cuda(DeviceKind):
         return None if local_ranks <= left else f"there are {left} GPUs from {device} on, and each rank takes one"
 
     def absence(self) -> str | None:
-        from tcbench.engine.accelerators.cuda import driver, packages
-
         problem, cupy = driver.gpus().problem, packages.cupy()
         return f"CUDA packages are installed ({cupy}), but there is {problem}" if problem and cupy else problem
 
     def facts(self, device: str) -> GpuFacts | None:
-        from tcbench.engine.accelerators.cuda import driver
-
         return driver.facts(index_of(device))
 
     def findings(self) -> Iterator[Finding]:
@@ -86,8 +79,6 @@ class Cuda(DeviceKind):
         return nvml.watch(index_of(device), start)
 
     def profiled(self) -> contextlib.AbstractContextManager[None]:
-        from tcbench.engine.accelerators.cuda import driver
-
         return driver.profiled()
 
     def activities(self) -> Activities:
@@ -98,8 +89,6 @@ class Cuda(DeviceKind):
     def recorder_problem(self) -> str | None:
         if importlib.util.find_spec("cupti") is not None:
             return None
-        from tcbench.engine.accelerators.cuda import driver, packages
-
         return f"cupti-python is not installed: {packages.remedy(packages.CUPTI, packages.extra_for(driver.gpus()))}"
 
     def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
@@ -110,7 +99,6 @@ class Cuda(DeviceKind):
 
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:
         from tcbench.engine.accelerators import out_of_memory
-        from tcbench.engine.accelerators.cuda import driver
 
         gpus, index = driver.gpus().present, index_of(device)
         return out_of_memory.from_error(error, gpus[index].memory_bytes if index < len(gpus) else None)
@@ -137,13 +125,9 @@ class Cuda(DeviceKind):
         return Device(f"{self.name}:0", figures.device_name, figures.memory_bytes, figures.compute_capability)
 
     def support(self, compute_capability: tuple[int, int]) -> Support:
-        from tcbench.engine.accelerators.cuda import packages
-
         return packages.support(compute_capability)
 
     def misfit(self, figures: GpuFile) -> str | None:
-        from tcbench.engine.accelerators.cuda import packages
-
         return packages.cudnn_misfit(figures.compute_capability)
 
     def prospects(

@@ -4,8 +4,6 @@ Owns the stream, the memory pools, the cuDNN handle and what was prepared for ea
 an accelerator is made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -26,6 +24,7 @@ from tcbench.engine.accelerators.cuda.nccl import NcclReducer
 from tcbench.engine.accelerators.event_clock import EventClock
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute, Reducer
 from tcbench.engine.accelerators.staging import Slot, Staging
+from tcbench.engine.accelerators.tracing import check_copy
 from tcbench.engine.work import Norm, Work
 from tcbench.engine.world import World
 from tcbench.hardware.gpus import GpuProperties
@@ -55,9 +54,7 @@ class CudaAccelerator(Accelerator):
             # The frontend's own handle is an object that its compiled graphs do not take; this one is an address, which
             # graphs and calls share.
             libraries.frontend()
-            self._cudnn = calls.Handle()
-            self._cudnn.set_stream(self._stream_address)
-            self._handle = self._cudnn.address
+            self._handle = calls.new_handle(self._stream_address)
             self._kernels = Kernels(self.properties.sm, lambda: self._stream_address)
             self.plan_cache = plan_cache(fresh_autotune)
             self._plans = Plans(
@@ -116,8 +113,7 @@ class CudaAccelerator(Accelerator):
         return array
 
     def copy(self, source: Array, target: Array) -> None:
-        if source.shape != target.shape or source.dtype != target.dtype:
-            raise ValueError(f"copy: {source.shape} {source.dtype} into {target.shape} {target.dtype}")
+        check_copy(source, target)
         if isinstance(source, np.ndarray):
             self._send(source, target)
         else:
@@ -156,7 +152,7 @@ class CudaAccelerator(Accelerator):
         """Find and tune what does this work. Raises ValueError for work on float64."""
         routes.check_dtypes(work)
         try:
-            run = _MAKERS[work.kind](self, work)
+            run: Run = getattr(self, f"_make_{work.kind}")(work)
         except Exception as error:
             spent = out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
             if spent is not None:
@@ -181,24 +177,18 @@ class CudaAccelerator(Accelerator):
 
     def _make_call(self, work: Work) -> Run:
         call = calls.prepare_call(work, self._handle)
-        self._reserve(call.workspace_bytes)
-
-        def run(*addresses: int) -> None:
-            call(addresses, self._workspace_address)
-
-        return run
+        return self._with_workspace(call, call.workspace_bytes)
 
     def _make_kernel(self, work: Work) -> Run:
         return self._kernels.prepare(work)
 
     def _make_solver(self, work: Work) -> Run:
         prepared = solver.prepare(work, self._kernels.prepare)
-        self._reserve(prepared.workspace_bytes)
+        return self._with_workspace(prepared.run, prepared.workspace_bytes)
 
-        def run(*addresses: int) -> None:
-            prepared.run(addresses, self._workspace_address)
-
-        return run
+    def _with_workspace(self, run: Callable[[tuple[int, ...], int], None], n_bytes: int) -> Run:
+        self._reserve(n_bytes)
+        return lambda *addresses: run(addresses, self._workspace_address)
 
     def _reserve(self, n_bytes: int) -> None:
         """One workspace for all, as large as the largest asks: work on one stream uses it in turn."""
@@ -262,8 +252,7 @@ class CudaAccelerator(Accelerator):
     # -- facts
 
     def peak_bytes(self) -> int:
-        """The most that the pools were seen to hold. They grow only, but that CuPy empties them before it says that
-        memory has run out."""
+        """The most that the pools were seen to hold. They shrink only when CuPy empties them, once memory runs out."""
         self._peak_bytes = max(self._peak_bytes, int(self._pool.total_bytes() + self._graph_pool.total_bytes()))
         return self._peak_bytes
 
@@ -278,14 +267,6 @@ class CudaAccelerator(Accelerator):
         spent = out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
         assert spent is not None
         return spent
-
-
-_MAKERS: dict[str, Callable[[CudaAccelerator, Work], Run]] = {
-    "graph": CudaAccelerator._make_graph,
-    "call": CudaAccelerator._make_call,
-    "kernel": CudaAccelerator._make_kernel,
-    "solver": CudaAccelerator._make_solver,
-}
 
 
 def _pinned(cupy: Any, n_bytes: int) -> Slot:

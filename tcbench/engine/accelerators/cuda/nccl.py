@@ -5,8 +5,6 @@ must make, and it waits for every captured graph that holds an all-reduce of it,
 for ever.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +16,7 @@ from tcbench.engine.world import World
 
 
 class NcclReducer:
-    """See `tcbench.engine.accelerators.protocol.Reducer`. `stream` is the accelerator's; what has begun runs on
-    another."""
+    """See `tcbench.engine.accelerators.protocol.Reducer`. `stream`: the accelerator's; what has begun has another."""
 
     def __init__(self, world: World, stream: Any) -> None:
         """Raises SelectionError, on every rank, where NCCL does not load."""

@@ -5,12 +5,9 @@ asked at all there is no GPU to watch, and nothing is said about it. Source: NVM
 module of nvidia-ml-py) is imported when a GPU is opened.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +38,6 @@ class NvmlGpu:
         self._first_energy_mj: int | None = None
 
     def state(self) -> GpuState:
-        """Its settings now."""
         nvml = self._nvml
         ecc = self._ask("nvmlDeviceGetEccMode")
         return GpuState(
@@ -144,10 +140,9 @@ def open_gpu(index: int) -> NvmlGpu | None:
 class Watch:
     """Samples a GPU from a thread, from its making until `stop`. `start` is the trial's start (`time.monotonic`)."""
 
-    def __init__(self, gpu: NvmlGpu, start: float, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, gpu: NvmlGpu, start: float) -> None:
         self._gpu = gpu
         self._start = start
-        self._interval_s = interval_s
         self._state = gpu.state()
         self._samples: list[GpuSample] = []
         self._ended = threading.Event()
@@ -166,14 +161,14 @@ class Watch:
 
     def _sample_until_ended(self) -> None:
         self._take()
-        while not self._ended.wait(self._interval_s):
+        while not self._ended.wait(INTERVAL_S):
             self._take()
 
     def _take(self) -> None:
         self._samples.append(self._gpu.sample(time.monotonic() - self._start))
 
 
-def watch(index: int, start: float, open_gpu: Callable[[int], NvmlGpu | None] = open_gpu) -> Watch | None:
+def watch(index: int, start: float) -> Watch | None:
     """Begin to watch the GPU that CUDA calls `index`; None where there is nothing to ask."""
     gpu = open_gpu(index)
     return None if gpu is None else Watch(gpu, start)

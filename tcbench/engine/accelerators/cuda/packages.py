@@ -4,10 +4,7 @@ libraries load; and which of pyproject.toml's extras suits a GPU and its driver.
 Reads package metadata; `trouble` alone tries what it is asked about.
 """
 
-from __future__ import annotations
-
 import importlib
-import importlib.metadata
 import multiprocessing
 import sys
 from collections.abc import Callable
@@ -18,6 +15,7 @@ from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.cuda.driver import Gpus
 from tcbench.engine.accelerators.device import Served, Support
 from tcbench.engine.rung import Package
+from tcbench.hardware import machine
 
 Capability = tuple[int, int]
 
@@ -72,8 +70,7 @@ SYNC = "uv sync --extra cuda12 (or cuda13, volta: `tcbench doctor` says which)"
 
 @dataclass(frozen=True)
 class Part:
-    """Something that a run on a GPU uses. `distributions` are its names, with the CUDA version each is made for (None:
-    any)."""
+    """Something that a run on a GPU uses. `distributions`: its names, and the CUDA version each is for (None: any)."""
 
     name: str
     why: str
@@ -114,7 +111,7 @@ def installed() -> tuple[Installed, ...]:
         Installed(part, name, version, cuda)
         for part in PARTS
         for name, cuda in part.distributions
-        if (version := _version(name)) is not None
+        if (version := machine.version(name)) is not None
     )
 
 
@@ -136,8 +133,7 @@ def support(capability: Capability) -> Support:
     """The versions of CUDA and cuDNN that serve GPUs of this compute capability, and the newest packages that do."""
     newest_cuda = max((major for major, oldest in _OLDEST_CAPABILITY.items() if capability >= oldest), default=None)
     last_cuda = None if newest_cuda == max(_OLDEST_CAPABILITY) else newest_cuda
-    last_cudnn = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
-    extra = next((extra for extra in EXTRAS if capability >= extra.oldest), None)
+    last_cudnn, extra = _newest_for(capability)
     return Support(
         (
             Served("CUDA", _FIRST_CUDA.get(capability), str(last_cuda) if last_cuda else None),
@@ -145,6 +141,12 @@ def support(capability: Capability) -> Support:
         ),
         extra.name if extra else None,
     )
+
+
+def _newest_for(capability: Capability) -> tuple[tuple[int, int, int] | None, Extra | None]:
+    """The last cuDNN that serves this compute capability (None: the newest, or none does), and the newest packages."""
+    last = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
+    return last, next((extra for extra in EXTRAS if capability >= extra.oldest), None)
 
 
 def sync(extra: Extra) -> str:
@@ -174,8 +176,7 @@ def cudnn_misfit(capability: Capability) -> str | None:
         return None
     if capability >= _oldest_of_cudnn(tuple(map(int, version.split(".")))):
         return None
-    last = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
-    extra = next((extra for extra in EXTRAS if capability >= extra.oldest), None)
+    last, extra = _newest_for(capability)
     which = f"; {'.'.join(map(str, last))} is the last that has: {sync(extra)}" if last and extra else ""
     return f"cuDNN {version} has no code for compute capability {capability[0]}.{capability[1]}{which}"
 
@@ -254,10 +255,3 @@ _ATTEMPTS: dict[str, Callable[[], object]] = {
     CUPTI.name: lambda: importlib.import_module("cupti.cupti"),
 }
 """What raises where a part does not work."""
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

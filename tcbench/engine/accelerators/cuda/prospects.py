@@ -3,8 +3,6 @@
 Either may be lacking here (no cuDNN, no NVRTC): that is an answer, with the command that installs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from tcbench.engine.accelerators.cuda import packages

@@ -5,8 +5,6 @@ runs on the stream that is current, and CuPy refuses it while that stream captur
 prepared.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Owns the stream, the pools, and what each piece of work asks of them. Nothing is computed: arrays have no contents.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator

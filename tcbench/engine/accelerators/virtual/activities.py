@@ -1,7 +1,5 @@
 """The activities of a device that is not there, and the calls that ask for them, as CUPTI has a real one's."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading
@@ -47,6 +45,7 @@ class Activities:
         return tuple(self._activities)
 
     def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
+        """`begin_ns`: when the device begins with it, or did."""
         correlation = self._correlation()
         self._calls.append(ApiCall(task.call, threading.get_native_id(), correlation, call_begin_ns, call_end_ns))
         if not task.nodes:
@@ -60,6 +59,7 @@ class Activities:
             begin_ns = end_ns
 
     def decoding(self, begin_ns: int, end_ns: int) -> None:
+        """Threads of a modelled input decode a batch in this time."""
         self._activities.append(Activity("input", "decoding", _STREAM, self._correlation(), begin_ns, end_ns))
 
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None:

@@ -1,7 +1,5 @@
 """GPUs that are not there as a kind of device: the program runs here as it would on one, and waits as long."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +17,7 @@ _TITLE = "simulated "
 
 
 class Virtual(DeviceKind):
-    """See `tcbench.engine.accelerators.device.DeviceKind`. A card is named by one of `tcbench.hardware.gpus`, or by a
-    file."""
+    """See `tcbench.engine.accelerators.device.DeviceKind`. A card is one of `tcbench.hardware.gpus`, or a file."""
 
     name = "virtual"
     noun = "virtual GPU"

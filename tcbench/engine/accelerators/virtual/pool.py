@@ -6,8 +6,6 @@ neighbours that are free become one, and only when the device has nothing left d
 Behind each block lies as much address space of the host, of which no page is touched.
 """
 
-from __future__ import annotations
-
 import bisect
 import gc
 import math

@@ -1,14 +1,15 @@
 """A stream as a queue in real time: what is put into it ends when its modelled time has passed, and whoever waits for
 that waits really. Times are nanoseconds of CLOCK_MONOTONIC, which is what `time.perf_counter_ns` reads."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tcbench.core.recording import ActivityKind
+
+if TYPE_CHECKING:
+    from tcbench.engine.accelerators.virtual.activities import Activities
 
 _now = time.perf_counter_ns
 
@@ -36,21 +37,7 @@ class Task:
     driver_ns: int
     device_ns: int
     bytes: int | None = None
-    nodes: tuple[Task, ...] = ()
-
-
-class Listener(Protocol):
-    """Told of a stream's requests and waits as they are made."""
-
-    def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
-        """`begin_ns`: when the device begins with it, or did."""
-        ...
-
-    def wait(self, call: str, begin_ns: int, end_ns: int) -> None: ...
-
-    def decoding(self, begin_ns: int, end_ns: int) -> None:
-        """Threads of a modelled input decode a batch in this time."""
-        ...
+    nodes: tuple["Task", ...] = ()
 
 
 class CaptureError(RuntimeError):
@@ -60,10 +47,10 @@ class CaptureError(RuntimeError):
 class Stream:
     """Tasks, one after the other. `put` returns when the host has spent the task's time in the driver; what simulating
     takes is part of that time, and what exceeds it is taken off the next one's. `busy_ns`: the device's time for all of
-    them so far."""
+    them so far. `listener` is told of requests and waits as they are made."""
 
     def __init__(self) -> None:
-        self.listener: Listener | None = None
+        self.listener: Activities | None = None
         self.busy_ns = 0
         self._end_ns = 0
         self._owed_ns = 0
@@ -145,7 +132,7 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream. See `tcbench.engine.accelerators.event_clock.Event`."""
+    """A mark in a stream, as `tcbench.engine.accelerators.event_clock` asks for."""
 
     def __init__(self) -> None:
         self.at_ns = 0

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tcbench.core.record import Cell
 from tcbench.core.session import Session
-from tcbench.engine.accelerators.device import kinds
+from tcbench.engine.accelerators.device import OpenDevice, kinds
 from tcbench.engine.backends.chainer.rungs import RUNGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tcbench.engine.accelerators.device import OpenDevice
     from tcbench.engine.feeds.base import Feed
     from tcbench.engine.feeds.spec import FeedSpec
 

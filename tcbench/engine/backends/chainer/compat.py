@@ -10,8 +10,6 @@ other package mistakes a stand-in for the real thing. SciPy, of which a step tak
 Chainer's, is kept out meanwhile: the datasets, distributions and functions that want it say that it is not there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import importlib.util
@@ -48,18 +46,12 @@ def _pkg_resources() -> types.ModuleType:
     return module
 
 
-def _system_info() -> tuple[types.ModuleType, types.ModuleType]:
-    """`numpy.distutils.system_info.get_info`, which Chainer asks for a BLAS only to warn when there is none."""
-    package = types.ModuleType("numpy.distutils")
-    module = types.ModuleType("numpy.distutils.system_info")
-    vars(module)["get_info"] = lambda name: {"libraries": [name]}
-    vars(package)["system_info"] = module
-    return package, module
-
-
 @contextlib.contextmanager
 def _stand_ins() -> Iterator[None]:
-    package, module = _system_info()
+    # Chainer asks its get_info for a BLAS only to warn when there is none.
+    package, module = types.ModuleType("numpy.distutils"), types.ModuleType("numpy.distutils.system_info")
+    vars(module)["get_info"] = lambda name: {"libraries": [name]}
+    vars(package)["system_info"] = module
     stand_ins: list[tuple[dict[str, Any], str, types.ModuleType | None]] = [
         (sys.modules, "pkg_resources", _pkg_resources()),
         (sys.modules, "numpy.distutils", package),

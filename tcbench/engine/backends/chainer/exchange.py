@@ -5,8 +5,6 @@ Owns the order of calls, which is the same on every rank. The weights that ranks
 that nothing is broadcast (ChainerMN's optimizer does that in its first step).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -19,17 +17,16 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array, current
 from tcbench.engine.backends.chainer.ops.node import OnGradient, dtype_of, half_of, on_gradient
 from tcbench.engine.backends.chainer.optimizers import to_half, to_single
-from tcbench.engine.backends.chainer.parts import ExchangeSpec, Replica
+from tcbench.engine.backends.chainer.parts import Exchange, ExchangeSpec, Replica
 
 BUCKET_BYTES = 25 << 20
 """As in PyTorch's DistributedDataParallel."""
 
 
-class PerParameter:
+class PerParameter(Exchange):
     """ChainerMN's communicator, as its multi-node optimizer calls it: `naive` where arrays are the host's, which makes
-    one MPI call for each parameter, `pure_nccl` on a GPU. Both send float32, also of 16-bit gradients."""
-
-    overlaps = False
+    one MPI call for each parameter, `pure_nccl` on a GPU. Both send float32, also of 16-bit gradients. It stays
+    open: its end waits for all ranks, of which some may be gone."""
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         model, mpi = replica.model, replica.world.mpi
@@ -43,17 +40,13 @@ class PerParameter:
             self._model.narrow()
         return True
 
-    def close(self) -> None:
-        """See Exchange. ChainerMN's own end waits for all ranks, of which some may be gone."""
 
-
-class _Packed:
-    """An exchange by the device's own engine, of gradients packed side by side. `listener` is told of every gradient
-    as it is made (`on_gradient`)."""
+class _Packed(Exchange):
+    """An exchange of packed gradients by the device's own engine. `listener` is told of every gradient once made."""
 
     overlaps = True
 
-    def __init__(self, replica: Replica, buckets: Sequence[_Bucket], listener: OnGradient | None = None) -> None:
+    def __init__(self, replica: Replica, buckets: Sequence["_Bucket"], listener: OnGradient | None = None) -> None:
         self._reducer = replica.reducer(replica.world)
         self.engine = self._reducer.engine
         self.reduced_bytes = sum(int(bucket.buffer.nbytes) for bucket in buckets)

@@ -9,11 +9,10 @@ Over ranks, as in K. Osawa et al., 2019, section 4: every rank has the factors o
 each layer has one rank that inverts its factors and divides its gradient; then all get the results.
 """
 
-from __future__ import annotations
-
 import contextlib
+import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +53,8 @@ class Layer:
 
 
 class Kfac:
-    """See `tcbench.engine.backends.chainer.parts.Preconditioner`."""
+    """Divides gradients, once they are those of all ranks, by the curvature. `phases`: its part of a step, in order,
+    between the gradients and the update. `period`: the steps after which that repeats."""
 
     def __init__(self, settings: KfacSettings, replica: Replica) -> None:
         """Raises ValueError for a model of 16 bits."""
@@ -194,16 +194,13 @@ class Kfac:
             if place is not None
         ]
         flat = accelerator.zeros((sum(_aligned(gradients[place].size) for place, _ in parts),), gradients[0].dtype)
-        views, begin = [], 0
-        for place, owned in parts:
-            gradient = gradients[place]
-            views.append((gradient, flat[begin : begin + gradient.size].reshape(gradient.shape)))
-            begin += _aligned(gradient.size)
+        views = list(_views(flat, [gradients[place].shape for place, _ in parts]))
+        for (place, owned), view in zip(parts, views, strict=True):
             if owned:
-                accelerator.copy(*views[-1])
+                accelerator.copy(gradients[place], view)
         self._reducer.reduce(flat)
-        for gradient, view in views:
-            accelerator.copy(view, gradient)
+        for (place, _), view in zip(parts, views, strict=True):
+            accelerator.copy(view, gradients[place])
 
     def check(self) -> None:
         """Raises TrainingError where a factor could not be inverted. Waits for the device."""
@@ -248,20 +245,23 @@ def _product(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: work.DTy
 
 
 def _aligned(size: int) -> int:
-    return -(-size // work.ALIGNMENT) * work.ALIGNMENT
+    return work.round_up(size, work.ALIGNMENT)
 
 
 def _side_by_side(layers: tuple[Layer, ...], dtype: work.DType) -> tuple[Array, dict[Layer, tuple[Array, Array]]]:
     """One array, zero, and in it two matrices of each layer: (d, d) and (k, k)."""
     flat = current().zeros((sum(_aligned(size**2) for layer in layers for size in (layer.d, layer.k)),), dtype)
-    views, begin = {}, 0
-    for layer in layers:
-        pair = []
-        for size in (layer.d, layer.k):
-            pair.append(flat[begin : begin + size**2].reshape(size, size))
-            begin += _aligned(size**2)
-        views[layer] = (pair[0], pair[1])
-    return flat, views
+    views = _views(flat, [(size, size) for layer in layers for size in (layer.d, layer.k)])
+    return flat, {layer: (next(views), next(views)) for layer in layers}
+
+
+def _views(flat: Array, shapes: Sequence[tuple[int, ...]]) -> Iterator[Array]:
+    """Arrays of these shapes within one, each at an aligned place."""
+    begin = 0
+    for shape in shapes:
+        size = math.prod(shape)
+        yield flat[begin : begin + size].reshape(shape)
+        begin += _aligned(size)
 
 
 def _as_samples(accelerator: Any, gy: Array, conv: work.Conv2d) -> Array:

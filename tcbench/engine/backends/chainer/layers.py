@@ -6,8 +6,8 @@ layer is its function's whole gradient, under the same name. A recorded graph (s
 is one layer.
 """
 
-from __future__ import annotations
-
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from tcbench.core.session import Layers
@@ -34,20 +34,12 @@ _SHORT = {
 }
 
 
-class LayerHooks:
-    """A context manager: while it is held, `layers` is told of every layer of `model`."""
-
-    def __init__(self, model: Any, layers: Layers) -> None:
-        self._links = _Links({id(link): link_name(path) for path, link in model.namedlinks()})
-        self._functions = _Functions(self._links, layers)
-
-    def __enter__(self) -> None:
-        self._links.__enter__()
-        self._functions.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._functions.__exit__(*error)
-        self._links.__exit__(*error)
+@contextlib.contextmanager
+def layer_hooks(model: Any, layers: Layers) -> Iterator[None]:
+    """While it is held, `layers` is told of every layer of `model`."""
+    links = _Links({id(link): link_name(path) for path, link in model.namedlinks()})
+    with links, _Functions(links, layers):
+        yield
 
 
 def link_name(path: str) -> str:
@@ -96,21 +88,17 @@ class _Functions(chainer.FunctionHook):
             self._layers.begin(name)
         self._depth += 1
 
-    def forward_postprocess(self, function: Any, in_data: Any) -> None:
-        self._end()
-
     def backward_preprocess(self, function: Any, in_data: Any, out_grad_data: Any) -> None:
         if self._depth == 0:
             self._layers.begin(self._names.pop(id(function), "") or _name("", function, len(in_data)))
         self._depth += 1
 
-    def backward_postprocess(self, function: Any, in_data: Any, out_grad_data: Any) -> None:
-        self._end()
-
-    def _end(self) -> None:
+    def forward_postprocess(self, *_: Any) -> None:
         self._depth -= 1
         if self._depth == 0:
             self._layers.end()
+
+    backward_postprocess = forward_postprocess
 
 
 def _name(link: str, function: Any, n_inputs: int) -> str:

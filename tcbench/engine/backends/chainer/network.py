@@ -1,7 +1,5 @@
 """Networks for Chainer: one class, built from stages and parts. Everything that a rung may change is a part."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -33,7 +31,6 @@ class Container(chainer.Chain):
         self.flow = flow
 
     def add(self, name: str, link: Any) -> None:
-        """One more link."""
         with self.init_scope():
             setattr(self, name, link)
 

@@ -4,9 +4,6 @@ The loss scale and the count of overflows live on the device (`state`, see work.
 for it: the loss's gradient starts from the scale in that array, and the update divides by the same number.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +22,12 @@ weight_decay = work.shared(work.WeightDecay)
 momentum_update = work.shared(work.MomentumUpdate)
 
 
-class _ScaledSGD:
-    """The loss scale's state, which both have."""
+class Optimizer:
+    """An optimizer as a step uses it, with the loss scale's state."""
 
-    def __init__(self, spec: OptimizerSpec) -> None:
+    def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         self.spec = spec
+        self._parameters = list(model.params())
         self.accelerator = accelerator = current()
         self.state = accelerator.upload(np.array([spec.loss_scale, 0, 0, 0], np.float32))
         self._seed = self.state[work.SCALE : work.SCALE + 1].reshape(())
@@ -63,16 +61,27 @@ class _ScaledSGD:
         """Take the rate from `spec`, and multiply velocities by `factor`."""
         raise NotImplementedError
 
+    def gradients(self) -> tuple[Array, ...]:
+        """The arrays that the next update reads, in the order of the model's parameters."""
+        return tuple(parameter.grad for parameter in self._parameters)
 
-class PerParameterSGD(_ScaledSGD):
+    def update(self) -> None:
+        """One update of every parameter from its gradient."""
+        raise NotImplementedError
+
+    def masters(self) -> dict[int, Array]:
+        """The array that each parameter trains in, by the parameter's id."""
+        raise NotImplementedError
+
+
+class PerParameterSGD(Optimizer):
     """A few launches per parameter, as many as Chainer's MomentumSGD with the WeightDecay hook: decay and momentum
     for float32; for 16 bits also unscaling, and the casts there and back. Without master weights the float32 copy is
     made anew from the stored 16-bit weights at every update, so that what they round away is lost."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
-        super().__init__(spec)
+        super().__init__(spec, model)
         accelerator = self.accelerator
-        self._parameters = list(model.params())
         self._velocities = [accelerator.zeros(p.shape, work.wide(dtype_of(p.array))) for p in self._parameters]
         self._weights = [
             accelerator.upload(accelerator.download(p.array).astype("f4")) if half_of(p.array) else p.array
@@ -80,7 +89,6 @@ class PerParameterSGD(_ScaledSGD):
         ]
 
     def update(self) -> None:
-        """One update of every parameter from its `grad`."""
         for parameter, velocity, weights in zip(self._parameters, self._velocities, self._weights, strict=True):
             self._update(parameter, velocity, weights)
 
@@ -103,20 +111,16 @@ class PerParameterSGD(_ScaledSGD):
         if half:
             launch(to_half(size, half), weights, parameter.array)
 
-    def gradients(self) -> tuple[Array, ...]:
-        return tuple(parameter.grad for parameter in self._parameters)
-
     def _set_rate(self, factor: Any) -> None:
         for velocity in self._velocities:
             velocity *= factor
 
     def masters(self) -> dict[int, Array]:
-        """The array that each parameter trains in, by the parameter's id."""
         kept = self._weights if self.spec.master_weights else [p.array for p in self._parameters]
         return {id(p): weights for p, weights in zip(self._parameters, kept, strict=True)}
 
 
-class BatchedSGD(_ScaledSGD):
+class BatchedSGD(Optimizer):
     """One launch for all parameters, through a table of addresses; with a dynamic loss scale three.
 
     Takes over the model's parameters: float32 ones become views into the flat master weights, 16-bit ones into a flat
@@ -128,9 +132,8 @@ class BatchedSGD(_ScaledSGD):
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         """Raises ValueError for parameters in float64: master weights are float32."""
-        super().__init__(spec)
+        super().__init__(spec, model)
         accelerator = self.accelerator
-        self._parameters = list(model.params())
         arrays = [p.array for p in self._parameters]
         if any(dtype_of(array) == "float64" for array in arrays):
             raise ValueError("a batched update: expected float32 or 16 bits, got float64")
@@ -183,12 +186,13 @@ class BatchedSGD(_ScaledSGD):
         self._gradients = gradients
 
     def gradients(self) -> tuple[Array, ...]:
-        return self._gradients or tuple(parameter.grad for parameter in self._parameters)
+        return self._gradients or super().gradients()
 
     def update(self) -> None:
-        """One update of every parameter from its `grad`, or from what `read` was given."""
         launch = self.accelerator.launch
-        self._send_addresses()
+        address = self.accelerator.address
+        self._rows[:, 0] = [address(gradient) for gradient in self.gradients()]
+        self.accelerator.copy(self._rows, self._table)
         tables = (self._table, self._chunks)
         if self.spec.dynamic_scale:
             launch(self._check, *tables, self.state)
@@ -200,15 +204,9 @@ class BatchedSGD(_ScaledSGD):
         self._work = replace(self._work, learning_rate=self.spec.learning_rate)
         self._velocity *= factor
 
-    def _send_addresses(self) -> None:
-        address = self.accelerator.address
-        self._rows[:, 0] = [address(gradient) for gradient in self.gradients()]
-        self.accelerator.copy(self._rows, self._table)
-
     def masters(self) -> dict[int, Array]:
-        """The array that each parameter trains in, by the parameter's id: a view into the flat master weights."""
-        return dict(self._masters())
-
-    def _masters(self) -> Iterator[tuple[int, Array]]:
-        for parameter, place in zip(self._parameters, self._places, strict=True):
-            yield id(parameter), self._master[place : place + parameter.size].reshape(parameter.shape)
+        """See Optimizer. They are views into the flat master weights."""
+        return {
+            id(p): self._master[place : place + p.size].reshape(p.shape)
+            for p, place in zip(self._parameters, self._places, strict=True)
+        }

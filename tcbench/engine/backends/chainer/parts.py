@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.geometry import Conv, Linear
 from tcbench.engine.work import wide
 from tcbench.engine.world import World
+
+if TYPE_CHECKING:
+    from tcbench.engine.backends.chainer.kfac import Kfac
+    from tcbench.engine.backends.chainer.optimizers import Optimizer
 
 UNIT_EPS = 2e-5
 """Chainer's own batch-normalisation epsilon."""
@@ -92,14 +96,11 @@ class Classifier(chainer.Chain):
 
 
 def drawn_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState, std: float | None = None) -> np.ndarray:
-    """A filter in the spec's layout: the same values whatever the layout, drawn as (K, C, R, S); He's, or with a
-    standard deviation."""
+    """A filter in the spec's layout, drawn as (K, C, R, S) in every layout; He's, or with a standard deviation."""
     shape = (conv.out_channels, conv.in_channels, conv.ksize, conv.ksize)
     fan_in = conv.in_channels * conv.ksize**2
     filters = he_normal(shape, fan_in, rng) if std is None else normal(shape, std, rng)
-    if spec.layout == "NHWC":
-        filters = filters.transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(filters, dtype=spec.dtype)
+    return spec.stored(filters)
 
 
 @dataclass(frozen=True)
@@ -109,25 +110,6 @@ class Parts:
     spec: TensorSpec
     unit: Callable[[TensorSpec, Conv, np.random.RandomState], Any] = Unit
     body: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] = lambda forward: forward
-
-
-class Optimizer(Protocol):
-    """An optimizer as a step uses it."""
-
-    def backward(self, loss: Any) -> None:
-        """Gradients of all parameters, of the loss times the scale."""
-
-    def gradients(self) -> tuple[Any, ...]:
-        """The arrays that the next update reads, in the order of the model's parameters."""
-
-    def update(self) -> None:
-        """One update of every parameter from its gradient."""
-
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """From the next update on."""
-
-    def check(self) -> None:
-        """Raises TrainingError when gradients have overflowed under a static scale. May wait for the device."""
 
 
 @dataclass(frozen=True)
@@ -148,45 +130,23 @@ class OptimizerSpec:
     master_weights: bool = False
     dynamic_scale: bool = False
     growth_interval: int = 2000
-    precondition: Callable[[Replica], Preconditioner] | None = None
+    precondition: Callable[[Replica], Kfac] | None = None
 
 
-class Preconditioner(Protocol):
-    """Changes gradients, once they are those of all ranks, by what it knows of the loss's curvature. `phases`: what it
-    does of a step, in order, between the gradients and the update. `period`: the steps after which that repeats."""
-
-    @property
-    def phases(self) -> tuple[Callable[[], None], ...]: ...
-
-    @property
-    def period(self) -> int: ...
-
-    def check(self) -> None:
-        """Raises TrainingError where the curvature cannot be inverted. May wait for the device."""
-
-    def close(self) -> None:
-        """Give back what is held."""
-
-
-class Exchange(Protocol):
+class Exchange:
     """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order.
 
     `engine`: what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in
     a step. `overlaps`: it runs beside other phases, so that `allreduce` is the wait that is left of it.
     """
 
-    @property
-    def engine(self) -> str: ...
-
-    @property
-    def reduced_bytes(self) -> int: ...
-
-    @property
-    def overlaps(self) -> bool: ...
+    engine: str
+    reduced_bytes: int
+    overlaps = False
 
     def allreduce(self) -> bool:
-        """After backward: from now on the optimizer reads means over all ranks. False: there are none yet, so this step
-        is to update nothing."""
+        """After backward: the optimizer reads means over all ranks. False: there are none yet, so update nothing."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give back what is held; may wait for what is under way."""

@@ -5,8 +5,6 @@ Source: chainer v7.8.1 examples/imagenet/train_imagenet.py (PreprocessedDataset)
 beforehand; here they are scaled when read, as users who kept ImageNet's own files did.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

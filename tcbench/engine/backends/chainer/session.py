@@ -1,9 +1,8 @@
 """A Chainer training step as a Session."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,18 +14,10 @@ from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.exchange import PerParameter
-from tcbench.engine.backends.chainer.layers import LayerHooks
+from tcbench.engine.backends.chainer.layers import layer_hooks
 from tcbench.engine.backends.chainer.network import Network
 from tcbench.engine.backends.chainer.optimizers import PerParameterSGD
-from tcbench.engine.backends.chainer.parts import (
-    Exchange,
-    ExchangeSpec,
-    Optimizer,
-    OptimizerSpec,
-    Parts,
-    Preconditioner,
-    Replica,
-)
+from tcbench.engine.backends.chainer.parts import ExchangeSpec, OptimizerSpec, Parts, Replica
 from tcbench.engine.backends.chainer.pillow import ChainerFeed
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.session import BaseSession, BaseStep
@@ -40,16 +31,9 @@ from tcbench.engine.models.geometry import Network as Geometry
 class Step(BaseStep):
     """See `BaseStep`."""
 
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Optimizer,
-        feed: Feed,
-        exchange: Exchange | None = None,
-        preconditioner: Preconditioner | None = None,
-    ) -> None:
-        super().__init__(model, optimizer, feed, exchange, preconditioner)
-        self._parameters = tuple(model.params())
+    @functools.cached_property
+    def _parameters(self) -> tuple[Any, ...]:
+        return tuple(self.model.params())
 
     def forward(self) -> None:
         self.loss = self.model.loss(self.x, self.t)
@@ -129,5 +113,4 @@ class ChainerSession(BaseSession):
         return dataclasses.replace(super().facts(), plans=self.site.plans(), busy_s=self.site.busy_s())
 
     def detail(self, layers: Layers) -> contextlib.AbstractContextManager[None]:
-        """See `tcbench.core.session.Detailed`."""
-        return LayerHooks(self.step.model, layers)
+        return layer_hooks(self.step.model, layers)

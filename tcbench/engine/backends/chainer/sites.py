@@ -1,7 +1,5 @@
 """Between Chainer and the open device that a session computes on: weights, models and batches on their way there."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

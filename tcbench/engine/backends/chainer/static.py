@@ -1,7 +1,5 @@
 """A model's body as one function, recorded at its first step and replayed after (see rungs/static_graph.py)."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,18 +1,14 @@
 """PyTorch: the peer. The same model, weights, input and optimizer as ours, in PyTorch's own operations, and the rungs
 that a PyTorch user would reach for. Importing this module imports neither PyTorch nor NumPy."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.core.session import Session
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.torch.rungs import RUNGS
 from tcbench.engine.rung import Package
-
-if TYPE_CHECKING:
-    from tcbench.engine.accelerators.device import OpenDevice
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_on", "open_session"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from tcbench.engine.backends.torch.sites import Batch, Site
-from tcbench.engine.feeds.base import Feed
+from tcbench.engine.feeds.base import ChangedFeed, Feed
 from tcbench.engine.feeds.fixed import FixedBuffers
 from tcbench.engine.feeds.pillow import PillowFeed
 from tcbench.engine.feeds.spec import FeedSpec
@@ -16,37 +16,29 @@ from tcbench.engine.feeds.synthetic import SyntheticFeed
 MakeFeed = Callable[[FeedSpec, Site], Feed]
 
 
-class Arriving(Feed):
+class Arriving(ChangedFeed):
     """The batches of a feed, as they come."""
 
     def __init__(self, feed: Feed, spec: FeedSpec, site: Site) -> None:
-        self._feed = feed
+        super().__init__(feed)
         self._site = site
         self._channels_last = spec.tensor.layout == "NHWC"
-        self.prefetch_depth = feed.prefetch_depth
-        self.decoding = feed.decoding
 
     def next(self) -> Batch:
         x, t = self._site.arrive(*self._feed.next())
         # (N, S, S, 3) in memory, seen as (N, 3, S, S): that is PyTorch's channels_last.
         return (x.permute(0, 3, 1, 2) if self._channels_last else x), t.long()
 
-    def close(self) -> None:
-        self._feed.close()
 
-
-class Kept(Feed):
+class Kept(ChangedFeed):
     """One batch for ever: no input work, and no copy to the device either."""
 
     def __init__(self, batches: Feed) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._batch = batches.next()
 
     def next(self) -> Batch:
         return self._batch
-
-    def close(self) -> None:
-        self._batches.close()
 
 
 def at_fixed_addresses(batches: Feed) -> Feed:

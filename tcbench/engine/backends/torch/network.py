@@ -112,7 +112,6 @@ class Container(nn.Module):
         self.flow = flow
 
     def add(self, name: str, module: nn.Module) -> None:
-        """One more module."""
         self.add_module(name, module)
 
     def __getitem__(self, name: str) -> nn.Module:

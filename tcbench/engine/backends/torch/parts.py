@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tcbench.core.errors import TrainingError
 from tcbench.engine.feeds.spec import TensorSpec
 
 Forward = Callable[[Any], Any]
@@ -79,8 +80,6 @@ class Optimizer:
 
     def check(self) -> None:
         """Raises TrainingError when gradients have overflowed under the static scale. May wait for the device."""
-        from tcbench.core.errors import TrainingError
-
         if self._loss_scale is not None and self._scaler.get_scale() < self._loss_scale:
             raise TrainingError(
                 f"gradients overflowed float16 with loss_scale {self._loss_scale:g}: "

@@ -3,8 +3,6 @@
 A name that another backend has too means the same thing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys
@@ -12,7 +10,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tcbench.core.session import Phase
 from tcbench.engine.rung import (
@@ -87,8 +85,7 @@ class Compile(Rung):
 
 
 class CudaGraph(Rung):
-    """Forward, backward and update of a step are captured once as a CUDA graph and replayed: the host launches one
-    thing per step."""
+    """Forward, backward and update are captured once as a CUDA graph and replayed: one launch per step."""
 
     name = "cuda_graph"
     says = "the whole step captured as a CUDA graph and replayed"
@@ -152,8 +149,7 @@ class Dali(Rung):
 
 
 class Foreach(Rung):
-    """The optimizer's arithmetic on lists of tensors: a few launches for all parameters. PyTorch's default on a GPU,
-    not on a CPU."""
+    """A few launches update all parameters, by lists of tensors. PyTorch's default on a GPU, not on a CPU."""
 
     name = "foreach"
     says = "the optimizer works on lists of tensors (SGD's foreach=True)"
@@ -186,8 +182,7 @@ class Fp16(Rung):
 
 
 class Fp32(Rung):
-    """The start of the ladder. Storage and arithmetic in float32, no TensorFloat-32: PyTorch's own default for
-    convolutions is tf32."""
+    """The start of the ladder: all in float32, no TensorFloat-32, which is PyTorch's own default for convolutions."""
 
     name = "fp32"
     says = "32-bit storage and arithmetic"
@@ -195,12 +190,8 @@ class Fp32(Rung):
     parity = EXACT
     source = "PyTorch documentation, Numerical accuracy: TensorFloat-32"
 
-    @contextlib.contextmanager
-    def scope(self, settings: Any) -> Iterator[None]:
-        from tcbench.engine.backends.torch.precision import float32_math
-
-        with float32_math("ieee"):
-            yield
+    def scope(self, settings: Any) -> contextlib.AbstractContextManager[None]:
+        return _float32_math("ieee")
 
 
 class FusedOptimizer(Rung):
@@ -250,8 +241,7 @@ class OpenCv(Rung):
 
 
 class Tf32(Rung):
-    """Float32 storage, convolutions and matrix products on Tensor Cores with inputs rounded to TensorFloat-32 (10 bits
-    of fraction)."""
+    """Float32 storage; Tensor Cores convolve and multiply inputs rounded to TensorFloat-32 (10 bits of fraction)."""
 
     name = "tf32"
     says = "32-bit storage, convolutions round their inputs to TensorFloat-32"
@@ -260,12 +250,27 @@ class Tf32(Rung):
     parity = Parity("tolerance", float32=Tolerance(1e-2, 0.3))
     source = "PyTorch documentation, Numerical accuracy: TensorFloat-32"
 
-    @contextlib.contextmanager
-    def scope(self, settings: Any) -> Iterator[None]:
-        from tcbench.engine.backends.torch.precision import float32_math
+    def scope(self, settings: Any) -> contextlib.AbstractContextManager[None]:
+        return _float32_math("tf32")
 
-        with float32_math("tf32"):
-            yield
+
+@contextlib.contextmanager
+def _float32_math(math: Literal["ieee", "tf32"]) -> Iterator[None]:
+    """Convolutions and matrix products of float32 on a GPU: in float32, or with inputs rounded to TensorFloat-32.
+
+    These two setters are the ones that keep PyTorch's older and newer flags in step; setting one family alone makes
+    reading the other an error.
+    """
+    import torch
+
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if math == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = math == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 RUNGS = RungSet.of("torch", defined_in(sys.modules[__name__]))

@@ -5,8 +5,6 @@ plan builds, not a guess. That holds one core for up to a second per batch norma
 that cuDNN would compile are taken from their configurations. `plan_all` spreads the work over processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -15,7 +13,7 @@ import multiprocessing.connection
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -89,16 +87,8 @@ def plan_all(
 
 
 def _key(work: Work, gpu: GpuFile, workspace_limit: int, build: bool) -> Key:
-    return cache_key(
-        work,
-        gpu=f"{gpu.device_name} {gpu.digest}",
-        sm=gpu.sm,
-        multiprocessors=gpu.multiprocessors,
-        workspace_bytes=workspace_limit,
-        autotuned=False,
-        present=False,
-        built=build,
-    )
+    known = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
+    return cache_key(work, known, workspace_limit, autotuned=False, present=False, built=build)
 
 
 # -- worker processes ----------------------------------------------------------------------------------------------
@@ -154,7 +144,7 @@ class _Worker:
     at: Work
 
     @classmethod
-    def start(cls, ask: _Ask) -> _Worker:
+    def start(cls, ask: _Ask) -> "_Worker":
         # Not forked: cuDNN's threads and the driver's state would not survive it.
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()

@@ -1,16 +1,14 @@
 """Finds the fastest of several plans by running them.
 
-Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`Workbench`).
+Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`CupyWorkbench`).
 """
-
-from __future__ import annotations
 
 import functools
 import logging
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
 import numpy as np
@@ -38,28 +36,78 @@ class PlanTime:
     time_s: float
 
 
-class Workbench(Protocol):
-    """Buffers and a clock, borrowed from the accelerator for timing. They stay valid until it is asked again."""
+_TILE_VALUES = 1 << 20
+
+
+@functools.cache
+def _tile(dtype: np.dtype[Any], n_values: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """Floats between 0.5 and 1.5: valid as a variance, far from overflow in half precision. Of a mask 0s and 1s."""
+    rng = np.random.default_rng(0)
+    # Not by `kind == "f"`: bfloat16's is V.
+    return (rng.integers(0, 2, n_values) if dtype.kind in "bui" else rng.uniform(0.5, 1.5, n_values)).astype(dtype)
+
+
+class CupyWorkbench:
+    """Buffers from a memory pool of its own, for timing, and CUDA events on one stream, which is current where it is
+    used. They stay valid until it is asked again."""
+
+    def __init__(self, stream: Any) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._stream = stream
+        self._pool = cupy.cuda.MemoryPool()
+        self._buffers: list[Any] = []
+        self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
 
     def addresses(self, work: Work) -> Sequence[int]:
         """Device addresses of buffers for the work's operands, in order, filled with harmless random values."""
-        ...
+        self._buffers = [self._buffer(operand.shape, operand.dtype) for operand in work.operands]
+        return [int(buffer.data.ptr) for buffer in self._buffers]
+
+    def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """Random values, repeated: copies alone, since CuPy's own kernels would need cuRAND and CUDA's headers."""
+        buffer = self._empty(shape, dtype)
+        tile = _tile(np.dtype(dtype), min(buffer.size, _TILE_VALUES))
+        filled, total = tile.nbytes, buffer.nbytes
+        # All on one stream: CuPy's `copy_from_host` uses the legacy stream, which ours does not wait for.
+        buffer.data.copy_from_host_async(tile.ctypes.data, filled, self._stream)
+        while filled < total:
+            n_bytes = min(filled, total - filled)
+            (buffer.data + filled).copy_from_device_async(buffer.data, n_bytes, self._stream)
+            filled += n_bytes
+        return buffer
+
+    def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        with self._cupy.cuda.using_allocator(self._pool.malloc):
+            return self._cupy.ndarray(shape, dtype)
 
     def workspace(self, n_bytes: int) -> int:
         """Device address of so many bytes."""
-        ...
+        self._buffers.append(self._empty((max(n_bytes, 1),), "uint8"))
+        return int(self._buffers[-1].data.ptr)
 
     def times_s(self, run: Callable[[], None], repeats: int, runs_per_repeat: int) -> Sequence[float]:
         """Device time of one run, once per repeat."""
-        ...
+        times = []
+        for _ in range(repeats):
+            self._begin.record(self._stream)
+            for _ in range(runs_per_repeat):
+                run()
+            self._end.record(self._stream)
+            self._end.synchronize()
+            milliseconds = self._cupy.cuda.get_elapsed_time(self._begin, self._end)
+            times.append(milliseconds * 1e-3 / runs_per_repeat)
+        return times
 
     def release(self) -> None:
         """Give all of that back to the device."""
-        ...
+        self._buffers = []
+        self._pool.free_all_blocks()
 
 
 def fastest(
-    plans: Sequence[tuple[str, int, Callable[[], None] | float]], bench: Workbench
+    plans: Sequence[tuple[str, int, Callable[[], None] | float]], bench: CupyWorkbench
 ) -> tuple[int, tuple[PlanTime, ...]]:
     """Index of the plan with the least median time, and the times of all that ran, in order.
 
@@ -88,69 +136,3 @@ def fastest(
     if best is None:
         raise failure or ValueError("there is no plan to time")
     return best[1], tuple(timed)
-
-
-_TILE_VALUES = 1 << 20
-
-
-@functools.cache
-def _tile(dtype: np.dtype[Any], n_values: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Floats between 0.5 and 1.5: valid as a variance, and far from overflow in half precision. Of a mask zeros and
-    ones."""
-    rng = np.random.default_rng(0)
-    # Not by `kind == "f"`: bfloat16's is V.
-    return (rng.integers(0, 2, n_values) if dtype.kind in "bui" else rng.uniform(0.5, 1.5, n_values)).astype(dtype)
-
-
-class CupyWorkbench:
-    """Buffers from a memory pool of its own and CUDA events on one stream, which is current where it is used."""
-
-    def __init__(self, stream: Any) -> None:
-        import cupy
-
-        self._cupy = cupy
-        self._stream = stream
-        self._pool = cupy.cuda.MemoryPool()
-        self._buffers: list[Any] = []
-        self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
-
-    def addresses(self, work: Work) -> Sequence[int]:
-        self._buffers = [self._buffer(operand.shape, operand.dtype) for operand in work.operands]
-        return [int(buffer.data.ptr) for buffer in self._buffers]
-
-    def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Random values, repeated: copies alone, since CuPy's own kernels would need cuRAND and CUDA's headers."""
-        buffer = self._empty(shape, dtype)
-        tile = _tile(np.dtype(dtype), min(buffer.size, _TILE_VALUES))
-        filled, total = tile.nbytes, buffer.nbytes
-        # All on one stream: CuPy's `copy_from_host` uses the legacy stream, which ours does not wait for.
-        buffer.data.copy_from_host_async(tile.ctypes.data, filled, self._stream)
-        while filled < total:
-            n_bytes = min(filled, total - filled)
-            (buffer.data + filled).copy_from_device_async(buffer.data, n_bytes, self._stream)
-            filled += n_bytes
-        return buffer
-
-    def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        with self._cupy.cuda.using_allocator(self._pool.malloc):
-            return self._cupy.ndarray(shape, dtype)
-
-    def workspace(self, n_bytes: int) -> int:
-        self._buffers.append(self._empty((max(n_bytes, 1),), "uint8"))
-        return int(self._buffers[-1].data.ptr)
-
-    def times_s(self, run: Callable[[], None], repeats: int, runs_per_repeat: int) -> Sequence[float]:
-        times = []
-        for _ in range(repeats):
-            self._begin.record(self._stream)
-            for _ in range(runs_per_repeat):
-                run()
-            self._end.record(self._stream)
-            self._end.synchronize()
-            milliseconds = self._cupy.cuda.get_elapsed_time(self._begin, self._end)
-            times.append(milliseconds * 1e-3 / runs_per_repeat)
-        return times
-
-    def release(self) -> None:
-        self._buffers = []
-        self._pool.free_all_blocks()

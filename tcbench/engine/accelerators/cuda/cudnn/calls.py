@@ -6,8 +6,6 @@ there, but exported. Descriptors and queries happen once per work (`prepare_call
 addresses on. A cudnnHandle_t made here and one made by cuDNN's frontend are the same thing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import operator
@@ -29,7 +27,6 @@ _PROPAGATE_NAN = 1
 _P = c_void_p
 _SIGNATURES: dict[str, list[Any]] = {
     "cudnnCreate": [_P],
-    "cudnnDestroy": [_P],
     "cudnnSetStream": [_P, _P],
     "cudnnCreateTensorDescriptor": [_P],
     "cudnnDestroyTensorDescriptor": [_P],
@@ -113,24 +110,12 @@ def library() -> Library:
     return Library(libraries.cudnn_library())
 
 
-class Handle:
-    """A cudnnHandle_t on the current device: `address` is what graphs and calls take."""
-
-    def __init__(self, lib: Library | None = None) -> None:
-        self._library = lib or library()
-        handle = c_void_p()
-        self._library.checked("cudnnCreate", ctypes.byref(handle))
-        self.address = int(handle.value or 0)
-
-    def set_stream(self, stream: int) -> None:
-        """All that follows runs on this cudaStream_t. Costs microseconds: once, not per call."""
-        self._library.checked("cudnnSetStream", self.address, stream)
-
-    def close(self) -> None:
-        """Destroys it. What was prepared with it must not run any more."""
-        if self.address:
-            self._library.checked("cudnnDestroy", self.address)
-            self.address = 0
+def new_handle(stream: int, lib: Library | None = None) -> int:
+    """A cudnnHandle_t on the current device, for work on this cudaStream_t. It lives as long as its process."""
+    lib, handle = lib or library(), c_void_p()
+    lib.checked("cudnnCreate", ctypes.byref(handle))
+    lib.checked("cudnnSetStream", handle, stream)
+    return int(handle.value or 0)
 
 
 class Call:
@@ -139,7 +124,7 @@ class Call:
     __slots__ = ("_descriptors", "_function", "_known", "_library", "_name", "_operands", "_ordered", "workspace_bytes")
 
     def __init__(
-        self, name: str, work: Work, known: Mapping[str, Any], lib: Library, descriptors: _Descriptors
+        self, name: str, work: Work, known: Mapping[str, Any], lib: Library, descriptors: "_Descriptors"
     ) -> None:
         self.workspace_bytes = known["workspace_bytes"]
         self._name, self._library, self._descriptors = name, lib, descriptors

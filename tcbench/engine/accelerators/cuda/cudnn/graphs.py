@@ -6,8 +6,6 @@ batch normalisation, whose running statistics are read and written: `slots` says
 (epsilon, momentum, ReLU's zero) are passed by value within the graph.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Callable
@@ -58,8 +56,7 @@ def define(work: Work, target: dict[str, Any], sm: int) -> Any:
         intermediate_data_type=cudnn.data_type.FLOAT,
         compute_data_type=cudnn.data_type.FLOAT,
     )
-    tensors = _Tensors(cudnn, graph, work, is_matrix_product(work, sm))
-    builder(tensors, work)
+    builder(_Tensors(cudnn, graph, work, is_matrix_product(work, sm)), work)
     graph.validate()
     graph.build_operation_graph()
     return graph
@@ -193,23 +190,11 @@ class _Tensors:
         return [1, *dim], [operand.size, *stride]
 
 
-def _fprop(graph: Any, **arguments: Any) -> Any:
-    return graph.conv_fprop(**arguments)
-
-
-def _dgrad(graph: Any, **arguments: Any) -> Any:
-    return graph.conv_dgrad(**arguments)
-
-
-def _wgrad(graph: Any, **arguments: Any) -> Any:
-    return graph.conv_wgrad(**arguments)
-
-
-_CONVOLUTIONS: dict[type[Work], tuple[Callable[..., Any], dict[str, str], str, dict[str, bool]]] = {
-    ConvFprop: (_fprop, {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
-    ConvFpropStats: (_fprop, {"image": "x", "weight": "w"}, "y", {}),
-    ConvDgrad: (_dgrad, {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
-    ConvWgrad: (_wgrad, {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
+_CONVOLUTIONS: dict[type[Work], tuple[str, dict[str, str], str, dict[str, bool]]] = {
+    ConvFprop: ("conv_fprop", {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
+    ConvFpropStats: ("conv_fprop", {"image": "x", "weight": "w"}, "y", {}),
+    ConvDgrad: ("conv_dgrad", {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
+    ConvWgrad: ("conv_wgrad", {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
 }
 """By work: the operation of its graph, the operands that it takes as arguments, and its result; and where it can be a
 product of two matrices, these and whether each is transposed."""
@@ -222,8 +207,7 @@ def _convolution(tensors: _Tensors, work: Any) -> None:
         a, b = (tensors.matrix(name, transposed) for name, transposed in factors.items())
         tensors.result(result, graph.matmul(A=a, B=b, compute_data_type=wide, name="product"), as_matrix=True)
         return
-    computed = operation(
-        graph,
+    computed = getattr(graph, operation)(
         **{argument: tensors.given(name) for argument, name in arguments.items()},
         padding=[conv.pad, conv.pad],
         stride=[conv.stride, conv.stride],

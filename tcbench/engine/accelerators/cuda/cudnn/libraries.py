@@ -5,11 +5,9 @@ CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names,
 NVRTC its built-in functions, which works once they are loaded.
 """
 
-from __future__ import annotations
-
+import contextlib
 import ctypes
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import pkgutil
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tcbench.core.errors import TcbenchError
+from tcbench.hardware import machine
 
 CUDNN = "libcudnn.so.9"
 _CUDA_MAJORS = (12, 13)
@@ -59,23 +58,14 @@ def _places() -> Iterator[Path]:
 
 def _open(name: str) -> ctypes.CDLL | None:
     for candidate in (*(str(place / name) for place in _places() if (place / name).exists()), name):
-        try:
+        with contextlib.suppress(OSError):
             return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
-        except OSError:
-            continue
     return None
 
 
 def _majors() -> tuple[int, ...]:
     """The CUDA versions to look for: that of the installed cuDNN wheel, or any."""
-    installed = []
-    for major in _CUDA_MAJORS:
-        try:
-            importlib.metadata.version(f"nvidia-cudnn-cu{major}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        installed.append(major)
-    return tuple(installed) or _CUDA_MAJORS
+    return tuple(m for m in _CUDA_MAJORS if machine.version(f"nvidia-cudnn-cu{m}") is not None) or _CUDA_MAJORS
 
 
 @functools.cache
@@ -142,10 +132,10 @@ def nvrtc_version() -> str:
 @functools.cache
 def frontend_version() -> str:
     """The version of cuDNN's frontend. Raises LibraryError."""
-    try:
-        return importlib.metadata.version(_FRONTEND)
-    except importlib.metadata.PackageNotFoundError:
-        raise LibraryError(f"cuDNN's frontend ({_FRONTEND}) is not installed: {_SYNC}") from None
+    installed = machine.version(_FRONTEND)
+    if installed is None:
+        raise LibraryError(f"cuDNN's frontend ({_FRONTEND}) is not installed: {_SYNC}")
+    return installed
 
 
 @functools.cache

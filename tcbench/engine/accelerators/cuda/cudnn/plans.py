@@ -4,14 +4,12 @@ What a plan is found to be (`PlanFacts`), or that there is none (`NoPlan`), is d
 the cache share. `Plans` belongs to one GPU and one cuDNN handle.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +17,7 @@ from tcbench.core import messages
 from tcbench.core.cache import Cache, Entry, Key, folder
 from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.cuda.cudnn import autotune, graphs, libraries
-from tcbench.engine.accelerators.cuda.cudnn.autotune import PlanTime, Workbench
+from tcbench.engine.accelerators.cuda.cudnn.autotune import CupyWorkbench, PlanTime
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
@@ -87,8 +85,7 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that was built and fits, at its place in the heuristic's order; or one that was timed before and is not
-    built, with its time."""
+    """A plan that was built and fits, at its place in the heuristic's order; or one timed before, with its time."""
 
     place: int
     plan: str
@@ -269,22 +266,14 @@ def _cause(failures: list[str]) -> str:
 
 
 def cache_key(
-    work: Work,
-    *,
-    gpu: str,
-    sm: int,
-    multiprocessors: int,
-    workspace_bytes: int,
-    autotuned: bool,
-    present: bool,
-    built: bool = True,
+    work: Work, gpu: GpuProperties, workspace_bytes: int, *, autotuned: bool, present: bool, built: bool = True
 ) -> Key:
     """Everything that a choice of plan depends on. `present`: found on the GPU itself. `built`: not `foretold`."""
     return {
         "work": work.key,
-        "gpu": gpu,
-        "sm": sm,
-        "multiprocessors": multiprocessors,
+        "gpu": gpu.name,
+        "sm": gpu.sm,
+        "multiprocessors": gpu.multiprocessors,
         "workspace_bytes": workspace_bytes,
         "autotuned": autotuned,
         "present": present,
@@ -347,102 +336,86 @@ class Plan:
         self._execute(self._pointers_address, self._n, workspace, self._handle)
 
 
+@dataclass(eq=False)
 class Plans:
-    """Plans for one GPU, by work. `handle` is a cudnnHandle_t; plans run on its stream."""
+    """Plans for one GPU, by work. `handle` is a cudnnHandle_t; plans run on its stream. With a workbench plans are
+    autotuned on it, all works together within `tuning_budget_s`. `end_capture` ends a capture that was left open on the
+    handle's stream, if there is one."""
 
-    def __init__(
-        self,
-        handle: int,
-        properties: GpuProperties,
-        *,
-        workspace_bytes: int,
-        tuning_budget_s: float,
-        cache: Cache,
-        workbench: Workbench | None = None,
-        end_capture: Callable[[], object] = lambda: None,
-    ) -> None:
-        """With a workbench plans are autotuned on it, all works together within `tuning_budget_s`. `end_capture` ends a
-        capture that was left open on the handle's stream, if there is one."""
-        self._handle = handle
-        self._properties = properties
-        self._limit = workspace_bytes
-        self._workbench = workbench
-        self._budget_s = tuning_budget_s
-        self._spent_s = 0.0
-        self._tuned = 0
-        self._cache = cache
-        self._end_capture = end_capture
+    handle: int
+    properties: GpuProperties
+    _: KW_ONLY
+    workspace_bytes: int
+    tuning_budget_s: float
+    cache: Cache
+    workbench: CupyWorkbench | None = None
+    end_capture: Callable[[], object] = lambda: None
+    _spent_s: float = field(default=0.0, init=False)
+    _tuned: int = field(default=0, init=False)
 
     def prepare(self, work: Work) -> Plan:
         """The plan for this work, from the cache or found (and timed) now. Raises NoPlan."""
-        key = cache_key(
-            work,
-            gpu=self._properties.name,
-            sm=self._properties.sm,
-            multiprocessors=self._properties.multiprocessors,
-            workspace_bytes=self._limit,
-            autotuned=self._workbench is not None,
-            present=True,
-        )
-        entry = self._cache.get(key)
+        autotuned = self.workbench is not None
+        key = cache_key(work, self.properties, self.workspace_bytes, autotuned=autotuned, present=True)
+        entry = self.cache.get(key)
         kept, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
         if isinstance(kept, NoPlan):
             raise kept
         if kept is not None and not self._goes_on_from(kept):
             graph = self._restore(work, data)
             if graph is not None:
-                return Plan(work, kept, graph, self._handle)
-            self._cache.drop(key)
+                return Plan(work, kept, graph, self.handle)
+            self.cache.drop(key)
             kept = None
         return self._find(work, key, kept, data)
 
     def _goes_on_from(self, kept: PlanFacts) -> bool:
         """Whether this trial's budget reaches further than that of the one that kept it."""
-        more = compiled_timed(kept.budget_s) < compiled_timed(self._budget_s)
-        return bool(kept.left_out) and kept.budget_s < self._budget_s and (kept.cut or more)
+        more = compiled_timed(kept.budget_s) < compiled_timed(self.tuning_budget_s)
+        return bool(kept.left_out) and kept.budget_s < self.tuning_budget_s and (kept.cut or more)
 
     def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> Plan:
         """`kept`: of an earlier process that had less time for tuning, with its serialized plan; its times are used."""
         started = perf_counter()
         try:
-            search = Search(work, {"handle": self._handle}, self._properties.sm, self._limit)
+            search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes)
             facts = self._choose(work, search, kept.timed if kept else (), started)
         except NoPlan as none:
             if none.lasting:
-                self._cache.put(key, to_entry(none))
+                self.cache.put(key, to_entry(none))
             raise
         finally:
-            if self._workbench is not None:  # before the plan is restored, which takes memory too
-                self._workbench.release()
+            if self.workbench is not None:  # before the plan is restored, which takes memory too
+                self.workbench.release()
             self._spent_s += perf_counter() - started
         if kept is None or facts.plan != kept.plan:
             search.select(facts)
             data = search.serialize()
         facts = dataclasses.replace(facts, serialized_bytes=len(data))
-        if self._workbench is not None:
+        if self.workbench is not None:
             self._tuned += 1
-            messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self._budget_s))
+            messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self.tuning_budget_s))
         # Only the chosen plan is kept: the others hold their kernels on the device.
         graph = self._restore(work, data) if data else None
         if graph is None:
             search.select(facts)
             _check_order(work, search.graph)
-            return Plan(work, facts, search.graph, self._handle)
-        self._cache.put(key, to_entry(facts, data))
-        return Plan(work, facts, graph, self._handle)
+            return Plan(work, facts, search.graph, self.handle)
+        self.cache.put(key, to_entry(facts, data))
+        return Plan(work, facts, graph, self.handle)
 
     def _choose(self, work: Work, search: Search, known: Sequence[PlanTime], started: float) -> PlanFacts:
-        if self._workbench is None:
+        if self.workbench is None:
             return _facts(search, search.first())
         shortlist = search.shortlist(
             {time.plan: time for time in known},
-            lambda: self._spent_s + perf_counter() - started < self._budget_s,
-            compiled_timed(self._budget_s),
+            lambda: self._spent_s + perf_counter() - started < self.tuning_budget_s,
+            compiled_timed(self.tuning_budget_s),
         )
         candidates = shortlist.candidates
         if not candidates:
             raise search.none_fits()
-        bench, handle = self._workbench, self._handle
+        bench, handle = self.workbench, self.handle
         try:
             addresses = bench.addresses(work)
             workspace = bench.workspace(max(candidate.workspace_bytes for candidate in candidates))
@@ -472,17 +445,17 @@ class Plans:
             candidates[best],
             timed=timed,
             left_out=shortlist.left_out,
-            budget_s=self._budget_s,
+            budget_s=self.tuning_budget_s,
             cut=shortlist.cut,
         )
 
     def _restore(self, work: Work, data: bytes) -> Any | None:
         try:
-            graph = restore(data, {"handle": self._handle})
+            graph = restore(data, {"handle": self.handle})
             _check_order(work, graph)
         except Exception as error:
             # The frontend warms a restored plan up within a capture, which it leaves open where a step of that fails.
-            self._end_capture()
+            self.end_capture()
             if out_of_memory.from_error(error) is not None:
                 raise
             # Whatever else is wrong with serialized bytes, building anew is the cure.

@@ -4,8 +4,6 @@ Owns the compiler's options and the cache of what was compiled, in the user's ca
 imported where it is called.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

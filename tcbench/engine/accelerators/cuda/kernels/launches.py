@@ -4,8 +4,6 @@ Owns the table from work to source file, function, definitions, grid and block. 
 arguments are follows from the work itself (its operands' addresses, then its scalars).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ MAX_GRID = 2**31 - 1
 ROWS_PER_THREAD = 4
 """Pixels of one channel, or planes, for which a thread of batch_norm_apply keeps its factors."""
 
+_CHUNK = f"CHUNK={w.CHUNK}"
 C_TYPES = {
     "float16": "half",
     "bfloat16": "bfloat16",
@@ -75,6 +74,10 @@ def _linear(source: str, function: str, defines: tuple[str, ...], blocks: int, t
     return KernelLaunch(source, function, defines, (max(1, min(blocks, MAX_GRID)), 1, 1), (threads, 1, 1))
 
 
+def _sized(work: w.Work, source: str, values: int, per_block: int, *defines: str, threads: int = BLOCK) -> KernelLaunch:
+    return _linear(source, work.name, defines, _blocks(values, per_block), threads)
+
+
 def _blocks(values: int, per_block: int) -> int:
     return -(-values // per_block)
 
@@ -114,34 +117,10 @@ def _elementwise(work: w.Relu | w.ReluBackward | w.Add | w.AddRelu) -> KernelLau
 def pointwise(work: Pointwise, source: str, function: str) -> KernelLaunch:
     """A kernel over values: one thread for every 16 bytes. Its source is given DTYPE and CHUNK."""
     blocks = _blocks(work.size, BLOCK * _width(work.dtype))
-    return _linear(source, function, (_type(work.dtype), _chunk()), blocks)
-
-
-@launches(w.Unscale)
-def _unscale(work: w.Unscale) -> KernelLaunch:
-    return _linear("elementwise.cu", work.name, (_type(work.dtype), _chunk()), _blocks(work.size, w.CHUNK))
-
-
-def _chunk() -> str:
-    return f"CHUNK={w.CHUNK}"
-
-
-@launches(w.ToSingle, w.ToHalf)
-def _convert(work: w.ToSingle | w.ToHalf) -> KernelLaunch:
-    return _linear("convert.cu", work.name, (_type(work.half),), _blocks(work.size, BLOCK * 8))
-
-
-@launches(w.WeightDecay, w.MomentumUpdate)
-def _parameter(work: w.WeightDecay | w.MomentumUpdate) -> KernelLaunch:
-    return _linear("parameter.cu", work.name, (), _blocks(work.size, BLOCK * 4))
+    return _linear(source, function, (_type(work.dtype), _CHUNK), blocks)
 
 
 # -- batch normalisation -------------------------------------------------------------------------------------------
-
-
-@launches(w.BatchNormFinalize)
-def _finalize(work: w.BatchNormFinalize) -> KernelLaunch:
-    return _linear("batch_norm_finalize.cu", work.name, (), _blocks(work.c, 64), 64)
 
 
 @launches(w.BatchNormApply)
@@ -213,17 +192,6 @@ def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> K
 # -- classifier and loss -------------------------------------------------------------------------------------------
 
 
-@launches(w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward)
-def _by_row(work: w.SoftmaxCrossEntropyForward | w.SoftmaxCrossEntropyBackward) -> KernelLaunch:
-    return _linear("loss.cu", work.name, (_type(work.dtype),), work.n, _threads(work.k))
-
-
-@launches(w.AddBias, w.AddBiasRelu)
-def _add_bias(work: w.AddBias | w.AddBiasRelu) -> KernelLaunch:
-    blocks = _blocks(work.n * work.k * work.pixels, BLOCK * _width(work.dtype))
-    return _linear("bias.cu", work.name, (_type(work.dtype),), blocks)
-
-
 @launches(w.BiasGradient)
 def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
     defines = (_type(work.dtype),)
@@ -231,44 +199,6 @@ def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
         return _linear("bias.cu", "bias_gradient_of_maps", defines, work.slices * work.k)
     grid = (work.slices * _blocks(work.k, WARP), 1, 1)
     return KernelLaunch("bias.cu", work.name, defines, grid, (WARP, 16, 1))
-
-
-# -- what other networks have --------------------------------------------------------------------------------------
-
-
-@launches(w.PutColumns, w.TakeColumns)
-def _columns(work: w.PutColumns | w.TakeColumns) -> KernelLaunch:
-    blocks = _blocks(work.rows * work.width, BLOCK * _width(work.dtype))
-    return _linear("columns.cu", work.name, (_type(work.dtype),), blocks)
-
-
-@launches(w.LrnForward, w.LrnBackward)
-def _lrn(work: w.LrnForward | w.LrnBackward) -> KernelLaunch:
-    blocks = _blocks(work.n * work.c * work.pixels, BLOCK)
-    return _linear("lrn.cu", work.name, (_type(work.dtype), _layout(work.layout)), blocks)
-
-
-@launches(w.DropoutForward, w.DropoutBackward)
-def _dropout(work: w.DropoutForward | w.DropoutBackward) -> KernelLaunch:
-    return _linear("dropout.cu", work.name, (_type(work.dtype), _layout(work.layout)), _blocks(work.size, BLOCK))
-
-
-@launches(w.MeanLoss)
-def _mean_loss(work: w.MeanLoss) -> KernelLaunch:
-    return _linear("mean_loss.cu", work.name, (), 1, _threads(work.n))
-
-
-# -- Kronecker factors ---------------------------------------------------------------------------------------------
-
-
-@launches(w.DampFactors)
-def _damp(work: w.DampFactors) -> KernelLaunch:
-    return _linear("kfac.cu", work.name, (), work.d + work.k, _threads(max(work.d, work.k)))
-
-
-@launches(w.BeginInverse, w.EndInverse)
-def _around_inverse(work: w.BeginInverse | w.EndInverse) -> KernelLaunch:
-    return _linear("kfac.cu", work.name, (), _blocks(work.size**2, BLOCK * 4))
 
 
 # -- all parameters at once ----------------------------------------------------------------------------------------
@@ -281,12 +211,32 @@ def _batched(work: w.BatchedUpdate | w.CheckFinite) -> KernelLaunch:
     return _linear("update.cu", work.name, (_type(of.half), *gradients), of.n_chunks)
 
 
-@launches(w.PackGradients)
-def _pack(work: w.PackGradients) -> KernelLaunch:
-    of = work.parameters
-    return _linear("pack.cu", work.name, (_type(work.dtype), f"HALF={C_TYPES[of.half]}"), of.n_chunks)
+# -- blocks in a row, by a size alone ------------------------------------------------------------------------------
 
 
-@launches(w.AdjustScale)
-def _adjust_scale(work: w.AdjustScale) -> KernelLaunch:
-    return _linear("update.cu", work.name, (_type("float16"),), 1, 1)  # of any type: it reads no parameter
+launches(w.Unscale)(lambda of: _sized(of, "elementwise.cu", of.size, w.CHUNK, _type(of.dtype), _CHUNK))
+launches(w.ToSingle, w.ToHalf)(lambda of: _sized(of, "convert.cu", of.size, BLOCK * 8, _type(of.half)))
+launches(w.WeightDecay, w.MomentumUpdate)(lambda of: _sized(of, "parameter.cu", of.size, BLOCK * 4))
+launches(w.BatchNormFinalize)(lambda of: _sized(of, "batch_norm_finalize.cu", of.c, 64, threads=64))
+launches(w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward)(
+    lambda of: _sized(of, "loss.cu", of.n, 1, _type(of.dtype), threads=_threads(of.k))
+)
+launches(w.AddBias, w.AddBiasRelu)(
+    lambda of: _sized(of, "bias.cu", of.n * of.k * of.pixels, BLOCK * _width(of.dtype), _type(of.dtype))
+)
+launches(w.PutColumns, w.TakeColumns)(
+    lambda of: _sized(of, "columns.cu", of.rows * of.width, BLOCK * _width(of.dtype), _type(of.dtype))
+)
+launches(w.LrnForward, w.LrnBackward)(
+    lambda of: _sized(of, "lrn.cu", of.n * of.c * of.pixels, BLOCK, _type(of.dtype), _layout(of.layout))
+)
+launches(w.DropoutForward, w.DropoutBackward)(
+    lambda of: _sized(of, "dropout.cu", of.size, BLOCK, _type(of.dtype), _layout(of.layout))
+)
+launches(w.MeanLoss)(lambda of: _sized(of, "mean_loss.cu", 1, 1, threads=_threads(of.n)))
+launches(w.DampFactors)(lambda of: _sized(of, "kfac.cu", of.d + of.k, 1, threads=_threads(max(of.d, of.k))))
+launches(w.BeginInverse, w.EndInverse)(lambda of: _sized(of, "kfac.cu", of.size**2, BLOCK * 4))
+launches(w.PackGradients)(
+    lambda of: _sized(of, "pack.cu", of.parameters.n_chunks, 1, _type(of.dtype), f"HALF={C_TYPES[of.parameters.half]}")
+)
+launches(w.AdjustScale)(lambda of: _sized(of, "update.cu", 1, 1, _type("float16"), threads=1))  # it reads no parameter

@@ -4,9 +4,8 @@ Owns loaded modules and the parameter block of a launch. CuPy is imported where 
 takes the driver's call as an argument, so that tests can put another in its place.
 """
 
-from __future__ import annotations
-
 import ctypes
+import functools
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +43,6 @@ class Kernels:
         return bind(work, launch, function.ptr, driver.launchKernel, current_stream)
 
     def module(self, launch: KernelLaunch) -> Any:
-        """The loaded module that holds the kernel."""
         key = (launch.source, launch.defines)
         if key not in self._modules:
             module = _new_module()
@@ -75,24 +73,10 @@ def bind(
     where = range(begin, parameters, 8)
     struct.pack_into(f"<{''.join(formats)}{n_parameters}Q", block, 0, *[0] * n_arrays, *work.scalars, *where)
     fill = struct.Struct(f"<{n_arrays}Q").pack_into
-    grid_x, grid_y, grid_z = launch.grid
-    block_x, block_y, block_z = launch.block
-    shared_bytes = launch.shared_bytes
+    launched = functools.partial(launch_kernel, function, *launch.grid, *launch.block, launch.shared_bytes)
 
     def run(*addresses: int) -> None:
         fill(block, 0, *addresses)
-        launch_kernel(
-            function,
-            grid_x,
-            grid_y,
-            grid_z,
-            block_x,
-            block_y,
-            block_z,
-            shared_bytes,
-            current_stream(),
-            parameters,
-            0,
-        )
+        launched(current_stream(), parameters, 0)
 
     return run

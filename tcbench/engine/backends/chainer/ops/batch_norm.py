@@ -1,7 +1,5 @@
 """Batch normalisation alone, with ReLU, and with an addition and ReLU."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +10,7 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import After, DType, Layout
 
 EPS = 2e-5
@@ -157,8 +155,7 @@ class BatchNormFromSums(BatchNorm):
 @functools.cache
 def norm_of(shape: tuple[int, ...], layout: Layout, dtype: DType, after: After) -> work.Norm:
     """The batch normalisation of an array of this shape; the same object for the same arguments."""
-    n, c, h, w = shape if layout == "NCHW" else (shape[0], shape[3], shape[1], shape[2])
-    return work.Norm(n, c, h, w, layout, dtype, after)
+    return work.Norm(*logical(shape, layout), layout, dtype, after)
 
 
 @functools.cache

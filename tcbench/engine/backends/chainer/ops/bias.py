@@ -1,12 +1,10 @@
 """The bias of a convolution, with ReLU or without."""
 
-from __future__ import annotations
-
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
-from tcbench.engine.feeds.spec import Layout
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
+from tcbench.engine.work import Layout
 
 add_bias = work.shared(work.AddBias)
 add_bias_relu = work.shared(work.AddBiasRelu)
@@ -33,11 +31,8 @@ class Bias(ForwardNode):
 
     def rows(self, x: Array) -> tuple[int, int, int]:
         """Rows, columns and pixels, as work has them."""
-        if self.layout == "NCHW":
-            n, c, h, w = x.shape
-            return n, c, h * w
-        n, h, w, c = x.shape
-        return n * h * w, c, 1
+        n, c, h, w = logical(x.shape, self.layout)
+        return (n, c, h * w) if self.layout == "NCHW" else (n * h * w, c, 1)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         gx = gys[0] if self.y is None else Gradient(self.relu_gradient).apply(gys)[0]

@@ -1,14 +1,12 @@
 """Concatenation of maps along their channels."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
-from tcbench.engine.feeds.spec import Layout
+from tcbench.engine.work import Layout
 
 put_columns = work.shared(work.PutColumns)
 take_columns = work.shared(work.TakeColumns)

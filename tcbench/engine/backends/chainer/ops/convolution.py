@@ -1,16 +1,13 @@
 """Two-dimensional convolution without bias."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops import node
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
-from tcbench.engine.feeds.spec import Layout
-from tcbench.engine.work import DType, Math
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
+from tcbench.engine.work import DType, Layout, Math
 
 
 @dataclass(frozen=True)
@@ -29,12 +26,7 @@ def works_of(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], stride: int, pad: int, layout: Layout, dtype: DType, math: Math
 ) -> ConvWorks:
     """The work on arrays of these shapes; the same objects for the same arguments."""
-    if layout == "NCHW":
-        n, c, h, w = x_shape
-        k, _, r, s = w_shape
-    else:
-        n, h, w, c = x_shape
-        k, r, s, _ = w_shape
+    (n, c, h, w), (k, _, r, s) = logical(x_shape, layout), logical(w_shape, layout)
     conv = work.Conv2d(n, c, h, w, k, r, s, stride, pad, layout, dtype, math)
     return ConvWorks(
         work.ConvFprop(conv),
@@ -94,7 +86,6 @@ class Convolution(Filtered):
         return (y,)
 
     def fprop(self, accelerator: Accelerator, y: Array) -> None:
-        """Write y."""
         accelerator.launch(self.works.fprop, self.x, self.w, y)
 
     def _choose_works(self) -> None:

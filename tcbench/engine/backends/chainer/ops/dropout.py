@@ -1,14 +1,12 @@
 """Dropout."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.ops.node import OneToOne, Variable, dtype_of
-from tcbench.engine.feeds.spec import Layout
+from tcbench.engine.work import Layout
 
 
 class Dropout(OneToOne):

@@ -1,7 +1,5 @@
 """relu and add."""
 
-from __future__ import annotations
-
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, added, dtype_of

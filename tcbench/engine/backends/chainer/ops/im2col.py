@@ -6,8 +6,6 @@ again for the gradient of w: kept, ResNet-50's would take 9 times its 3x3 convol
 a row of all images' pixels per channel, from where y is copied into its place.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 
@@ -15,8 +13,7 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.convolution import Convolution, ConvWorks, works_of
 from tcbench.engine.backends.chainer.ops.node import Variable
-from tcbench.engine.feeds.spec import Layout
-from tcbench.engine.work import Conv2d, Math
+from tcbench.engine.work import Conv2d, Layout, Math
 
 
 @dataclass(frozen=True)

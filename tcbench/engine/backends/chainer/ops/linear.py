@@ -1,7 +1,5 @@
 """The classifier's matrix product."""
 
-from __future__ import annotations
-
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.bias import add_bias, bias_gradient
 from tcbench.engine.backends.chainer.ops.convolution import Filtered, works_of

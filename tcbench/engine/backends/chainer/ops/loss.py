@@ -1,7 +1,5 @@
 """Softmax cross entropy, in float32 (float64 for float64)."""
 
-from __future__ import annotations
-
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
@@ -18,7 +16,12 @@ class SoftmaxCrossEntropy(ForwardNode):
         self.weight = weight
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        x, self.t = self._checked(inputs)
+        x, self.t = inputs
+        if x.ndim != 2 or self.t.shape != x.shape[:1] or self.t.dtype.kind not in "iu":
+            raise ValueError(
+                f"softmax_cross_entropy: x {x.shape}, t {self.t.shape} {self.t.dtype}: "
+                "expected (N, K) and integer labels (N,)"
+            )
         self.dtype = x.dtype
         wide = work.wide(dtype_of(x))
         losses, loss = accelerator.empty(self.t.shape, wide), accelerator.empty((), wide)
@@ -27,14 +30,6 @@ class SoftmaxCrossEntropy(ForwardNode):
         accelerator.launch(forward_work(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses)
         accelerator.launch(mean_loss(x.shape[0], wide, self.weight), losses, loss)
         return (loss,)
-
-    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
-        x, t = inputs
-        if x.ndim != 2 or t.shape != x.shape[:1] or t.dtype.kind not in "iu":
-            raise ValueError(
-                f"softmax_cross_entropy: x {x.shape}, t {t.shape} {t.dtype}: expected (N, K) and integer labels (N,)"
-            )
-        return x, t
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         gx = Gradient(self.gradient).apply(gys)[0]

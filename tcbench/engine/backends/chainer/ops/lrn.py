@@ -1,13 +1,11 @@
 """Local response normalisation across channels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array
-from tcbench.engine.backends.chainer.ops.node import OneToOne, Variable, dtype_of
-from tcbench.engine.feeds.spec import Layout
+from tcbench.engine.backends.chainer.ops.node import OneToOne, Variable, dtype_of, logical
+from tcbench.engine.work import Layout
 
 
 class LocalResponseNormalization(OneToOne):
@@ -23,8 +21,7 @@ class LocalResponseNormalization(OneToOne):
         self.settings = size, alpha, beta, k
 
     def describe(self, x: Array) -> tuple[Any, ...]:
-        shape = x.shape
-        n, c, h, w = shape if self.layout == "NCHW" else (shape[0], shape[3], shape[1], shape[2])
+        n, c, h, w = logical(x.shape, self.layout)
         return n, c, h * w, self.layout, dtype_of(x), *self.settings
 
 

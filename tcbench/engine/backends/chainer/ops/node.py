@@ -11,8 +11,6 @@ device, which the accelerator has made current, retained arrays). Where somethin
 Chainer's runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,7 @@ import numpy as np
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, current
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.work import HALVES, DType, Half
+from tcbench.engine.work import HALVES, DType, Half, Layout
 
 Variable = Any
 """chainer.Variable; Chainer has no types."""
@@ -46,6 +44,12 @@ def half_of(array: Array) -> Half | None:
     """The same where it has 16 bits, else None."""
     dtype = dtype_of(array)
     return dtype if dtype in HALVES else None
+
+
+def logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int]:
+    """(N, C, H, W) of a stored shape."""
+    n, c, h, w = shape if layout == "NCHW" else (shape[0], shape[3], shape[1], shape[2])
+    return n, c, h, w
 
 
 OnGradient = Callable[[Any, Array], None]
@@ -83,7 +87,7 @@ def on_filter_gradient(listener: OnFilterGradient) -> Iterator[None]:
         _on_filter_gradient.remove(listener)
 
 
-def filter_gradient(node: ForwardNode, gy: Array) -> None:
+def filter_gradient(node: "ForwardNode", gy: Array) -> None:
     """Tell the listeners, if there are any."""
     for listener in _on_filter_gradient:
         listener(node, gy)
@@ -138,8 +142,7 @@ add_work = work.shared(work.Add)
 
 
 class Gradient(Node):
-    """A gradient operation. `launch`, a forward node's method as a rule, takes an accelerator and gradients. Cannot be
-    differentiated again."""
+    """A gradient operation: `launch` takes an accelerator and gradients. It is not differentiated again."""
 
     def __init__(self, launch: Callable[..., tuple[Array, ...]]) -> None:
         self.launch = launch
@@ -166,8 +169,7 @@ def added(accelerator: Accelerator, a: Array, b: Array) -> tuple[Array]:
 
 
 class ForwardNode(Node):
-    """A forward operation. Gradients that meet at one array are added by our own kernel: Chainer's add on float16
-    is about 50 times slower."""
+    """A forward operation. Our own kernel adds gradients that meet: Chainer's float16 add is about 50 times slower."""
 
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]

@@ -1,22 +1,11 @@
 """Max pooling, global average pooling, and averages over windows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array
-from tcbench.engine.backends.chainer.ops.node import OneToOne, Variable, dtype_of
-from tcbench.engine.feeds.spec import Layout
-
-
-def _logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int]:
-    """(N, C, H, W) of a stored shape."""
-    if layout == "NCHW":
-        n, c, h, w = shape
-    else:
-        n, h, w, c = shape
-    return n, c, h, w
+from tcbench.engine.backends.chainer.ops.node import OneToOne, Variable, dtype_of, logical
+from tcbench.engine.work import Layout
 
 
 class MaxPooling(OneToOne):
@@ -34,7 +23,7 @@ class MaxPooling(OneToOne):
         self.ceil = ceil
 
     def describe(self, x: Array) -> tuple[Any, ...]:
-        return (work.Pool(*_logical(x.shape, self.layout), *self.window, self.layout, dtype_of(x), self.ceil),)
+        return (work.Pool(*logical(x.shape, self.layout), *self.window, self.layout, dtype_of(x), self.ceil),)
 
 
 class GlobalAveragePooling(OneToOne):
@@ -48,7 +37,7 @@ class GlobalAveragePooling(OneToOne):
         self.layout = layout
 
     def describe(self, x: Array) -> tuple[Any, ...]:
-        return *_logical(x.shape, self.layout), self.layout, dtype_of(x)
+        return *logical(x.shape, self.layout), self.layout, dtype_of(x)
 
 
 class TiledAveragePooling(OneToOne):
@@ -63,7 +52,7 @@ class TiledAveragePooling(OneToOne):
         self.layout = layout
 
     def describe(self, x: Array) -> tuple[Any, ...]:
-        n, c, h, w = _logical(x.shape, self.layout)
+        n, c, h, w = logical(x.shape, self.layout)
         if h != w:
             raise ValueError(f"tiled_average_pooling_2d: expected square maps, got {h}x{w}")
         return n, c, h, self.out, self.layout, dtype_of(x)

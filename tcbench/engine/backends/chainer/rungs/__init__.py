@@ -1,7 +1,5 @@
 """Chainer's rungs: every module here is one rung. They import frameworks inside their stages only."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

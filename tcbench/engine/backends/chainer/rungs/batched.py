@@ -1,8 +1,6 @@
 """batched: one update for all parameters, which live side by side in one flat array (Chainer pull request 5841 never
 landed). Momentum, weight decay, loss unscaling and the master copy are one pass, block by block in cache."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

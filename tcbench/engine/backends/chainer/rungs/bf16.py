@@ -2,8 +2,6 @@
 accumulation and a float32 master copy of the weights; the loss needs no scale. Batch normalisation's scale, shift and
 statistics stay float32."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

@@ -1,8 +1,6 @@
 """convstats: each convolution also sums its output and the squares per channel, so that batch normalisation, the
 addition and ReLU become one pass that reads the convolution's output once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

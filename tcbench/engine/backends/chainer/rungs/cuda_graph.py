@@ -1,8 +1,6 @@
 """cuda_graph: forward, backward and update of a step are captured once as a CUDA graph and replayed: the host launches
 one thing per step. The modern static graph."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from tcbench.core.session import Phase

@@ -1,7 +1,5 @@
 """dali: NVIDIA DALI decodes and augments in threads of its own while the step before is computed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.engine.rung import Package, Parity, Requires, Rung

@@ -1,8 +1,6 @@
 """double_buffering: while one step's gradients are reduced, the next step computes its own, and each update applies the
 gradients of the step before. Training is another one than without: every gradient is that of weights one update old."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

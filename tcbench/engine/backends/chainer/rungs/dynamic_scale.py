@@ -1,8 +1,6 @@
 """dynamic_scale: the loss scale finds its own size. It begins at the scenario's; a step whose gradients are not all
 finite is skipped and halves it, and 2000 good steps in a row double it. Scale and flag stay on the device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

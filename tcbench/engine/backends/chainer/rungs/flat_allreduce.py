@@ -1,8 +1,6 @@
 """flat_allreduce: one all-reduce for all parameters. Their gradients are packed side by side into one float32 buffer,
 which NCCL reduces in one call (MPI in a few) and the batched update reads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """fp16: mixed precision as the talk has it: float16 storage with float32 accumulation, loss scaling, and a float32
 master copy of the weights. Batch normalisation's scale, shift and statistics stay float32."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

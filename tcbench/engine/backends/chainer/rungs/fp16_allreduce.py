@@ -1,8 +1,6 @@
 """fp16_allreduce: gradients are sent in 16 bits: half the bytes. float16, as ChainerMN's allreduce_grad_dtype; bfloat16
 where the config stores that."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

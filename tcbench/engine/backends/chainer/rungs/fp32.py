@@ -1,7 +1,5 @@
 """fp32: the start of the ladder. Storage and arithmetic in float32, no TensorFloat-32."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

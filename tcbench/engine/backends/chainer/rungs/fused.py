@@ -1,7 +1,5 @@
 """fused: batch normalisation, the shortcut's addition and ReLU in one operation: fewer launches, less traffic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

@@ -1,8 +1,6 @@
 """im2col: convolutions as im2col and a matrix product, as before there was cuDNN. A config beside the same with this
 rung shows what a convolution library buys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

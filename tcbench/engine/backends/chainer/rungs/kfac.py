@@ -1,8 +1,6 @@
 """kfac: gradients divided by the curvature of the loss, layer by layer, before SGD applies them: training at a very
 large batch in fewer steps, each of which costs more."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any, ClassVar

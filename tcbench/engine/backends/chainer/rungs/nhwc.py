@@ -1,7 +1,5 @@
 """nhwc: activations shaped (N, H, W, C), filters (K, R, S, C): what Tensor Cores read without transposing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """opencv: OpenCV decodes and resizes in place of Pillow, still in the step's own thread."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.engine.rung import Package, Parity, Requires, Rung

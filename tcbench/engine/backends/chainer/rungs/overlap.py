@@ -1,8 +1,6 @@
 """overlap: gradients are reduced while backward runs: in buckets, from the last layer on, each as soon as its gradients
 are there. The phase allreduce is the wait that is left."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

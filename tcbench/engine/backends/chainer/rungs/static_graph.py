@@ -14,8 +14,6 @@ ways; here there is no room for them:
 - loss scaling is not divided out of the parameters' gradients: our optimizers do that.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

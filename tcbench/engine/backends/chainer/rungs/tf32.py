@@ -1,7 +1,5 @@
 """tf32: float32 storage, convolutions on Tensor Cores with inputs rounded to TensorFloat-32 (10 bits of fraction)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 

@@ -269,16 +269,11 @@ def test_a_wrong_number_of_addresses_is_refused(recorder, after, wrong):
 
 
 @needs_compiler
-def test_a_handle_is_made_bound_to_a_stream_and_destroyed_once(recorder):
-    handle = calls.Handle(recorder.library)
-    assert handle.address == HANDLE
-    handle.set_stream(STREAM)
-    handle.close()
-    handle.close()
+def test_a_handle_is_made_bound_to_a_stream(recorder):
+    assert calls.new_handle(STREAM, recorder.library) == HANDLE
     assert recorder.take() == [
         ("cudnnCreate", {}),
         ("cudnnSetStream", {"handle": str(HANDLE), "stream": str(STREAM)}),
-        ("cudnnDestroy", {"handle": str(HANDLE)}),
     ]
 
 

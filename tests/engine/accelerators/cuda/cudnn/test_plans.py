@@ -266,7 +266,7 @@ def test_autotuned_and_other_choices_and_other_limits_are_kept_apart(frontend, c
 
 
 def test_a_key_holds_the_gpu_and_the_versions(frontend):
-    key = cache_key(CONV, gpu="G", sm=90, multiprocessors=132, workspace_bytes=7, autotuned=True, present=True)
+    key = cache_key(CONV, GpuProperties("G", 90, 132, 0), 7, autotuned=True, present=True)
     assert key["work"] == CONV.key
     assert (key["gpu"], key["sm"], key["multiprocessors"], key["workspace_bytes"]) == ("G", 90, 132, 7)
     assert (key["cudnn"], key["nvrtc"], key["frontend"]) == ("9.28.0", "13.0", "1.32.0")

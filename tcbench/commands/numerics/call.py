@@ -1,0 +1,42 @@
+"""What the programs of `tcbench numerics` have in common: where they run, and how they show progress."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcbench.core.numerics import AnyJob, TrainingSetting
+from tcbench.engine.accelerators.device import Device
+from tcbench.hardware import machine
+from tcbench.present.progress import Stages
+from tcbench.run.numerics_runner import Runner
+
+Listen = Callable[[AnyJob, int], None]
+"""Told a job and its steps so far."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What each of this command's programs is told: where it runs, for how long at most, and how it shows what."""
+
+    device: Device
+    timeout_s: float
+    out: Path
+    quiet: bool
+    json: bool
+
+    def runner(self, setting: TrainingSetting, listen: Listen) -> Runner:
+        """Runs training jobs, on a processor as many at once as it has room for."""
+        at_once = max(1, machine.usable_cpus() // setting.threads) if self.device.kind == "cpu" else 1
+        return Runner(at_once, self.timeout_s, listen)
+
+
+def counting(stages: Stages, total: int) -> Listen:
+    """Shows the steps of all jobs."""
+    done: dict[AnyJob, int] = {}
+
+    def listen(job: AnyJob, steps: int) -> None:
+        done[job] = steps
+        stages.advance("training steps", sum(done.values()), total)
+
+    stages.advance("training steps", 0, total)
+    return listen

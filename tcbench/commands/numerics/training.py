@@ -1,0 +1,167 @@
+"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one?"""
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import typer
+from matplotlib.figure import Figure
+
+from tcbench.analysis.numerics.judgement import Margins, margins_of, safe, verdicts
+from tcbench.commands.numerics.call import Call, counting
+from tcbench.core import files
+from tcbench.core.errors import StoreError, TrainingError
+from tcbench.core.numerics import ALL_TECHNIQUES, Document, Gradients, TrainingFinished, TrainingSetting
+from tcbench.core.record import Environment
+from tcbench.present.app import SOME_CELL_FAILED, interruptible
+from tcbench.present.charts.files import save_each
+from tcbench.present.format import counted
+from tcbench.present.options import ANOTHER_FOLDER
+from tcbench.present.progress import Stages
+from tcbench.present.tables import make_console
+from tcbench.run import numerics_plan as plan
+from tcbench.run.numerics_runner import Runner
+from tcbench.views.numerics import table as view
+from tcbench.views.numerics.gradients_chart import gradients_chart
+from tcbench.views.numerics.training_chart import training_chart
+
+
+def train(
+    call: Call, setting: TrainingSetting, seeds: int, static_scale: float | None, margins: Margins | None
+) -> None:
+    """Train every technique from every seed, keep a document and pictures, show them. Exits where a run failed."""
+    created_at = datetime.datetime.now(datetime.UTC)
+    kind = "" if setting.ranks == 1 else "ranks-"
+    stem = call.out / call.device.machine / f"numerics-{kind}{created_at:%Y%m%d-%H%M%S}"
+    _probe(stem.with_suffix(".json"))
+    begin = time.monotonic()
+    ended: list[TrainingFinished] = []
+    run_all = _train_dtypes if setting.ranks == 1 else _train_ranks
+    runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if setting.ranks == 1 else len(plan.ranks_jobs(setting, seeds))
+    with (
+        interruptible(lambda: f" after {counted(len(ended), 'run')}; nothing is kept"),
+        Stages(make_console(stderr=True), call.quiet) as stages,
+    ):
+        runner = call.runner(setting, counting(stages, setting.steps * runs_ahead))
+        gradients, scale, environment = run_all(setting, seeds, static_scale, runner, ended)
+
+    names = list(ALL_TECHNIQUES)
+    runs = sorted((last.run for last in ended), key=lambda run: (run.seed, names.index(run.technique)))
+    document = Document(
+        created_at=created_at.isoformat(timespec="seconds"),
+        setting=setting,
+        gradients=gradients,
+        runs=tuple(runs),
+        static_scale=scale,
+        static_scale_chosen=static_scale is None,
+        duration_s=round(time.monotonic() - begin, 1),
+        environment=environment,
+    )
+    margins = margins_of(document, margins)
+    # Measurements are kept before anything is made of them.
+    _keep_or_print(stem.with_suffix(".json"), document)
+    text = view.to_json(document, margins)
+    _keep(stem.with_suffix(".json"), text)
+    charts = _charts(document, margins, stem)
+    if call.json:
+        typer.echo(text)
+    else:
+        _show(document, margins, [stem.with_suffix(".json"), *charts])
+    failed = [run for run in runs if run.status in ("failed", "oom")]
+    if failed:
+        first = failed[0]
+        typer.echo(f"{len(failed)} runs failed; {first.technique}, seed {first.seed}: {first.reason}", err=True)
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+_Trained = tuple[Gradients, float, Environment | None]
+"""The rest of a document: the counted gradients, the static scale, and the machine."""
+
+
+def _train_dtypes(
+    setting: TrainingSetting, seeds: int, static_scale: float | None, runner: Runner, ended: list[TrainingFinished]
+) -> _Trained:
+    """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it."""
+    observing = plan.observing(setting)
+    # Runs that need no static scale keep the other processors busy while the gradients are observed.
+    early = plan.jobs(setting, seeds, None) if runner.at_once > 1 else ()
+    observed: TrainingFinished | None = None
+    for job, last in runner.trained([observing, *early]):
+        if job == observing:
+            observed = last
+        else:
+            ended.append(last)
+    if observed is None or observed.gradients is None or observed.run.status != "ok":
+        _no_base(observed)
+    middle = safe(observed.gradients).middle or 0
+    scale = 2.0**middle if static_scale is None else static_scale
+    ended.extend(last for _, last in runner.trained([j for j in plan.jobs(setting, seeds, scale) if j not in early]))
+    return observed.gradients, scale, observed.environment
+
+
+def _train_ranks(
+    setting: TrainingSetting, seeds: int, _scale: float | None, runner: Runner, ended: list[TrainingFinished]
+) -> _Trained:
+    """The schedules of many ranks; no gradient is counted."""
+    ended.extend(last for _, last in runner.trained(plan.ranks_jobs(setting, seeds)))
+    return Gradients(seed=0, layers=(), steps=()), 1.0, next((last.environment for last in ended), None)
+
+
+def _no_base(observed: TrainingFinished | None) -> NoReturn:
+    """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
+    learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
+    run = observed.run if observed else None
+    if run is not None and run.status == "diverged":
+        raise TrainingError(f"fp32 itself does not train: {run.reason}; try a lower --lr")
+    typer.echo(f"tcbench: error: fp32 itself failed: {run.reason if run else 'it did not run'}", err=True)
+    raise typer.Exit(SOME_CELL_FAILED)
+
+
+def _probe(path: Path) -> None:
+    """Make the folder, and see that a file can be written there: better now than after all training."""
+    _keep(path, "")
+    path.unlink()
+
+
+def _keep_or_print(path: Path, document: Document) -> None:
+    """Keep what was measured; where the folder takes nothing any more it goes to standard output, lest it be lost."""
+    text = msgspec.json.encode(document).decode()
+    try:
+        _keep(path, text)
+    except StoreError:
+        typer.echo(text)
+        raise
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write the file as a whole or not at all."""
+    files.write(path, f"{text}\n".encode(), ANOTHER_FOLDER)
+
+
+def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
+    facts = view.about(document)
+    charts: dict[str, Callable[[], Figure]] = {"training": lambda: training_chart(document, margins, facts)}
+    if document.setting.ranks == 1:
+        charts = {"gradients": lambda: gradients_chart(document, facts), **charts}
+    return save_each({stem.with_name(f"{stem.name}-{name}.png"): draw for name, draw in charts.items()})
+
+
+def _show(document: Document, margins: Margins, written: Sequence[Path]) -> None:
+    console = make_console()
+    console.say(view.setting_line(document))
+    console.say(*view.why_lines(document), style="dim")
+    console.print()
+    if document.setting.ranks == 1:
+        console.print(view.gradients_table(document))
+        console.say(view.safe_line(document))
+        console.say(view.bfloat16_line(document))
+        console.print()
+    console.print(view.costs_table(document))
+    console.print()
+    console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
+    console.print()
+    console.say(*view.notes(document, margins), style="dim")
+    console.say(*(f"wrote {path}" for path in written))
