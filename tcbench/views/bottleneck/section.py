@@ -112,13 +112,14 @@ def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
     nothing is known of the cell: what holds it back, or which rungs its own step could have."""
     slower = tried_and_slower(cell)
     if cell.advice:
-        first: str | Piece = strong(next_rung(cell))
+        name, colon, expected = next_rung(cell).partition(":")
+        first: list[str | Piece] = [strong(name), colon + expected]
     elif cell.bottleneck is None or cell.summary.cell.is_own:
         return ()
     else:
-        first = "no known rung is expected to make it faster"
+        first = ["no known rung is expected to make it faster"]
     rest = [cell.advice.evidence if cell.advice else otherwise, slower and f"tried and {kept_together(slower)}"]
-    return say(first, "".join(f"; {words}" for words in rest if words), ".")
+    return say(*first, "".join(f"; {words}" for words in rest if words), ".")
 
 
 def next_rung(cell: Explanation) -> str:
@@ -127,6 +128,6 @@ def next_rung(cell: Explanation) -> str:
         return ""
     name, expected = kept_together(added(cell.advice)), cell.advice.expected
     if expected is None:
-        return f"{name}, by how much is not known"
+        return f"{name}: by how much is not known"
     gain = factor(expected.value / cell.bottleneck.images_per_s)
     return f"{name}: {number(expected.value)} {cell.summary.cell.unit}/s expected ({limits(expected)}), {gain} of now"

@@ -59,6 +59,8 @@ def section(
     ]
     blocks: list[AnyBlock] = []
     if settings.several and fastest:
+        if busy := busy_line([s for part in settings.parts for s in part.summaries if s.images_per_s]):
+            blocks.append(Notice(Badge("busy", "warn", "warn"), say(f"{busy}.")))
         blocks.append(Data(Table(_COLUMNS, fastest, "The fastest of each setting")))
     elif fastest:
         blocks.append(Facts(tuple(_answers(fastest[0], over_base))))
@@ -96,7 +98,9 @@ def lead(settings: Settings, over_base: Speedups) -> Paragraph:
         f" {plus_minus(winner.images_per_s)}".replace("± ", f"±{_KEPT}"),
     ]
     if over is not None and winner.cell.config != base:
-        parts += [", ", strong(f"{factor(over.value)}{_KEPT}{base}"), f" ({_certainty(over, winner)})"]
+        within = limits(over, factor) if winner.unit != "steps" else ""
+        sure = ": ".join(filter(None, [within, _doubt(over, winner)]))
+        parts += [", ", strong(f"{factor(over.value)}{_KEPT}{base}"), f" ({sure})"]
     # Device and network come first; what else tells settings apart stands at their headings.
     where = ", ".join(part.name.split(" · ")[:2])
     return say(*parts, f", on {where}." if where else ".")
@@ -130,8 +134,8 @@ class _Fastest:
 
     @property
     def helpful(self) -> list[_Rung]:
-        """The rungs that surely made it faster, the largest factor first."""
-        faster = [rung for rung in self.rungs if rung.sure and rung.ratio.value > 1]
+        """The rungs that surely made it faster, or where nothing is judged those that seem to, the largest first."""
+        faster = [rung for rung in self.rungs if rung.ratio.value > 1 and (rung.sure or not self.judged)]
         return sorted(faster, key=lambda rung: -rung.ratio.value)
 
 
@@ -155,7 +159,8 @@ def _answers(fastest: _Fastest, over_base: Speedups) -> Iterator[tuple[str, Para
     yield "held back by", bottlenecks.held_back(fastest.explained)
     if help_ := bottlenecks.would_help(fastest.explained, _larger_batch(fastest)):
         yield "would help", help_
-    yield "how sure", say("; ".join(_doubts(fastest, over_base)) + ".")
+    if doubts := "; ".join(_doubts(fastest, over_base)):
+        yield "how sure", say(f"{doubts}.")
 
 
 def _brought(fastest: _Fastest) -> Paragraph:
@@ -202,19 +207,16 @@ def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterable[str]:
     if second is not None and second.images_per_s is not None:
         name = f"{spaced(second.cell.config)} at batch size {second.cell.batch_size}"
         rate = f"{number(second.images_per_s.value)}{_KEPT}{second.cell.unit}/s"
-        yield (
-            f"{name} may be as fast: {rate}" if unsure(winner, second) else f"next comes {name}, surely slower: {rate}"
-        )
+        yield f"{name} {'may be as fast' if unsure(winner, second) else 'is surely slower'}: {rate}"
     if undecided:
-        yield f"{len(undecided)} of {counted(len(factors), 'factor')} over {base} {plural(len(undecided), 'is', 'are')} undecided"
+        yield f"{len(undecided)} of {counted(len(factors), 'factor')} over {base} undecided"
     elif factors:
         yield f"no factor over {base} is undecided"
 
 
-def _certainty(over: Interval, winner: CellSummary) -> str:
-    if winner.unit == "steps":
-        return "one trial each: not judged"
-    return f"{limits(over, factor)}{': undecided' if over.holds(1.0) else ''}"
+def _doubt(over: Interval, winner: CellSummary) -> str:
+    """Why a factor over the base may be none; empty where it surely is one."""
+    return "one trial each: not judged" if winner.unit == "steps" else "undecided" if over.holds(1.0) else ""
 
 
 def _setting(fastest: _Fastest) -> str:
@@ -227,8 +229,8 @@ def _over_base(fastest: _Fastest) -> Field:
     over, base = fastest.over_base, base_config(fastest.part.summaries)
     if over is None or fastest.cell.cell.config == base:
         return Field()
-    doubt = ", not judged" if not fastest.judged else ", undecided" if over.holds(1.0) else ""
-    return Field(f"{factor(over.value)} {base}{doubt}", over.value)
+    doubt = _doubt(over, fastest.cell)
+    return Field(f"{factor(over.value)} {base}" + (doubt and f", {doubt}"), over.value)
 
 
 def _rate(fastest: _Fastest) -> Field:
@@ -255,7 +257,7 @@ def _missing(summaries: Sequence[CellSummary]) -> tuple[tuple[Badge | None, Para
     for (_, reason), cells in groups.items():
         of_config = grouped((cell.cell.config, cell.cell.batch_size) for cell in cells)
         names = [
-            f"{spaced(config)} at {plural(len(sizes), 'batch size')} {numbers(sizes)}"
+            f"{spaced(config)} at {plural(len({*sizes}), 'batch size')} {numbers(sizes)}"
             for config, sizes in of_config.items()
         ]
         more = len(names) - _MOST_CONFIGS
