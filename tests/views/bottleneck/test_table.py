@@ -77,7 +77,7 @@ def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> N
         for trial in range(trials)
     )
     assert view.checks(explained) is not None
-    says = f"factor: ± of one trial each is over its steps; {TAKE_ENOUGH}."
+    says = f"factor: ± over the steps of one trial each, not judged; {TAKE_ENOUGH}."
     assert (says in view.notes(explained)) is remark
 
 
