@@ -1,10 +1,16 @@
 """Whether the factors within a run cover the truth: runs simulated with a known level of each cell.
 
     uv run python benchmarks/scatter_truth.py --runs 2000
+    uv run python benchmarks/scatter_truth.py --records results/*/cpu-*.jsonl
 
 Each run has 20 cells; the base has three trials, half of the others two and the rest one, as where four minutes end
 amid a round. Each factor over the base is judged as a run's table does. `of wild`: of the cells that vary most, one in
 ten. `called`: the share of cells as fast as the base whose interval excludes 1; `seen`: of those 1.77 times as fast.
+
+With `--records` half of the cells of each real run, drawn by the seed, are cut to their first trial, and the factors of
+any two cells of a batch size are compared with those of all trials. `holds`: the interval of the cut run holds the
+factor of the whole one; `apart`: the two intervals share nothing; `against`: the cut run says faster where the whole
+one says slower; `decided`: the share of factors that exclude 1, cut and whole.
 """
 
 from __future__ import annotations
@@ -13,8 +19,14 @@ import argparse
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
 
 from tcbench.analysis import scatter, welch
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import summarise
+from tcbench.core import store
+from tcbench.core.record import Cell, Record
 
 CELLS, SIGMA = 20, 0.02
 
@@ -53,12 +65,47 @@ def run(machine: Machine, draw: random.Random, trials: list[int]) -> tuple[list[
     return [*cells], sigmas
 
 
+def cut(records: list[Record], draw: random.Random) -> list[Record]:
+    """Without all trials but the first of half of the cells."""
+    cells = list(dict.fromkeys(record.cell for record in records))
+    short = {*draw.sample(cells, len(cells) // 2)}
+    return [record for record in records if record.cell not in short or record.trial == 0]
+
+
+def factors(records: list[Record]) -> dict[tuple[Cell, Cell], Interval]:
+    """Of any two cells of a batch size."""
+    groups = [(summary.cell, summary.throughput) for summary in summarise(records)]
+    return {
+        (a, b): welch.log_ratio(first, second).interval()
+        for (a, first), (b, second) in combinations(groups, 2)
+        if first and second and a.batch_size == b.batch_size
+    }
+
+
+def of_records(paths: list[Path], seed: int) -> None:
+    """Print the table of real runs."""
+    print(f"{'run':40} {'factors':>8} {'holds':>7} {'apart':>6} {'against':>8} {'decided, cut':>13} {'whole':>6}")
+    for path in paths:
+        records = [record for record in store.read([path]).records if record.status == "ok"]
+        whole, short = factors(records), factors(cut(records, random.Random(seed)))
+        pairs = [(of, whole[cells]) for cells, of in short.items()]
+        holds = sum(of.holds(all_.value) for of, all_ in pairs) / len(pairs)
+        apart = sum(of.low > all_.high or of.high < all_.low for of, all_ in pairs)
+        against = sum((of.low > 1 and all_.high < 1) or (of.high < 1 and all_.low > 1) for of, all_ in pairs)
+        decided = [sum(not of.holds(1.0) for of in side) / len(pairs) for side in zip(*pairs, strict=True)]
+        print(f"{path.stem:40} {len(pairs):8} {holds:7.1%} {apart:6} {against:8} {decided[0]:13.1%} {decided[1]:6.1%}")
+
+
 def main() -> None:
     """Print the table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--runs", type=int, default=2000)
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--records", type=Path, nargs="+", help="real runs in place of simulated ones")
     given = options.parse_args()
+    if given.records:
+        of_records(given.records, given.seed)
+        return
     print(f"{'machine':32} {'trials':>12} {'covered':>8} {'of wild':>8} {'called':>7} {'half-width':>10} {'seen':>6}")
     for name, machine in MACHINES.items():
         for trials in ([3, *[2] * 10, *[1] * 9], [3] * CELLS, [2, *[1] * 19], [2] * 10 + [1] * 10):

@@ -468,11 +468,12 @@ def explain_record(record: Record) -> Bottleneck:
 def explain_records(records: Sequence[Record]) -> Bottleneck:
     """Explain a cell by its trials that are ok, together.
 
-    The step is the timed pass's; the phases are the profiled pass's. On a CPU each is the median of its times. On a GPU
-    it is the least: nothing waits in that pass until the launch queue is full, so that the least time is the
-    one without waiting. Where the device tells how long it worked, that is what the GPU needs. Elsewhere kernels are
-    not seen: when the host (or its wait for input) fills the step, it is what holds the cell back, and the GPU needs
-    less, nobody knows how much; when it does not, the GPU is what fills it.
+    The step is the timed pass's, and so are phases that the timed steps tell: each is the mean of its times, and they
+    add up. Of a profiled pass it is the median on a CPU, and on a GPU the least: nothing waits in that pass until the
+    launch queue is full, so that the least time is the one without waiting. Where the device tells how long it worked,
+    that is what the GPU needs. Elsewhere kernels are not seen: when the host (or its wait for input) fills the step, it
+    is what holds the cell back, and the GPU needs less, nobody knows how much; when it does not, the GPU is what fills
+    it.
 
     A feed with `prefetch_depth` works beside the step: how long it takes is known only when the host waits for it,
     since then it takes the whole step.
@@ -490,7 +491,8 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     times_s = [t for m in measured for t in m.counted_times_s]
     step_s = sum(times_s) / len(times_s)
     critical = [critical_rank(m.ranks) for m in measured if m.ranks]
-    phases = _phases([part.phases for part in critical] or [m.phases for m in measured], on_gpu)
+    typical = min if on_gpu else statistics.fmean if all(m.phases_are_timed for m in measured) else statistics.median
+    phases = _phases([part.phases for part in critical] or [m.phases for m in measured], typical)
     overlapped = any(m.prefetch_depth for m in measured)
     io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
     network_s, network_host_s, network_gpu_s = _network(phases)
@@ -520,9 +522,10 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     )
 
 
-def _phases(trials: Sequence[Sequence[PhaseTimes]], on_gpu: bool) -> tuple[PhaseCost, ...]:
+def _phases(
+    trials: Sequence[Sequence[PhaseTimes]], typical: Callable[[Sequence[float]], float]
+) -> tuple[PhaseCost, ...]:
     device_s = by_phase(trials, lambda phase: phase.device_s)
-    typical = min if on_gpu else statistics.median
     return tuple(
         PhaseCost(name, typical(times), statistics.median(device_s[name]) if name in device_s else None)
         for name, times in by_phase(trials, lambda phase: phase.host_s).items()

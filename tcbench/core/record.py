@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -295,6 +296,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         times_s = list(self.step_times_s)
         del times_s[:: self.block_steps]
         return tuple(times_s)
+
+    @property
+    def phases_are_timed(self) -> bool:
+        """Whether the phases are those of the timed steps, which they add up to then."""
+        times_s = [statistics.fmean(phase.host_s) for phase in self.phases if phase.host_s]
+        return bool(times_s) and math.isclose(sum(times_s), statistics.fmean(self.counted_times_s), rel_tol=1e-6)
 
     @property
     def warmup_steps(self) -> int:

@@ -21,9 +21,9 @@ StopDecision = Literal["continue", "target", "budget"]
 
 @dataclass(frozen=True)
 class WarmUpRule:
-    """Warm-up is over when the session has done what it does once and the last three steps lie within `tolerance` of
-    their median; never before `min_steps`, and at `max_steps` or `max_time_s` at the latest (then it has not settled).
-    """
+    """Warm-up is over when the session has done what it does once and the last three steps, or the last two where
+    `min_steps` is 2, lie within `tolerance` of their median; never before `min_steps`, and at `max_steps` or
+    `max_time_s` at the latest (then it has not settled)."""
 
     min_steps: int
     max_steps: int
@@ -31,14 +31,14 @@ class WarmUpRule:
     tolerance: float = 0.1
 
     def settled(self, times_s: Sequence[float]) -> bool:
-        if len(times_s) < max(3, self.min_steps):
+        if len(times_s) < self.min_steps:
             return False
-        last = times_s[-3:]
+        last = times_s[-min(3, self.min_steps) :]
         middle = statistics.median(last)
         return max(abs(t - middle) for t in last) <= self.tolerance * middle
 
     def over(self, times_s: Sequence[float], session_settled: bool = True) -> bool:
-        if len(times_s) < max(3, self.min_steps):
+        if len(times_s) < self.min_steps:
             return False
         return (
             (session_settled and self.settled(times_s))

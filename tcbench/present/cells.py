@@ -34,8 +34,8 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
         Column("95% interval", lambda row: limits(row.summary.images_per_s), on="page"),
         Column("step", lambda row: row.summary.step_time_s, SECONDS),
         Column(f"vs {base_config(summaries)}", lambda row: row.over_base, FACTOR, style=style, wraps=True),
-        Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
         Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
+        Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
     )
 
 

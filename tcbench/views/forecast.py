@@ -60,7 +60,6 @@ def table(forecast: Forecast) -> Ladder[CellForecast]:
         Column("launches\nby host", lambda cell: cell.requests, COUNT),
         Column("TFLOP", lambda cell: cell.floor and digits(cell.floor.flops / 1e12), COUNT),
         Column("GB", lambda cell: cell.floor and digits(cell.floor.bytes / 1e9), COUNT),
-        Column("images/s\nat most", lambda cell: cell.floor and cell.floor.images_per_s(cell.cell.batch_size), _WHOLE),
         Column("images/s\nexpected", lambda cell: cell.cell.batch_size / cell.expected_s, _WHOLE),
     ]
     return Ladder(columns, forecast.cells, cell=lambda cell: cell.cell, instead=_not_forecast, gap=1)
@@ -130,9 +129,6 @@ def notes(forecast: Forecast) -> list[str]:
         f"Memory: peak of all arrays, the largest workspace, and an estimated {allowance} for the device's context and "
         "libraries; memory of a feed (DALI's decoding on the GPU) is not included.",
         "Launches: requests of the host per step, without the feed's; cuDNN may run several kernels for one.",
-        "At most: each launch at the card's peak arithmetic or bandwidth, whichever takes longer, one after another. "
-        "It is not a prediction: steps take longer; only data still in L2 (small batches) or Winograd's method (fp32) "
-        "can beat it.",
         "Expected: the GPU's share of the step, by what such cards attain of their peaks (docs/virtual.md: from which "
         "sources, and how well that predicts). A host or an input that cannot keep up makes the step longer.",
     ]
@@ -142,12 +138,13 @@ def notes(forecast: Forecast) -> list[str]:
 def details(forecast: Forecast) -> Iterable[tuple[str, Table[WorkForecast]]]:
     """For each cell that was forecast, a heading and a table of its operations, the longest floor first."""
     for cell in forecast.cells:
-        if cell.memory is None:
+        if cell.memory is None or cell.floor is None:
             continue
         works = sorted(cell.works, key=lambda work: -work.count * work.floor_s)
         per_phase = ", ".join(f"{phase.name} {phase.requests}" for phase in cell.phases)
         replayed = f"; the graph replays {cell.replayed}" if cell.replayed else ""
-        yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}", Table(_DETAILS, works)
+        at_most = f"at most {cell.floor.images_per_s(cell.cell.batch_size):.0f} images/s"
+        yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}; {at_most}", Table(_DETAILS, works)
 
 
 _DOERS = {"graph": "cuDNN ", "call": "cuDNN call ", "kernel": "kernel "}
@@ -158,7 +155,7 @@ _DETAILS: tuple[Column[WorkForecast], ...] = (
     Column("on", lambda work: _shape(work)),
     Column("by", lambda work: work.by or work.problem or "not checked", style=lambda work: "" if work.by else "yellow"),
     Column("workspace", lambda work: (work.by and work.workspace_bytes) or None, BYTES),
-    Column("floor", lambda work: work.count * work.floor_s, SECONDS),
+    Column("at least", lambda work: work.count * work.floor_s, SECONDS),
     Column("expected", lambda work: work.count * work.expected_s, SECONDS),
 )
 

@@ -254,6 +254,16 @@ def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
     assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
 
 
+def test_phases_that_the_timed_steps_tell_add_up_to_the_step_however_it_varies() -> None:
+    steps_s = [0.4, 0.1, 0.1, 0.1, 0.1, 0.4]
+    phases = tuple(PhaseTimes(name=name, host_s=tuple(s / 2 for s in steps_s[1:])) for name in ("io", "forward"))
+    explained = explain_record(
+        make_record(cell=make_cell("fp32", 8), measurement=make_measurement(steps_s, phases=phases))
+    )
+    assert [phase.host_s for phase in explained.phases] == [close(0.08), close(0.08)]  # the medians are 0.05
+    assert (explained.step_s, explained.doubt) == (close(0.16), "")
+
+
 @pytest.mark.parametrize(
     ("step_s", "device", "phase_s", "doubt"),
     [

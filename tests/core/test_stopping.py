@@ -29,9 +29,16 @@ def test_warm_up_ends_when_steps_have_settled_or_the_cap_is_reached(times, over,
     assert WARM_UP.settled(times) is settled
 
 
-def test_warm_up_waits_for_its_least_steps_and_for_three():
-    assert not WarmUpRule(min_steps=1, max_steps=1, max_time_s=0.0).over([1.0] * 2)
+def test_warm_up_waits_for_its_least_steps():
+    assert not WarmUpRule(min_steps=3, max_steps=3, max_time_s=0.0).over([1.0] * 2)
     assert not WarmUpRule(min_steps=5, max_steps=10).over([1.0] * 4)
+
+
+def test_where_two_steps_are_enough_the_last_two_have_to_agree():
+    rule = WarmUpRule(min_steps=2, max_steps=10)
+    assert not rule.over([3.0, 1.0])  # the first, which is cold
+    assert rule.over([3.0, 1.0, 1.05])
+    assert not rule.over([3.0, 1.0, 1.5])
 
 
 def test_a_quiet_cell_stops_at_the_target_and_a_noisy_one_at_its_budget():

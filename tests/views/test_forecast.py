@@ -58,7 +58,6 @@ def test_every_cell_is_a_row_under_its_batch_size():
     floor = cell().floor
     assert rows[0][2:] == [
         *("1", "25", "MiB", "2.51", "GiB", "yes", "155", f"{floor.flops / 1e12:.3g}", f"{floor.bytes / 1e9:.3g}"),
-        f"{32 / floor.time_s:.0f}",
         f"{32 / (53 * 2e-3 + 53 * 3e-3 + 49 * 1e-4):.0f}",
     ]
 
@@ -68,7 +67,7 @@ def test_the_table_keeps_its_figures_however_long_the_config(width):
     config = "fp16+dali+batched+nhwc+fused+cuda_graph+convstats"
     text = shown(forecast(cell(config, 256, arrays_gib=21.0)), width)
     assert max(map(len, text.splitlines())) <= width
-    for words in ("256", "NO", "21.51", "GiB", "images/s", "at most", "expected"):
+    for words in ("256", "NO", "21.51", "GiB", "images/s", "expected"):
         assert words in text
 
 
@@ -107,16 +106,7 @@ def test_without_cudnn_the_table_says_so_and_bounds_the_workspace():
 
 def test_the_notes_say_what_the_figures_hold_and_leave_out():
     text = "\n".join(view.notes(forecast(cell(), kernels_unchecked="No module named 'cupy'")))
-    for words in (
-        "cuDNN 9.28.0",
-        "500 MiB",
-        "estimated",
-        "DALI",
-        "not a prediction",
-        "Winograd",
-        "not compiled",
-        "older",
-    ):
+    for words in ("cuDNN 9.28.0", "500 MiB", "estimated", "DALI", "not compiled", "older"):
         assert words in text
     assert "Engines of fp16: eng12." in text
 
@@ -130,7 +120,7 @@ def test_the_headline_names_the_gpu_and_its_peaks():
 
 def test_details_list_the_works_longest_first_with_their_plans():
     ((heading, table),) = view.details(forecast(cell(), cell("tf32", cannot_run="too old")))
-    assert heading == "fp16, batch size 32: launches by host: io 0, forward 155"
+    assert heading == "fp16, batch size 32: launches by host: io 0, forward 155; at most 5292 images/s"
     lines = printed(table).splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["53", "53", "49"]
     assert "cuDNN call batch_norm_call_forward" in lines[0]

@@ -100,11 +100,16 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
             RATE,
         ),
         Column("next", lambda row: row.bottleneck and _next(row)),
-        Column("expected", lambda row: row.advice and row.advice.expected, RATE),
-        Column(
-            heading(row.summary.environment for row in explanations),
-            lambda row: row.advice and row.advice.measured_images_per_s,
-            RATE,
+        *(
+            Column(of, figure, RATE)
+            for of, figure in (
+                ("expected", lambda row: row.advice and row.advice.expected),
+                (
+                    heading(row.summary.environment for row in explanations),
+                    lambda row: row.advice and row.advice.measured_images_per_s,
+                ),
+            )
+            if any(map(figure, explanations))
         ),
     )
 
@@ -133,9 +138,14 @@ def tried_and_slower(explanation: Explanation) -> str:
 
 
 def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
-    """The model against the measurement, for every config that adds rungs to another of the same results."""
+    """The model against the measurement, for configs that add rungs to another of the same results and of which the
+    model told what to expect."""
     rows: list[_Checked] = [
-        (e.summary.cell, e.bottleneck, gain) for e in explanations if e.bottleneck for gain in e.checked
+        (e.summary.cell, e.bottleneck, gain)
+        for e in explanations
+        if e.bottleneck
+        for gain in e.checked
+        if gain.expected is not None
     ]
     # From each config the smallest step up; what lies further is the sum of such steps.
     nearest: dict[Cell, int] = {}
