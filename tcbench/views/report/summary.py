@@ -3,7 +3,7 @@ what is not sure, what failed. One setting is told in words, several in a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.explanation import Explanation
@@ -178,40 +178,35 @@ def _brought(fastest: _Fastest) -> Paragraph:
 
 def _larger_batch(fastest: _Fastest) -> str:
     """What the largest batch size brought over the next smaller one; empty where that is not sure."""
-    sizes = [
-        summary
-        for group in fastest.part.by_batch_size.values()
-        for summary in group
-        if summary.cell.config == fastest.cell.cell.config and summary.images_per_s
-    ]
-    if len(sizes) < 2 or sizes[-1] is not fastest.cell or unsure(*sizes[-1:-3:-1]):
+    config, groups = fastest.cell.cell.config, fastest.part.by_batch_size.values()
+    sizes = [s for group in groups for s in group if s.cell.config == config and s.images_per_s]
+    if len(sizes) < 2 or sizes[-1] is not fastest.cell or unsure(sizes[-1], sizes[-2]):
         return ""
-    of = ratio(sizes[-1], sizes[-2])
-    first, last = sizes[-2].cell.batch_size, sizes[-1].cell.batch_size
-    return f"batch size {last} is {factor(of.value)} as fast as {first}: a larger one may help" if of else ""
+    over, (first, last) = ratio(sizes[-1], sizes[-2]), (summary.cell.batch_size for summary in sizes[-2:])
+    return f"batch size {last} is {factor(over.value)} as fast as {first}: a larger one may help" if over else ""
 
 
-def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterable[str]:
+def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
     """What a reader must not take for sure; where there is nothing, what is."""
-    cells, winner = fastest.part.summaries, fastest.cell
+    cells, winner, base = fastest.part.summaries, fastest.cell, base_config(fastest.part.summaries)
     if busy := busy_line([summary for summary in cells if summary.images_per_s]):
         yield busy
     if not fastest.judged:
         yield TAKE_ENOUGH
         return
-    base = base_config(cells)
     second = best(summary for summary in cells if summary is not winner)
-    over = [over_base[s.key] for s in cells if s.cell.config != base]
-    factors = [interval for interval in over if interval is not None]
-    undecided = [interval for interval in factors if interval.holds(1.0)]
     if second is not None and second.images_per_s is not None:
-        name = f"{spaced(second.cell.config)} at batch size {second.cell.batch_size}"
+        how = "may be as fast" if unsure(winner, second) else "is surely slower"
         rate = f"{number(second.images_per_s.value)}{_KEPT}{second.cell.unit}/s"
-        yield f"{name} {'may be as fast' if unsure(winner, second) else 'is surely slower'}: {rate}"
-    if undecided:
-        yield f"{len(undecided)} of {counted(len(factors), 'factor')} over {base} undecided"
-    elif factors:
-        yield f"no factor over {base} is undecided"
+        yield f"{spaced(second.cell.config)} at batch size {second.cell.batch_size} {how}: {rate}"
+    factors = [over for s in cells if s.cell.config != base and (over := over_base[s.key]) is not None]
+    if factors:
+        n = sum(over.holds(1.0) for over in factors)
+        yield (
+            f"{n} of {counted(len(factors), 'factor')} over {base} undecided"
+            if n
+            else f"no factor over {base} undecided"
+        )
 
 
 def _doubt(over: Interval, winner: CellSummary) -> str:

@@ -49,7 +49,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
         "input is made beside it.",
         "would help: + cuda_graph: by how much is not known; tried and slower: + fp16 0.50×.",
         "how sure: fp32 + dali + batched + nhwc + fused at batch size 8 is surely slower: 70.6 images/s; no factor "
-        "over fp32 is undecided.",
+        "over fp32 undecided.",
     ]
 
 
