@@ -60,7 +60,8 @@ def section(
     blocks: list[AnyBlock] = []
     if settings.several and fastest:
         if busy := busy_line([s for part in settings.parts for s in part.summaries if s.images_per_s]):
-            blocks.append(Notice(Badge("busy", "warn", "warn"), say(f"{busy}.")))
+            title, _, words = busy.partition(": ")
+            blocks.append(Notice(Badge(title, "warn", "warn"), say(f"{words.capitalize()}.")))
         blocks.append(Data(Table(_COLUMNS, fastest, "The fastest of each setting")))
     elif fastest:
         blocks.append(Facts(tuple(_answers(fastest[0], over_base))))
@@ -237,7 +238,7 @@ _COLUMNS: tuple[Column[_Fastest], ...] = (
     Column("setting", _setting, ratio=1),
     Column("fastest", lambda row: f"{spaced(row.cell.cell.config)}, batch size {row.cell.cell.batch_size}", ratio=1),
     Column("rate", _rate),
-    Column("factor", _over_base),
+    Column("factor", _over_base, ratio=1),
     Column("brought most by", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
     Column("held back by", lambda row: row.explained.bottleneck and row.explained.bottleneck.limit),
     Column("next", lambda row: bottlenecks.next_rung(row.explained), ratio=1),

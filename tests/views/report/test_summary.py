@@ -49,7 +49,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
         "input is made beside it.",
         "would help: + cuda_graph: by how much is not known; tried and slower: + fp16 0.50×.",
         "how sure: fp32 + dali + batched + nhwc + fused at batch size 8 is surely slower: 70.6 images/s; no factor "
-        "over fp32 undecided.",
+        "over fp32 is undecided.",
     ]
 
 
@@ -57,7 +57,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
     ("rates", "trials", "expected"),
     [
         ({"fp32": 40.0, "fp16": 40.1}, 5, "how sure: fp32 at batch size 4 may be as fast: 4"),
-        ({"fp32": 40.0, "fp16": 40.1}, 5, "1 of 1 factor over fp32 undecided."),
+        ({"fp32": 40.0, "fp16": 40.1}, 5, "1 of 1 factor over fp32 is undecided."),
         ({"fp32": 40.0, "fp32+dali": 60.0}, 1, f"how sure: {TAKE_ENOUGH}."),
         ({"fp32": 20.0, "fp16": 30.0, "fp16+dali": 60.0}, 5, "brought by: + dali 2.00×, fp16 for fp32 1.50×."),
         ({"fp32": 40.0, "fp32+dali": 40.001}, 5, "brought by: no rung surely; undecided: + dali 1.0"),
