@@ -203,11 +203,8 @@ def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
     factors = [over for s in cells if s.cell.config != base and (over := over_base[s.key]) is not None]
     if factors:
         n = sum(over.holds(1.0) for over in factors)
-        yield (
-            f"{n} of {counted(len(factors), 'factor')} over {base} undecided"
-            if n
-            else f"no factor over {base} undecided"
-        )
+        some = f"{n} of {counted(len(factors), 'factor')}" if n else "no factor"
+        yield f"{some} over {base} {plural(max(n, 1), 'is', 'are')} undecided"
 
 
 def _doubt(over: Interval, winner: CellSummary) -> str:
