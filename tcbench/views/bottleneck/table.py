@@ -201,7 +201,7 @@ def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[
             "within the limits. Empty where the model does not know both configs."
         )
     if any(e.checked and e.summary.unit == "steps" for e in explanations):
-        lines.append(f"factor: ± over the steps of one trial each, not judged; {TAKE_ENOUGH}.")
+        lines.append(f"Not judged: {TAKE_ENOUGH}.")
     if any(e.bottleneck and e.bottleneck.dominant for e in explanations):
         lines.append("On a CPU, which computes itself, the verdict is the phase that takes most of a step.")
     if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):

@@ -193,7 +193,7 @@ def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
     if busy := busy_line([summary for summary in cells if summary.images_per_s]):
         yield busy
     if not fastest.judged:
-        yield TAKE_ENOUGH
+        yield f"not judged: {TAKE_ENOUGH}"
         return
     second = best(summary for summary in cells if summary is not winner)
     if second is not None and second.images_per_s is not None:

@@ -58,7 +58,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
     [
         ({"fp32": 40.0, "fp16": 40.1}, 5, "how sure: fp32 at batch size 4 may be as fast: 4"),
         ({"fp32": 40.0, "fp16": 40.1}, 5, "1 of 1 factor over fp32 is undecided."),
-        ({"fp32": 40.0, "fp32+dali": 60.0}, 1, f"how sure: {TAKE_ENOUGH}."),
+        ({"fp32": 40.0, "fp32+dali": 60.0}, 1, f"how sure: not judged: {TAKE_ENOUGH}."),
         ({"fp32": 20.0, "fp16": 30.0, "fp16+dali": 60.0}, 5, "brought by: + dali 2.00×, fp16 for fp32 1.50×."),
         ({"fp32": 40.0, "fp32+dali": 40.001}, 5, "brought by: no rung surely; undecided: + dali 1.0"),
         ({"fp32": 20.0, "fp32+dali": 15.0, "fp32+dali+batched": 60.0}, 5, "; slower: + dali 0.75×."),
