@@ -30,7 +30,7 @@ from tcbench.present.page.page import (
 from tcbench.present.page.settings import SettingCells, Settings
 from tcbench.present.page.wording import kept_together, shortened, spaced
 from tcbench.present.simulated import lines
-from tcbench.present.tables import Badge, Column, Field, Table
+from tcbench.present.tables import FACTOR, RATE, Badge, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.bottleneck import section as bottlenecks
 from tcbench.views.ladder import section as rungs
@@ -99,7 +99,7 @@ def lead(settings: Settings, over_base: Speedups) -> Paragraph:
         f" {plus_minus(winner.images_per_s)}".replace("± ", f"±{_KEPT}"),
     ]
     if over is not None and winner.cell.config != base:
-        within = limits(over, factor) if winner.unit != "steps" else ""
+        within = "one trial each" if winner.unit == "steps" else limits(over, factor)
         sure = ": ".join(filter(None, [within, _doubt(over, winner)]))
         parts += [", ", strong(f"{factor(over.value)}{_KEPT}{base}"), f" ({sure})"]
     # Device and network come first; what else tells settings apart stands at their headings.
@@ -209,7 +209,9 @@ def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
 
 def _doubt(over: Interval, winner: CellSummary) -> str:
     """Why a factor over the base may be none; empty where it surely is one."""
-    return "one trial each: not judged" if winner.unit == "steps" else "undecided" if over.holds(1.0) else ""
+    if over.low == over.high:
+        return ""
+    return "not judged" if winner.unit == "steps" else "undecided" if over.holds(1.0) else ""
 
 
 def _setting(fastest: _Fastest) -> str:
@@ -218,24 +220,17 @@ def _setting(fastest: _Fastest) -> str:
     return " · ".join(fact for place, fact in enumerate(facts) if place < 3 or fact == ranks)
 
 
-def _over_base(fastest: _Fastest) -> Field:
-    over, base = fastest.over_base, base_config(fastest.part.summaries)
-    if over is None or fastest.cell.cell.config == base:
-        return Field()
-    doubt = _doubt(over, fastest.cell)
-    return Field(f"{factor(over.value)} {base}" + (doubt and f", {doubt}"), over.value)
-
-
-def _rate(fastest: _Fastest) -> Field:
-    rate = fastest.cell.images_per_s
-    return Field(f"{number(rate.value)} {fastest.part.unit}/s", rate.value) if rate else Field()
+def _over(fastest: _Fastest) -> str:
+    """What stands behind a factor: the config that it is over, and whether it is sure."""
+    base, over = base_config(fastest.part.summaries), fastest.over_base
+    return "" if over is None else ", ".join(filter(None, [f" {base}", _doubt(over, fastest.cell)]))
 
 
 _COLUMNS: tuple[Column[_Fastest], ...] = (
     Column("setting", _setting, ratio=1),
     Column("fastest", lambda row: f"{spaced(row.cell.cell.config)}, batch size {row.cell.cell.batch_size}", ratio=1),
-    Column("rate", _rate),
-    Column("factor", _over_base, ratio=1),
+    Column("rate", lambda row: row.cell.images_per_s, RATE, mark=lambda row: f" {row.part.unit}/s"),
+    Column("factor", lambda row: row.over_base, FACTOR, mark=_over),
     Column("brought most by", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
     Column("held back by", lambda row: row.explained.bottleneck and row.explained.bottleneck.limit),
     Column("next", lambda row: bottlenecks.next_rung(row.explained), ratio=1),

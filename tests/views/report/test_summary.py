@@ -53,7 +53,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
     ]
     without = [dataclasses.replace(explanation, advice=None) for explanation in results.explanations]
     assert said(dataclasses.replace(results, explanations=tuple(without)))[2].startswith(
-        "would help: no known rung is expected to make it faster; batch size 8 is 1.20× as fast as 4: a larger one may "
+        "would help: no known rung is expected to make it faster; batch size 8 is 1.21× as fast as 4: a larger one may "
     )
 
 
