@@ -28,7 +28,9 @@ class Explanation:
 
     @property
     def slower(self) -> tuple[Gain, ...]:
-        """The smallest additions that were tried already and are surely slower."""
+        """The smallest additions that were tried already and are surely slower: by one trial each nothing is."""
+        if self.summary.unit == "steps":
+            return ()
         least = min((len(gain.added) for gain in self.checked), default=0)
         return tuple(gain for gain in self.checked if gain.slower and len(gain.added) == least)
 

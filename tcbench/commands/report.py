@@ -76,8 +76,8 @@ def report(
     ] = None,
     out: ResultsFolderOption = OUT,
 ) -> None:
-    """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
-    holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
+    """Write one HTML file that opens without a network: what is fastest, what brought it, what would help and how sure
+    that is; charts, claims, timelines, a comparison, the environment, and a table of every trial."""
     from tcbench.present.page.render import render
     from tcbench.present.page.settings import MOST_TRIALS
     from tcbench.views.report.build import Results, build

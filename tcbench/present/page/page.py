@@ -103,7 +103,7 @@ class Facts:
     """Names and what they are."""
 
     kind: ClassVar[str] = "facts"
-    pairs: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[str, str | Paragraph], ...]
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,17 @@
     window.addEventListener("scroll", hide, { passive: true });
   }
 
+  // -- boxes that scroll sideways: on which side there is more -----------------------------------------------------------
+
+  function fading(box) {
+    const show = () => {
+      box.classList.toggle("more-left", box.scrollLeft > 1);
+      box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+    };
+    box.addEventListener("scroll", show, { passive: true });
+    new ResizeObserver(show).observe(box); // also when what it is folded in opens
+  }
+
   // -- contents: the section that is being read ------------------------------------------------------------------------
 
   function contents() {
@@ -169,6 +180,7 @@
     themeSwitch(document.getElementById("theme"));
     document.querySelectorAll("table").forEach(sortable);
     document.querySelectorAll("form.filters").forEach(filterable);
+    document.querySelectorAll(".chart, .scroll").forEach(fading);
     tooltips();
     contents();
   });

@@ -155,6 +155,12 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     if not rows:
         return None
     ran = heading(e.summary.environment for e in explanations)
+    unjudged = {e.summary.cell for e in explanations if e.summary.unit == "steps"}
+
+    def pale(row: _Checked) -> str:
+        """Where the factor may be none."""
+        return "dim" if row[0] in unjudged or (row[2].ratio and row[2].ratio.holds(1.0)) else ""
+
     columns: list[Column[_Checked]] = [
         *heads((cell for cell, _, _ in rows), lambda row: row[0]),
         Column("from", lambda row: row[0].config),
@@ -162,18 +168,13 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
         Column(rate_unit(cell for cell, _, _ in rows), lambda row: row[1].images_per_s, RATE),
         Column("expected", lambda row: row[2].expected, RATE),
         Column(ran, lambda row: row[2].measured_images_per_s, RATE),
-        Column("factor", lambda row: row[2].ratio, FACTOR, style=_pale),
+        Column("factor", lambda row: row[2].ratio, FACTOR, style=pale),
     ]
     return Table(columns, rows)
 
 
 _Checked = tuple[Cell, Bottleneck, Gain]
 """A cell, what holds it back, and what a rung gained that was added to it."""
-
-
-def _pale(row: _Checked) -> str:
-    """Where the factor may be none."""
-    return "dim" if row[2].ratio and row[2].ratio.holds(1.0) else ""
 
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
@@ -200,7 +201,7 @@ def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[
             "within the limits. Empty where the model does not know both configs."
         )
     if any(e.checked and e.summary.unit == "steps" for e in explanations):
-        lines.append(f"factor: ± of one trial each is over its steps; {TAKE_ENOUGH}.")
+        lines.append(f"Not judged: {TAKE_ENOUGH}.")
     if any(e.bottleneck and e.bottleneck.dominant for e in explanations):
         lines.append("On a CPU, which computes itself, the verdict is the phase that takes most of a step.")
     if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):

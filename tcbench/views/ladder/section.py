@@ -63,11 +63,6 @@ _COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (
 )
 
 
-def total_factor(climb: Climb) -> str:
-    """The top's throughput over the base's, as a factor; empty where the two are one."""
-    return factor(climb.total.value) if climb.total else ""
-
-
 def adds(step: LadderStep) -> str:
     """ "+ nhwc + fused"; the config itself where it adds nothing that is known."""
     return "+ " + " + ".join(step.added) if step.added else step.config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tcbench import __version__
 from tcbench.analysis.claims import Scorecard
@@ -71,8 +71,10 @@ def build(results: Results) -> Page:
     compared = results.compared
     scaled = curves(results.records)
     more = [*filter(None, [scaling.sentence(scaled)])]
-    more += [comparing.sentence(compared.comparison, compared.base)] if compared else []
+    # Whoever compares asks first of all what changed.
     sections = [
+        comparing.section(compared.comparison, compared.base) if compared else None,
+        changes.section(compared.diffs, compared.base) if compared else None,
         summary.section(settings, over_base, results.explanations, all_climbs, more, results.notes),
         throughput.section(settings, over_base, swatches),
         scaling.section(scaled, settings, swatches),
@@ -80,17 +82,16 @@ def build(results: Results) -> Page:
         scorecard.section(results.cards),
         bottlenecks.section(results.explanations, settings),
         timelines.section(results.timelines, summaries),
-        comparing.section(compared.comparison, compared.base) if compared else None,
-        changes.section(compared.diffs, compared.base) if compared else None,
         environment.section(results.records, settings),
         trials.section(results.records, swatches, results.beside),
     ]
-    there = tuple(section for section in sections if section is not None)
+    first, *others = [section for section in sections if section is not None]
+    first = replace(first, blocks=(*summary.notices(settings), *first.blocks))
     return Page(
         title=plain(" ".join((results.title or _title(summaries)).split())),
-        lead=summary.lead(settings),
+        lead=comparing.sentence(compared.comparison, compared.base) if compared else summary.lead(settings, over_base),
         facts=tuple(_facts(results.records, summaries, settings)),
-        sections=there,
+        sections=(first, *others),
         paints=tuple(map(swatches.paint, swatches.configs)),
         hatches=swatches.hatches,
         made_by=f"tcbench {__version__}",
@@ -98,7 +99,7 @@ def build(results: Results) -> Page:
 
 
 def _title(summaries: Sequence[CellSummary]) -> str:
-    models = listed(list(dict.fromkeys(s.cell.model for s in summaries)))
+    models = listed([*names]) if len(names := {s.cell.model: s for s in summaries}) < 4 else f"{len(names)} networks"
     devices = list(dict.fromkeys(s.environment.device_name for s in summaries if s.environment))
     if not devices:
         return f"{models} training"

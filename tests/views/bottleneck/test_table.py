@@ -70,7 +70,7 @@ def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("trials", "remark"), [(1, True), (2, False)])
-def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> None:
+def test_one_trial_each_is_said_not_to_be_judged(trials: int, remark: bool) -> None:
     configs = ("fp32", "fp32+batched")
     records = [
         factories.make_record(config, images_per_s=rate, trial=trial)
@@ -80,7 +80,7 @@ def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> N
     explained = explain(records, expected=lambda *_: lambda _: Interval(55.0, 48.4, 61.6))
     assert view.checks(explained) is not None
     assert view.checks(explain(records)) is None  # nothing was expected
-    says = f"factor: ± of one trial each is over its steps; {TAKE_ENOUGH}."
+    says = f"Not judged: {TAKE_ENOUGH}."
     assert (says in view.notes(explained)) is remark
 
 

@@ -12,7 +12,7 @@ def titles(page):
 
 def test_a_page_with_everything_has_every_section_in_order():
     assert titles(build(reports.whole())) == [
-        *("Summary", "Throughput", "What each rung buys", "Claims", "What holds it back", "Timelines", "Comparison"),
+        *("Comparison", "Summary", "Throughput", "What each rung buys", "Claims", "What holds it back", "Timelines"),
         *("Environment", "Every trial"),
     ]
 

@@ -159,7 +159,7 @@ def test_the_policy_would_stop_what_somebody_smuggled_in(page: Page) -> None:
 def test_every_section_has_its_chart_and_every_cell_its_number_or_reason(page: Page) -> None:
     page.open("whole")
     sections = page.js("return [...document.querySelectorAll('.chart svg')].map((svg) => svg.closest('section').id)")
-    assert sections == ["throughput", "rungs", "bottlenecks", "timelines", "comparison"]
+    assert sections == ["comparison", "throughput", "rungs", "bottlenecks", "timelines"]
     words = page.js("return [...document.querySelectorAll('#throughput .chart text')].map((one) => one.textContent)")
     rates = page.js(
         "return [...document.querySelectorAll('#throughput tbody tr')].map((row) => row.cells[3].textContent)"
@@ -314,7 +314,7 @@ def test_a_table_of_many_claims_is_whole_and_one_of_all_trials_has_a_box(page: P
     assert [inside <= box for inside, box in heights] == [True, False]
 
 
-def test_on_a_narrow_page_a_chart_scrolls_in_its_box_and_stays_legible(page: Page) -> None:
+def test_on_a_narrow_page_a_chart_scrolls_in_its_box_fades_where_it_goes_on_and_stays_legible(page: Page) -> None:
     page.open("whole", width=375)
     charts = page.js(
         "return [...document.querySelectorAll('.chart')].map((one) => [one.clientWidth, one.scrollWidth, "
@@ -322,6 +322,17 @@ def test_on_a_narrow_page_a_chart_scrolls_in_its_box_and_stays_legible(page: Pag
         ".map((text) => text.getBoundingClientRect().height))])"
     )
     assert all(box < 375 < inside and height >= 7 for box, inside, height in charts)
+    fades = (
+        "const box = document.querySelector('.chart'); box.scrollLeft = arguments[0] * box.scrollWidth;"
+        f"return {SETTLED}.then(() => [...box.classList].filter((name) => name.startsWith('more')))"
+    )
+    assert [page.js(fades, share) for share in (0, 0.2, 1)] == [
+        ["more-right"],
+        ["more-right", "more-left"],
+        ["more-left"],
+    ]
+    page.open("whole", width=1280)
+    assert page.js(f"return {SETTLED}.then(() => document.querySelectorAll('.chart.more-right').length)") == 0
 
 
 def test_tab_reaches_the_sort_buttons_and_enter_sorts(page: Page) -> None:

@@ -1,57 +1,81 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import factories
+import msgspec
 import pytest
 import reports
 
 from tcbench.analysis.compare import compare
-from tcbench.views.bottleneck.section import next_sentence
+from tcbench.analysis.stats import Interval
+from tcbench.core.record import TAKE_ENOUGH, Input
+from tcbench.views.bottleneck.section import would_help
 from tcbench.views.report.build import Compared, build
 
 
+def words(paragraph) -> str:
+    return "".join(piece.text for piece in paragraph).replace("\u00a0", " ")
+
+
+def blocks(results) -> list:
+    [section] = [section for section in build(results).sections if section.id == "summary"]
+    return section.blocks
+
+
 def said(results) -> list[str]:
-    """The paragraphs and points of the summary, in order."""
+    """The answers, paragraphs and points of the summary, in order."""
     lines = []
-    for block in build(results).sections[0].blocks:
-        if block.kind == "prose":
-            lines += ["".join(piece.text for piece in paragraph) for paragraph in block.paragraphs]
+    for block in blocks(results):
+        if block.kind == "facts":
+            lines += [f"{name}: {words(answer)}" for name, answer in block.pairs]
         elif block.kind == "points":
-            lines += [f"[{badge.word}] " + "".join(p.text for p in paragraph) for badge, paragraph in block.items]
+            lines += [f"[{badge.word}] {words(paragraph)}" for badge, paragraph in block.items]
         elif block.kind == "notice":
-            lines += block.details
-    return [line.replace("\u00a0", " ") for line in lines]
+            lines += [words(block.paragraph), *block.details]
+    return lines
 
 
-def test_the_fastest_and_by_how_much():
-    lines = said(reports.results(reports.ladders(5, sizes=(4,))))
-    assert lines[0].startswith(
-        "fp32 + dali + batched + nhwc + fused + static_graph is the fastest of 10 cells: 65.1 images/s at batch size 4 "
-        "(95% interval "
+def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what_would_help_and_how_sure():
+    results = reports.results(reports.ladders(5))
+    assert words(build(results).lead) == (
+        "The fastest of 20 cells is fp32 + dali + batched + nhwc + fused + static_graph at batch size 8: 78.7 images/s "
+        "± 1.2%, 1.76× fp32 (1.73× to 1.78×)."
     )
-    assert ", 1.74× fp32 there (" in lines[0]
-    assert lines[0].endswith("Next comes fp32 + dali + batched + nhwc + fused at batch size 4 with 58.7.")
-
-
-def test_a_second_that_cannot_be_distinguished_may_be_as_fast():
-    pairs = (("fp32", 40.0), ("fp16", 40.1))
-    records = [record for config, rate in pairs for record in factories.make_trials(config, images_per_s=rate)]
-    first = said(reports.results(records))[0]
-    assert " at batch size 4 may be as fast: " in first
-
-
-def test_what_each_rung_bought_cost_or_may_not_have_changed():
-    lines = said(reports.results(reports.ladders(5, sizes=(4, 8))))
-    assert lines[1] == (
-        "On fp32 at batch size 8: + dali (1.10×), + nhwc + fused (1.45×) and + static_graph (1.11×) made it faster; "
-        "+ batched (0.99×) may have changed nothing; in all 1.76×."
-    )
-    slower = [
-        *factories.make_trials("fp32", images_per_s=40.0, spread=0.001),
-        *factories.make_trials("fp32+dali", images_per_s=30.0, spread=0.001),
+    assert said(results) == [
+        "brought by: + nhwc + fused 1.45×, + static_graph 1.11×, + dali 1.10×; undecided: + batched 0.99×.",
+        "held back by: backward 50%: the CPU computes 91 ms per step (forward 30 ms, backward 51 ms, update 10 ms); "
+        "input is made beside it.",
+        "would help: + cuda_graph: by how much is not known; tried and slower: + fp16 0.50×.",
+        "how sure: fp32 + dali + batched + nhwc + fused at batch size 8 is surely slower: 70.6 images/s; no factor "
+        "over fp32 is undecided.",
     ]
-    assert said(reports.results(slower))[1] == "On fp32 at batch size 4: + dali (0.75×) made it slower; in all 0.75×."
+    without = [dataclasses.replace(explanation, advice=None) for explanation in results.explanations]
+    assert said(dataclasses.replace(results, explanations=tuple(without)))[2].startswith(
+        "would help: no known rung is expected to make it faster; batch size 8 is 1.21× as fast as 4: a larger one may "
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "trials", "expected"),
+    [
+        ({"fp32": 40.0, "fp16": 40.1}, 5, "how sure: fp32 at batch size 4 may be as fast: 4"),
+        ({"fp32": 40.0, "fp16": 40.1}, 5, "1 of 1 factor over fp32 is undecided."),
+        ({"fp32": 40.0, "fp32+batched": 30.0}, 1, f"trains like fp32.\nhow sure: not judged: {TAKE_ENOUGH}."),
+        ({"fp32": 20.0, "fp16": 30.0, "fp16+dali": 60.0}, 5, "brought by: + dali 2.00×, fp16 for fp32 1.50×."),
+        ({"fp32": 40.0, "fp32+dali": 40.001}, 5, "brought by: no rung surely; undecided: + dali 1.0"),
+        ({"fp32": 20.0, "fp32+dali": 15.0, "fp32+dali+batched": 60.0}, 5, "; slower: + dali 0.75×."),
+        ({"fp32": 20.0, "fp32+kfac": 1.0, "fp32+batched": 12.0}, 5, "; tried and slower: + batched 0.60×."),
+    ],
+)
+def test_what_brought_it_and_how_sure_it_is(rates, trials, expected):
+    records = [
+        record
+        for config, rate in rates.items()
+        for record in factories.make_trials(config, trials=trials, images_per_s=rate, spread=1e-4)
+    ]
+    assert expected in "\n".join(said(reports.results(records)))
 
 
 @pytest.mark.parametrize(
@@ -63,25 +87,29 @@ def test_what_each_rung_bought_cost_or_may_not_have_changed():
 )
 def test_a_comparison_that_found_no_loss_is_one_sentence(ratio, trials, says):
     before, after = (factories.make_trials(trials=trials, images_per_s=40 * x, seed=x) for x in (1, ratio))
-    lines = said(reports.results(after, compared=Compared(compare(before, after), "before")))
-    assert f"Compared with before: {says}" in lines
+    page = build(reports.results(after, compared=Compared(compare(before, after), "before")))
+    assert words(page.lead) == f"Compared with before: {says}"
 
 
-def test_many_ladders_are_not_all_summarised():
-    lines = said(reports.many_configs(2))
-    ladders = [line for line in lines if line.startswith("On ")]
-    assert len(ladders) == 3
-    assert any("more ladders: see “What each rung buys”." in line for line in lines)
+def test_what_is_expected_of_the_next_rung_has_its_limits_and_its_factor():
+    [cell] = reports.results(factories.make_trials(images_per_s=40.0, spread=0.0)).explanations
+    foreseen = dataclasses.replace(cell.advice, expected=Interval(60.0, 55.0, 65.0), evidence="")
+    answer = words(would_help(dataclasses.replace(cell, advice=foreseen)))
+    assert re.fullmatch(r"\+ .*: 60\.0 images/s expected \(55\.0 to 65\.0\), 1\.50× of now\.", answer)
+    nothing = dataclasses.replace(cell, advice=None)
+    assert words(would_help(nothing, "sleep")) == "no known rung is expected to make it faster; sleep."
+    own = msgspec.structs.replace(cell.summary.cell, input=Input(kind="own"))
+    assert would_help(dataclasses.replace(nothing, summary=dataclasses.replace(cell.summary, cell=own))) == ()
 
 
-def test_a_rung_that_was_tried_has_its_measurement():
-    def line(images_per_s: float) -> str:
-        records = [factories.make_record("fp32"), factories.make_record("fp32+batched", images_per_s=images_per_s)]
-        explained = reports.results(records).explanations[0]
-        return "".join(piece.text for piece in next_sentence(explained)).replace("\u00a0", " ")
-
-    assert re.search(r" \+.batched helps: measured (42|43)\.\d images/s\.$", line(43.0))
-    assert re.search(r" Tried already and slower: \+.batched 0\.7\d×\. Next to try: ", line(30.0))
+def test_several_settings_are_a_table():
+    [data] = blocks(reports.machines(3))
+    rows = [[field.words.replace("\u00a0", " ") for field in row] for row in data.table.fields]
+    assert [row[0] for row in rows] == [f"Processor {n}" for n in range(4)]
+    assert rows[3][1:6] == [
+        "fp32 + dali + batched + nhwc + fused + static_graph, batch size 256",
+        *("3525 images/s", "1.74× fp32", "+ nhwc + fused 1.45×", "backward 50%"),
+    ]
 
 
 def test_what_failed_stands_with_its_reason_those_of_one_reason_together():
@@ -94,13 +122,13 @@ def test_what_failed_stands_with_its_reason_those_of_one_reason_together():
     assert "[partly] fp16 + dali + batched, batch size 8: only 5 of 6 trials succeeded." in lines
 
 
-def test_the_comparison_and_the_notes_on_files_come_last():
-    *_, compared, note = said(reports.whole())
-    assert compared == (
+def test_what_was_said_of_the_files_comes_last_and_a_comparison_first():
+    whole = reports.whole()
+    assert said(whole)[-1] == "results/cpu.jsonl: the last line is cut off and was left out; 105 records read"
+    assert words(build(whole).lead) == (
         "Compared with baseline main: 1 cell got worse (fp16, batch size 8); 1 cell is missing or fails (tf32, batch "
         "size 4)."
     )
-    assert note == "results/cpu.jsonl: the last line is cut off and was left out; 105 records read"
 
 
 @pytest.mark.parametrize(
@@ -110,12 +138,12 @@ def test_the_comparison_and_the_notes_on_files_come_last():
         ("failed", "No cell gave a number: all 2 failed or did not run."),
         (
             "machines",
-            "The fastest is fp32 + dali + batched + nhwc + fused + static_graph at batch size 256: 3525 images/s ± "
-            "2.7%, on Processor 3.",
+            "The fastest of 160 cells is fp32 + dali + batched + nhwc + fused + static_graph at batch size 256: "
+            "3525 images/s ± 2.7%, 1.75× fp32 (1.6× to 1.8×), on Processor 3.",
         ),
     ],
 )
 def test_the_lead(name, expected):
-    lead = "".join(piece.text for piece in build(getattr(reports, name)()).lead).replace("\u00a0", " ")
+    lead = words(build(getattr(reports, name)()).lead)
     assert lead.split(" ±")[0] == expected.split(" ±")[0]
     assert lead.endswith(expected[-8:])
