@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import explain_records
-from tcbench.analysis.summary import CellSummary, by_phase
+from tcbench.analysis.summary import CellSummary, Setting, base_config, by_phase
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine import work
@@ -205,6 +205,27 @@ def phase_roofline(summary: CellSummary, records: Sequence[Record], ceilings: Ce
     parts = (part for part in phase_parts(summary.cell) if part.name in times_s)
     phases = tuple(replace(part, time_s=statistics.median(times_s[part.name])) for part in parts)
     return CellRoofline(summary, ceilings, phases, ())
+
+
+def base_and_fastest(rooflines: Iterable[CellRoofline]) -> list[tuple[CellRoofline, CellRoofline]]:
+    """For each batch size of a setting, its base beside the fastest cell of each precision.
+
+    The base is the config over which others are set (`base_config`); where it was not measured, the one with the fewest
+    rungs. It has its own precision.
+    """
+    rooflines = list(rooflines)
+    base_name = base_config(one.summary for one in rooflines)
+    groups: dict[tuple[Setting, int], list[CellRoofline]] = {}
+    for one in rooflines:
+        groups.setdefault((one.summary.setting, one.summary.cell.batch_size), []).append(one)
+    pairs = []
+    for cells in groups.values():
+        base = min(cells, key=lambda one: (one.summary.cell.config != base_name, len(one.summary.cell.rungs)))
+        fastest: dict[ConfigPrecision, CellRoofline] = {}
+        for one in sorted(cells, key=lambda one: one.summary.images_per_s.value if one.summary.images_per_s else 0.0):
+            fastest[one.precision] = one
+        pairs += [(base, fastest[precision]) for precision in dict.fromkeys(one.precision for one in cells)]
+    return pairs
 
 
 def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:

@@ -59,14 +59,15 @@ _FIGURES: tuple[Column[_Row], ...] = (
 )
 
 
-def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
-    """Notes on how to read the tables."""
+def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool = False) -> list[str]:
+    """Notes on how to read the tables, which show these of `n_cells`."""
     lines = [
-        "FLOP: a multiply-accumulate counts as two. MB: the least traffic, each operand moved once. least: the "
-        "shortest time that the ceilings allow.",
-        "A phase mixes layers limited by arithmetic and by bandwidth: below the roof itself, it may hold layers at it.",
+        "FLOP: a multiply-accumulate counts as two. MB: each operand moved once. least: the shortest time that the "
+        "ceilings allow. A phase below the roof may hold layers at it."
     ]
-    if any(not any(part.time_s for part in roofline.layers) for roofline in rooflines):
+    if len(rooflines) < n_cells:
+        lines.insert(0, f"Of each batch size the base, and the fastest of each precision; --all shows all {n_cells} cells.")
+    if layers and not all(any(part.time_s for part in roofline.layers) for roofline in rooflines):
         lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
     if withdrawn := sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines))):
         lines.append(f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(withdrawn)}.")
