@@ -6,8 +6,9 @@ Owns the axes and what stands in them. Knows nothing of where rates come from.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from tcbench.analysis.roofline import Ceilings, CellRoofline, ConfigPrecision, WorkPart, base_and_fastest, worth_showing
-from tcbench.analysis.summary import CellKey
+from tcbench.analysis.summary import Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import Page
@@ -29,26 +30,25 @@ from tcbench.present.format import number, numbers
 from tcbench.present.groups import grouped
 from tcbench.present.simulated import marked
 
-MAX_CELLS = 40
-_HEIGHTS = {1: 4.6, 2: 3.8, 3: 3.4}
-"""Inches of a panel, by the columns of the page."""
+_HEIGHTS, _LOW = {1: 4.6, 2: 3.8, 3: 3.4}, 2.6
+"""Inches of a panel, by the columns of the page, and where there are more than two rows."""
 _POINT, _SMALL, _DOT = 6.0, 4.0, 3.2
 """Width of the mark of a phase, of one of neither the base nor the fastest cell, and of a layer, points."""
 _NEAR = 20
-"""Pixels between marks that share a label."""
+"""Pixels between marks of a phase that share a label."""
 _MARKS = {"forward": "o", "backward": "s", "update": "^", "replay": "D"}
 
-
 Place = tuple[float, float]
+_Pairs = Sequence[tuple[CellRoofline, CellRoofline]]
 
 
 @dataclass(frozen=True)
 class _Mark:
     """A phase or a layer of a cell."""
 
+    cell: CellRoofline
     part: WorkPart
     size: float = _POINT
-    name: str = ""
     hollow: bool = False
 
     @property
@@ -57,49 +57,28 @@ class _Mark:
         return self.part.intensity, self.part.flops_s or math.nan
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """What stands under the roof of one precision: of each batch size the base and the fastest cell, and the others."""
-
-    name: str
-    pairs: Sequence[tuple[CellRoofline, CellRoofline]]
-    others: Sequence[CellRoofline]
-
-    @property
-    def cells(self) -> list[CellRoofline]:
-        """Each once."""
-        cells = [*(one for pair in self.pairs for one in pair), *self.others]
-        return list({one.summary.key: one for one in cells}.values())
-
-
 def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) -> Figure:
     """Phases of cells, and the layers that have times, under the ceilings of their device: a panel for each precision
     of a setting.
 
     Of each batch size the base is hollow, and an arrow leads to the fastest cell of the precision; with `every`, other
     cells are small, and all bear their number in the legend. Of one cell, marks bear the names of phases and layers.
-    Raises SelectionError for no cell, or for `every` of more than MAX_CELLS.
+    Raises SelectionError for no cell.
     """
     if not rooflines:
         raise SelectionError("no cell to draw a roofline of; `tcbench run` measures some")
-    if every and len(rooflines) > MAX_CELLS:
-        raise SelectionError(
-            f"{len(rooflines)} cells do not fit in one roofline (at most {MAX_CELLS}); choose some (--bs)"
-        )
     provenance = provenance_of(by_setting([one.summary for one in rooflines]))
-    pairs = grouped(((pair[1].summary.setting, pair[1].precision), pair) for pair in base_and_fastest(rooflines))
-    others = grouped(((one.summary.setting, one.precision), one) for one in rooflines if every)
-    panels, more = first_panels(
-        [
-            _Panel(" · ".join(filter(None, (provenance.names[key[0]], key[1]))), pairs[key], others.get(key, ()))
-            for key in pairs
-        ],
-        lambda panel: panel.name,
-        "--config, or name fewer files",
-    )
-    cells = list({one.summary.key: one for panel in panels for one in panel.cells}.values())
+    pairs = grouped((_roof(fastest), (base, fastest)) for base, fastest in base_and_fastest(rooflines))
+    names = {roof: " · ".join(filter(None, (provenance.names[roof[0]], roof[1]))) for roof in pairs}
+    roofs, more = first_panels(list(pairs), names.__getitem__, "--config, or name fewer files")
+    paired = {one.summary.key for roof in roofs for pair in pairs[roof] for one in pair}
+    cells = [one for one in rooflines if one.summary.key in paired or (every and _roof(one) in roofs)]
     summaries = [one.summary for one in cells]
     single = len(cells) == 1
+    bases = {base.summary.cell.config for roof in roofs for base, fastest in pairs[roof] if base is not fastest}
+    base = config_name(*bases) if len(bases) == 1 else "the base" if bases else ""
+    about = f": {drawable(summaries[0].cell.label)}" if single else f": from {base} to the fastest" if bases else ""
+    ceilings = dict.fromkeys(f"{one.ceilings.device_name} · ceilings: {one.ceilings.says}" for one in cells)
     facts = small_print(summaries, provenance.common, whiskers=False).split(" · ")
     notes = [
         *["Marks on the ceiling: where each layer could be at most. Dots below: layers that were timed."] * single,
@@ -107,71 +86,79 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) ->
         "FLOP: a multiply-accumulate is two. Bytes: the least traffic, every operand once.",
         " · ".join(fact for fact in facts if not fact.startswith("pale:")),
     ]
-    ceilings = dict.fromkeys(f"{one.ceilings.device_name} · ceilings: {one.ceilings.says}" for one in cells)
-    bases = {base.summary.cell.config for panel in panels for base, fastest in panel.pairs if base is not fastest}
-    base = config_name(*bases) if len(bases) == 1 else "the base"
-    about = f": {drawable(summaries[0].cell.label)}" if single else f": from {base} to the fastest" if bases else ""
     page = Page(marked(f"Roofline{about}", (one.environment for one in summaries)), "; ".join(ceilings), notes)
-    phases = dict.fromkeys(part.phase for one in cells for part in worth_showing(one.phases))
-    entries = [_entry(phase, PHASE_COLOURS[phase], _MARKS[phase]) for phase in phases]
-    if bases:
-        sizes = "" if every else ", with its batch size"
-        entries += [_entry(base, QUIET, "o", hollow=True), _entry(f"the fastest{sizes}", QUIET, "o")]
-    page.legend([entries])
-    numbered: dict[CellKey, str] = {}
-    if every and not single:
-        numbered = {summary.key: str(place) for place, summary in enumerate(summaries, start=1)}
-        words = (drawable(f"{numbered[summary.key]}  {summary.cell.label}") for summary in summaries)
-        page.legend(
-            [[Line2D([], [], linestyle="none", label=entry) for entry in words]],
-            handlelength=0,
-            handletextpad=0,
-            labelcolor=QUIET,
-        )
-    columns = 2 if len(panels) == 4 else min(3, len(panels))
-    grid = page.panels([_HEIGHTS[columns]] * math.ceil(len(panels) / columns), columns)
-    for axes in grid.flat[len(panels) :]:
+    name_of = _legend(page, cells, base, every=every)
+    columns = 2 if len({precision for _, precision in roofs}) in (2, 4) else min(3, len(roofs))
+    rows = math.ceil(len(roofs) / columns)
+    grid = page.panels([_HEIGHTS[columns] if rows < 3 else _LOW] * rows, columns)
+    for axes in grid.flat[len(roofs) :]:
         axes.remove()
-    for axes, panel in zip(grid.flat, panels, strict=False):
-        _frame(axes, panels)
+    for axes in grid.flat[: len(roofs)]:
+        _frame(axes, cells)
         axes.set_xlabel("arithmetic intensity, FLOP per byte")
+        axes.set_ylabel("GFLOP/s" if axes in grid[:, 0] else "")
         axes.tick_params(pad=6, labelleft=axes in grid[:, 0])
-        if axes in grid[:, 0]:
-            axes.set_ylabel("GFLOP/s")
     if not single:
-        _head(grid.flat, panels, (page.room - 0.6) / columns - 0.2)
+        _head(grid.flat, [(names[roof], pairs[roof]) for roof in roofs], (page.room - 0.6) / columns - 0.2)
     page.settle()
-    for axes, panel in zip(grid.flat, panels, strict=False):
-        _draw(axes, panel, numbered, single=single)
+    for axes, roof in zip(grid.flat, roofs, strict=False):
+        if single:
+            _draw_layers(axes, cells[0])
+        _draw(axes, pairs[roof], [one for one in cells if _roof(one) == roof], name_of, every=every)
     return page.figure
 
 
-def _entry(words: str, colour: str, mark: str, *, hollow: bool = False) -> Line2D:
-    inside = PAPER if hollow else colour
-    return Line2D([], [], linestyle="none", marker=mark, color=colour, markerfacecolor=inside, label=words)
+def _roof(one: CellRoofline) -> tuple[Setting, ConfigPrecision]:
+    return one.summary.setting, one.precision
 
 
-def _head(grid: Iterable[Axes], panels: Sequence[_Panel], width: float) -> None:
-    """Above each panel its name, and the fastest configs, with their batch sizes where these differ."""
-    names = [wrapped(panel.name, LABEL, width, bold=True) for panel in panels]
+def _legend(page: Page, cells: Sequence[CellRoofline], base: str, *, every: bool) -> Callable[[_Mark], str]:
+    """Phases, what is hollow where there is a `base`, and with `every` the cells' numbers; returns how to name a mark,
+    "" where it bears no name."""
+    phases = dict.fromkeys(part.phase for one in cells for part in worth_showing(one.phases))
+    entries = [_entry(phase, PHASE_COLOURS[phase], _MARKS[phase]) for phase in phases]
+    sizes = {one.summary.cell.batch_size for one in cells}
+    if base:
+        which = "" if every else f", batch size {min(sizes)}" if len(sizes) == 1 else ", with its batch size"
+        entries += [_entry(base, QUIET, "o", inside=PAPER), _entry(f"the fastest{which}", QUIET, "o")]
+    page.legend([entries])
+    if len(cells) == 1:
+        return lambda mark: mark.part.name
+    if not every:
+        names = "{0.part.name}" if len(sizes) == 1 else "{0.cell.summary.cell.batch_size}"
+        return lambda mark: "" if mark.hollow or mark.size < _POINT else names.format(mark)
+    numbered = {one.summary.key: str(place) for place, one in enumerate(cells, start=1)}
+    lines = [drawable(f"{numbered[one.summary.key]}  {one.summary.cell.label}") for one in cells]
+    page.legend([[_entry(line, QUIET, "") for line in lines]], handlelength=0, handletextpad=0, labelcolor=QUIET)
+    return lambda mark: numbered[mark.cell.summary.key]
+
+
+def _entry(words: str, colour: str, mark: str, inside: str | None = None) -> Line2D:
+    return Line2D([], [], linestyle="", marker=mark, color=colour, markerfacecolor=inside or colour, label=words)
+
+
+def _head(grid: Iterable[Axes], panels: Sequence[tuple[str, _Pairs]], width: float) -> None:
+    """Above each panel its name, and the configs that arrows lead to, with their batch sizes where these differ."""
     below: list[list[str]] = []
-    for panel in panels:
-        fastest = grouped((one.summary.cell.config, one.summary.cell.batch_size) for _, one in panel.pairs)
-        words = (f"{numbers(sizes)}: " * (len(fastest) > 1) + config_name(name) for name, sizes in fastest.items())
+    for _, pairs in panels:
+        ends = [fastest.summary.cell for base, fastest in pairs if base is not fastest]
+        configs = grouped((cell.config, cell.batch_size) for cell in ends)
+        words = (f"{numbers(sizes)}: " * (len(configs) > 1) + config_name(name) for name, sizes in configs.items())
         below.append([line for entry in words for line in wrapped(f"⟶ {entry}", WORDS, width)])
     most = max(map(len, below))
-    for axes, name, lines in zip(grid, names, below, strict=False):
-        axes.set_title("\n".join(name) + "\n" * most, loc="center", ha="left", x=0, weight="bold")
+    for axes, (name, _), lines in zip(grid, panels, below, strict=False):
+        first = "\n".join(wrapped(name, LABEL, width, bold=True))
+        axes.set_title(first + "\n" * most, loc="center", ha="left", x=0, weight="bold")
         axes.set_title("\n".join(lines) + "\n" * (most - len(lines)), loc="left", fontsize=WORDS, color=QUIET)
 
 
-def _frame(axes: Axes, panels: Iterable[_Panel]) -> None:
-    """Logarithmic axes, FLOP per byte and FLOP/s, that hold all parts and ceilings of all panels."""
-    cells = [one for panel in panels for one in panel.cells]
+def _frame(axes: Axes, cells: Sequence[CellRoofline]) -> None:
+    """Logarithmic axes, FLOP per byte and FLOP/s, that hold all parts and ceilings."""
     parts = [part for one in cells for part in (*worth_showing(one.phases), *worth_showing(one.layers))]
     peaks = [peak for one in cells if math.isfinite(peak := one.ceilings.flops_s(one.precision))]
     ridges = [ridge for one in cells if 0 < (ridge := one.ceilings.ridge(one.precision)) < math.inf]
     x = [part.intensity for part in parts] + ridges or [1.0]
+    x += [part.intensity for part in cells[0].layers if len(cells) == 1 and part.flops and part.bytes]
     y = [part.flops_s for part in parts if part.flops_s] + peaks or [1e9]
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -184,84 +171,78 @@ def _frame(axes: Axes, panels: Iterable[_Panel]) -> None:
         axis.set_minor_locator(NullLocator())
 
 
-def _draw(axes: Axes, panel: _Panel, numbered: Mapping[CellKey, str], *, single: bool) -> None:
+def _draw(
+    axes: Axes, pairs: _Pairs, cells: Sequence[CellRoofline], name_of: Callable[[_Mark], str], *, every: bool
+) -> None:
     """Ceilings, marks and arrows, then their words: of ceilings, of phases, and of layers, what takes longest first."""
-    marks, moves = [], []
+    paired = {id(one) for pair in pairs for one in pair}
+    marks = [_Mark(one, part, _SMALL) for one in cells if id(one) not in paired for part in worth_showing(one.phases)]
+    moves: list[tuple[_Mark, _Mark]] = []
+    for base, fastest in pairs:
+        starts = {} if base is fastest else {part.name: part for part in _phases_beside(base, fastest)}
+        for end in (_Mark(fastest, part) for part in worth_showing(fastest.phases)):
+            marks.append(end)
+            if end.part.name in starts:
+                marks.append(_Mark(base, starts[end.part.name], hollow=True))
+                moves.append((marks[-1], end))
+    marks += [_Mark(one, part, _DOT) for one in cells for part in worth_showing(one.layers)]
+    marks.sort(key=lambda mark: (-mark.size, -(mark.part.time_s or 0)))
+    roofs = list(dict.fromkeys((one.ceilings, one.precision) for pair in pairs for one in pair[::-1]))
+    taken = [box for mark in marks for box in _draw_mark(axes, mark)]
+    taken += [box for roof in roofs for box in _draw_roof(axes, *roof, is_own=roof == roofs[0])]
+    arrows = [place for move in moves for place in _draw_arrow(axes, *move)]
+    for words, *ends in _roof_words(axes, roofs):
+        blocked = [*taken, *around(arrows, 5)]
+        if any(label(axes, words, end, blocked, gap=7, far=True) for end in ends):
+            taken.append(blocked[-1])
+    for near in _shared([mark for mark in marks if name_of(mark)], axes):
+        names = sorted({name_of(mark) for mark in near}, key=lambda words: (len(words), words))
+        words = ", ".join(names) if every or len(names) < 3 else f"{names[0]} to {names[-1]}"
+        gap = near[0].size / 144 * DPI + 4
+        label(axes, drawable(words), near[0].at, taken, gap=gap, avoid=arrows, color=QUIET, zorder=5, bbox=None)
 
-    def mark(one: CellRoofline, part: WorkPart, size: float = _POINT, *, hollow: bool = False) -> _Mark:
-        name = part.name if single else numbered.get(one.summary.key, "") if size > _DOT else ""
-        marks.append(_Mark(part, size, name, hollow))
-        return marks[-1]
 
-    paired = {id(one) for pair in panel.pairs for one in pair}
-    for one in panel.others:
-        for part in worth_showing(one.phases) if id(one) not in paired else ():
-            mark(one, part, _SMALL)
-    for base, fastest in panel.pairs:
-        starts = {} if base is fastest else {part.name: part for part in _beside(base, fastest)}
-        for part in worth_showing(fastest.phases):
-            end = mark(fastest, part)
-            if part.name in starts:
-                moves.append((mark(base, starts[part.name], hollow=True), end))
-    for one in panel.cells:
-        for part in sorted(worth_showing(one.layers), key=lambda part: -(part.time_s or 0)):
-            mark(one, part, _DOT)
-    if single:
-        _draw_layers(axes, panel.pairs[0][0])
-    roofs = list(dict.fromkeys((one.ceilings, one.precision) for pair in panel.pairs for one in pair[::-1]))
-    taken: list[Bbox] = []
-    for one in marks:
-        _draw_mark(axes, one)
-        taken += around([_pixels(axes, one.at)], one.size / 144 * DPI)
-    for roof in roofs:
-        taken += _draw_roof(axes, *roof, is_own=roof == roofs[0])
-    on_arrows = [place for move in moves for place in _draw_arrow(axes, *move)]
+def _roof_words(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) -> Iterator[tuple[str, Place, Place]]:
+    """The words of each peak, with the ends of its line, and those of the bandwidth, with the middle of the slope."""
     for ceilings, precision in roofs:
         if math.isfinite(peak := ceilings.flops_s(precision)):
-            words = f"{precision}: {number(peak / 1e9)} GFLOP/s"
-            label(axes, words, (axes.get_xlim()[1], peak), taken, gap=7, far=True, avoid=on_arrows)
-    _name_slope(axes, *roofs[0], taken)
-    sizes = [] if single or numbered else _batch_sizes(axes, panel.pairs)
-    named = [(one.name, one.at, one.size) for one in marks if one.name]
-    for name, at, size in [*sizes, *sorted(named, key=lambda entry: -entry[2])]:
-        label(
-            axes, drawable(name), at, taken, gap=size / 144 * DPI + 4, avoid=on_arrows, color=QUIET, zorder=5, bbox=None
-        )
+            ridge = max(ceilings.ridge(precision), axes.get_xlim()[0])
+            yield f"{precision}: {number(peak / 1e9)} GFLOP/s", (axes.get_xlim()[1], peak), (ridge, peak)
+    (low, high), bandwidth = axes.get_xlim(), roofs[0][0].bandwidth_bytes_s
+    low, high = max(low, axes.get_ylim()[0] / bandwidth), min(roofs[0][0].ridge(roofs[0][1]), high)
+    if low < high:
+        middle = math.sqrt(low * high)
+        yield f"{number(bandwidth / 1e9)} GB/s", (middle, bandwidth * middle), (low, bandwidth * low)
 
 
-def _beside(base: CellRoofline, fastest: CellRoofline) -> list[WorkPart]:
-    """The base's phases; beside those of a graph that replays them all, their sum."""
+def _phases_beside(base: CellRoofline, fastest: CellRoofline) -> list[WorkPart]:
+    """The base's phases; beside the replay of a graph, their sum."""
     parts = worth_showing(base.phases)
-    if not any(part.name == "replay" for part in fastest.phases) or not parts:
+    if not any(part.name == "replay" for part in fastest.phases):
         return parts
-    flops, n_bytes, time_s = (sum(values) for values in zip(*((p.flops, p.bytes, p.time_s or 0) for p in parts)))
-    return [*parts, WorkPart("replay", "replay", int(flops), int(n_bytes), time_s)]
+    flops, n_bytes, time_s = (sum(getattr(part, name) for part in parts) for name in ("flops", "bytes", "time_s"))
+    return [*parts, WorkPart("replay", "replay", flops, n_bytes, time_s)]
 
 
-def _batch_sizes(axes: Axes, pairs: Sequence[tuple[CellRoofline, CellRoofline]]) -> list[tuple[str, Place, float]]:
-    """Beside each phase of the fastest cells their batch size; marks that lie near each other share theirs."""
-    groups: list[list[tuple[int, _Mark]]] = []
-    marks = [(part, one.summary.cell.batch_size) for _, one in pairs for part in worth_showing(one.phases)]
-    for part, batch_size in sorted(marks, key=lambda entry: (entry[0].phase, entry[1])):
-        mark = _Mark(part)
-        last = groups[-1][-1][1] if groups else None
-        if last and last.part.phase == part.phase and math.dist(_pixels(axes, last.at), _pixels(axes, mark.at)) < _NEAR:
-            groups[-1].append((batch_size, mark))
-        else:
-            groups.append([(batch_size, mark)])
-    return [(_span([size for size, _ in group]), group[-1][1].at, _POINT) for group in groups]
+def _shared(marks: Iterable[_Mark], axes: Axes) -> list[list[_Mark]]:
+    """Marks; phases of a kind that lie near each other together."""
+    groups: list[list[_Mark]] = []
+    for mark in marks:
+        alike = (group for group in groups if mark.size > _DOT and group[0].part.phase == mark.part.phase)
+        near = (group for group in alike if math.dist(_pixels(axes, group[-1]), _pixels(axes, mark)) < _NEAR)
+        group = next(near, [])
+        group.append(mark)
+        groups += [group] * (len(group) == 1)
+    return groups
 
 
-def _span(sizes: Sequence[int]) -> str:
-    """The sizes of a group, in order: "8", "4 and 8", "32 to 256"."""
-    return numbers(sizes) if len(sizes) < 3 else f"{sizes[0]} to {sizes[-1]}"
+def _pixels(axes: Axes, mark: _Mark) -> Place:
+    x, y = axes.transData.transform(mark.at)
+    return x, y
 
 
-def _pixels(axes: Axes, at: Place) -> Place:
-    return tuple(axes.transData.transform(at))
-
-
-def _draw_mark(axes: Axes, mark: _Mark) -> None:
+def _draw_mark(axes: Axes, mark: _Mark) -> list[Bbox]:
+    """Returns what it covers, in pixels."""
     colour = PHASE_COLOURS.get(mark.part.phase, OTHER)
     axes.scatter(
         *mark.at,
@@ -273,19 +254,17 @@ def _draw_mark(axes: Axes, mark: _Mark) -> None:
         zorder=3 if mark.hollow else 3.1,
         clip_on=False,
     )
+    return around([_pixels(axes, mark)], mark.size / 144 * DPI)
 
 
 def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Place]:
     """Where the two stand apart; returns places on it, in pixels."""
-    a, b = _pixels(axes, start.at), _pixels(axes, end.at)
+    a, b = _pixels(axes, start), _pixels(axes, end)
     if math.dist(a, b) < 1.5 * _POINT / 72 * DPI:
         return []
-    shrink, colour = _POINT / 2 + 1, PHASE_COLOURS[end.part.phase]
-    arrow = FancyArrowPatch(
-        start.at, end.at, arrowstyle="-|>", mutation_scale=8, shrinkA=shrink, shrinkB=shrink, color=colour, zorder=2.9
-    )
-    axes.add_patch(arrow)
-    return [tuple(place) for place in np.linspace(a, b, 12)]
+    style: Any = {"arrowstyle": "-|>", "mutation_scale": 8, "color": PHASE_COLOURS[end.part.phase], "zorder": 2.9}
+    axes.add_patch(FancyArrowPatch(start.at, end.at, shrinkA=_POINT / 2 + 1, shrinkB=_POINT / 2 + 1, **style))
+    return [(x, y) for x, y in np.linspace(a, b, 12)]
 
 
 def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is_own: bool) -> list[Bbox]:
@@ -296,18 +275,9 @@ def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is
     y = [ceilings.attainable_flops_s(float(intensity), precision) for intensity in x]
     if not all(map(math.isfinite, y)):
         return []
-    style = {"color": INK, "linewidth": 1.4} if is_own else {"color": QUIET, "linewidth": 0.9, "linestyle": (0, (5, 2))}
-    axes.plot(x, y, zorder=2.5 if is_own else 2.4, **style)
-    return around([tuple(place) for place in axes.transData.transform(np.column_stack([x, y]))], 5)
-
-
-def _name_slope(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, taken: list[Bbox]) -> None:
-    """The bandwidth's words, at the middle of its slope."""
-    (low, high), bandwidth = axes.get_xlim(), ceilings.bandwidth_bytes_s
-    low, high = max(low, axes.get_ylim()[0] / bandwidth), min(ceilings.ridge(precision), high)
-    if low < high:
-        middle = math.sqrt(low * high)
-        label(axes, f"{number(bandwidth / 1e9)} GB/s", (middle, bandwidth * middle), taken, gap=7, far=True)
+    style: Any = {"color": INK, "lw": 1.4, "zorder": 2.5} if is_own else {"color": QUIET, "lw": 0.9, "ls": (0, (5, 2))}
+    axes.plot(x, y, **style)
+    return around([(x, y) for x, y in axes.transData.transform(np.column_stack([x, y]))], 5)
 
 
 def _draw_layers(axes: Axes, one: CellRoofline) -> None:

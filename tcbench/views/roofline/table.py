@@ -66,7 +66,9 @@ def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool =
         "ceilings allow. A phase below the roof may hold layers at it."
     ]
     if len(rooflines) < n_cells:
-        lines.insert(0, f"Of each batch size the base, and the fastest of each precision; --all shows all {n_cells} cells.")
+        lines.insert(
+            0, f"Of each batch size the base, and the fastest of each precision; --all shows all {n_cells} cells."
+        )
     if layers and not all(any(part.time_s for part in roofline.layers) for roofline in rooflines):
         lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
     if withdrawn := sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines))):
