@@ -46,7 +46,7 @@ def roofline(
     output: Annotated[Path | None, output_option()] = None,
     chosen: Selection,
     every: Annotated[
-        bool, option("--all", WHAT, "Every cell; else the base and the fastest of each batch size.")
+        bool, option("--all", WHAT, "Every cell. Default: each batch size's base, and its fastest of each precision.")
     ] = False,
     fresh: Annotated[bool, option("--fresh", WHAT, "Measure the ceilings again, ignoring kept ones.")] = False,
     layers: Annotated[bool, option("--layers", WHERE, "Also every layer.")] = False,
