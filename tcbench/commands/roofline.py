@@ -101,9 +101,8 @@ def roofline(
     for ceiling in dict.fromkeys(known.values()):
         console.say(view.headline(ceiling))
     console.print()
-    shown = list({one.summary.key: one for pair in base_and_fastest(rooflines) for one in pair}.values())
-    if every:
-        shown = rooflines
+    pairs = base_and_fastest(rooflines)
+    shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
     console.print(view.phases_table(shown))
     console.print()
     for one_cell in shown if layers else ():

@@ -81,7 +81,8 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) ->
     ceilings = dict.fromkeys(f"{one.ceilings.device_name} · ceilings: {one.ceilings.says}" for one in cells)
     facts = small_print(summaries, provenance.common, whiskers=False).split(" · ")
     notes = [
-        *["Marks on the ceiling: where each layer could be at most. Small ones below it: layers that were timed."] * single,
+        *["Marks on the ceiling: where each layer could be at most. Small ones below: layers that were timed."]
+        * single,
         *more,
         "FLOP: a multiply-accumulate is two. Bytes: the least traffic, every operand once.",
         " · ".join(fact for fact in facts if not fact.startswith("pale:")),
