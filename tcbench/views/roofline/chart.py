@@ -23,12 +23,13 @@ from tcbench.analysis.summary import Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import Page
-from tcbench.present.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
+from tcbench.present.charts.palette import INK, PAPER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, config_name, drawable, wrapped
 from tcbench.present.format import number, numbers
 from tcbench.present.groups import grouped
 from tcbench.present.simulated import marked
+from tcbench.views.roofline.table import withdrawn
 
 _HEIGHTS, _LOW = {1: 4.6, 2: 3.8, 3: 3.4}, 2.6
 """Inches of a panel, by the columns of the page, and where there are more than two rows."""
@@ -83,7 +84,7 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) ->
     notes = [
         *["Marks on the ceiling: where each layer could be at most. Small ones below: layers that were timed."]
         * single,
-        *more,
+        *[*more, *withdrawn(cells)],
         "FLOP: a multiply-accumulate is two. Bytes: the least traffic, every operand once.",
         " · ".join(fact for fact in facts if not fact.startswith("pale:")),
     ]
@@ -119,9 +120,9 @@ def _legend(page: Page, cells: Sequence[CellRoofline], base: str, *, every: bool
     phases = dict.fromkeys(part.phase for one in cells for part in worth_showing(one.phases))
     entries = [_entry(phase, PHASE_COLOURS[phase], _MARKS[phase]) for phase in phases]
     sizes = {one.summary.cell.batch_size for one in cells}
-    if base:
+    if base or len(sizes) > 1:
         which = "" if every else f", batch size {min(sizes)}" if len(sizes) == 1 else ", with its batch size"
-        entries += [_entry(base, QUIET, "o", inside=PAPER), _entry(f"the fastest{which}", QUIET, "o")]
+        entries += [_entry(base, QUIET, "o", inside=PAPER)] * bool(base) + [_entry(f"the fastest{which}", QUIET, "o")]
     page.legend([entries])
     if len(cells) == 1:
         return lambda mark: mark.part.name
@@ -244,7 +245,7 @@ def _pixels(axes: Axes, mark: _Mark) -> Place:
 
 def _draw_mark(axes: Axes, mark: _Mark) -> list[Bbox]:
     """Returns what it covers, in pixels."""
-    colour = PHASE_COLOURS.get(mark.part.phase, OTHER)
+    colour = PHASE_COLOURS[mark.part.phase]
     axes.scatter(
         *mark.at,
         s=mark.size**2,

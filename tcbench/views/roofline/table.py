@@ -71,13 +71,18 @@ def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool =
         )
     if layers and not all(any(part.time_s for part in roofline.layers) for roofline in rooflines):
         lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
-    if withdrawn := sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines))):
-        lines.append(f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(withdrawn)}.")
+    lines += withdrawn(rooflines)
     if many_ranks(roofline.summary.cell for roofline in rooflines):
         lines.append("With many ranks: what each of them does and reaches, on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
         lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
     return lines + doubtful((one.summary.cell.label, one.doubt) for one in rooflines)
+
+
+def withdrawn(rooflines: Iterable[CellRoofline]) -> list[str]:
+    """The note on ceilings that stand no more, where there are any."""
+    names = sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines)))
+    return [f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(names)}."] * bool(names)
 
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:
