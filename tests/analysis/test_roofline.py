@@ -163,7 +163,7 @@ def test_each_batch_sizes_base_stands_beside_the_fastest_of_each_precision(
     rates: dict[str, float], expected: list[str]
 ) -> None:
     records = [make_record(config, size, images_per_s=rates[config]) for config in rates for size in (4, 8)]
-    pairs = base_and_fastest(roofline(summary, [], CEILINGS) for summary in summarise(records))
+    pairs = base_and_fastest([roofline(summary, [], CEILINGS) for summary in summarise(records)])
     cells = [(base.summary.cell, fastest.summary.cell) for base, fastest in pairs]
     assert [f"{base.config}>{fastest.config}" for base, fastest in cells] == expected * 2
     assert [(base.batch_size, fastest.batch_size) for base, fastest in cells] == [(4, 4)] * 2 + [(8, 8)] * 2
