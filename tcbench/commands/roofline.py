@@ -103,13 +103,13 @@ def roofline(
     console.print()
     pairs = base_and_fastest(rooflines)
     shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
-    console.print(view.phases_table(shown))
+    console.print(view.phases_table(shown, console.width))
     console.print()
     for one_cell in shown if layers else ():
         console.print(one_cell.summary.cell.label, style="bold")
         console.print(view.layers_table(one_cell))
         console.print()
-    console.say(*view.notes(shown, len(rooflines), layers=layers), style="dim")
+    console.say(*view.notes(shown, len(rooflines), console.width, layers=layers), style="dim")
     console.say(f"wrote {output}")
 
 
