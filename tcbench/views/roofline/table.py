@@ -42,9 +42,8 @@ def phases_table(rooflines: Sequence[CellRoofline], width: int = WIDE) -> Table[
         return replace(column, value=lambda row: column.value(row) if row[1] is row[0].phases[0] else None)
 
     rows = [(roofline, part) for roofline in rooflines for part in roofline.phases]
-    phase = Column[_Row]("phase", lambda row: row[1].name, wraps=False)
     figures = (one for one in _FIGURES if width >= WIDE or one.heading not in ("GFLOP", "MB", "least"))
-    return Table((*map(first, columns), phase, *figures), rows)
+    return Table((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *figures), rows)
 
 
 def layers_table(roofline: CellRoofline) -> Table[_Row]:
