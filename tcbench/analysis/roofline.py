@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import explain_records
-from tcbench.analysis.summary import CellSummary, by_phase
+from tcbench.analysis.summary import CellSummary, Setting, base_config, by_phase
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine import work
@@ -188,23 +188,32 @@ def roofline(
     timed on a CPU only: on a GPU their ranges show the host's launching.
     """
     cell = summary.cell
-    layers = layer_parts(cell)
     layer_s = _layer_s([t for t in timelines if t.label == cell.label and not t.of("gpu")])
-    profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
-    return replace(
-        phase_roofline(summary, records, ceilings),
-        layers=tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in layers),
-        doubt=explain_records(profiled).doubt if profiled else "",
-    )
-
-
-def phase_roofline(summary: CellSummary, records: Sequence[Record], ceilings: Ceilings) -> CellRoofline:
-    """The same without layers."""
+    layers = tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in layer_parts(cell))
     trials = (record.measurement.phases for record in records if record.measurement)
     times_s = by_phase(trials, lambda phase: phase.host_s if phase.device_s is None else phase.device_s)
-    parts = (part for part in phase_parts(summary.cell) if part.name in times_s)
+    parts = (part for part in phase_parts(cell) if part.name in times_s)
     phases = tuple(replace(part, time_s=statistics.median(times_s[part.name])) for part in parts)
-    return CellRoofline(summary, ceilings, phases, ())
+    profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
+    return CellRoofline(summary, ceilings, phases, layers, explain_records(profiled).doubt if profiled else "")
+
+
+def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofline, CellRoofline]]:
+    """For each batch size of a setting, its base beside the fastest cell of each precision.
+
+    The base is the config over which others are set; where it was not measured, the first of the fewest rungs.
+    """
+    name = base_config(one.summary for one in rooflines)
+    groups: dict[tuple[Setting, int], list[CellRoofline]] = {}
+    for one in rooflines:
+        groups.setdefault((one.summary.setting, one.summary.cell.batch_size), []).append(one)
+    pairs: list[tuple[CellRoofline, CellRoofline]] = []
+    for cells in groups.values():
+        base = min(cells, key=lambda one: (one.summary.cell.config != name, len(one.summary.cell.rungs)))
+        by_rate = sorted(cells, key=lambda one: one.summary.images_per_s.value if one.summary.images_per_s else 0.0)
+        fastest = {one.precision: one for one in by_rate}
+        pairs += [(base, fastest[precision]) for precision in dict.fromkeys(one.precision for one in cells)]
+    return pairs
 
 
 def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:

@@ -45,6 +45,9 @@ def roofline(
     ] = None,
     output: Annotated[Path | None, output_option()] = None,
     chosen: Selection,
+    every: Annotated[
+        bool, option("--all", WHAT, "Every cell. Default: each batch size's base, and its fastest of each precision.")
+    ] = False,
     fresh: Annotated[bool, option("--fresh", WHAT, "Measure the ceilings again, ignoring kept ones.")] = False,
     layers: Annotated[bool, option("--layers", WHERE, "Also every layer.")] = False,
     format_: FormatOption = "table",
@@ -56,6 +59,7 @@ def roofline(
 
     S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
     """
+    from tcbench.analysis.roofline import base_and_fastest
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import by_code, summarise
     from tcbench.present.charts.files import check_path
@@ -89,7 +93,7 @@ def roofline(
     from tcbench.views.roofline.chart import roofline_chart
 
     output = place(output, given.paths, "roofline.png")
-    save(roofline_chart(rooflines), output, ANOTHER_FILE)
+    save(roofline_chart(rooflines, every=every), output, ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(rooflines))
         return
@@ -97,13 +101,15 @@ def roofline(
     for ceiling in dict.fromkeys(known.values()):
         console.say(view.headline(ceiling))
     console.print()
-    console.print(view.phases_table(rooflines))
+    pairs = base_and_fastest(rooflines)
+    shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
+    console.print(view.phases_table(shown, console.width))
     console.print()
-    for one_cell in rooflines if layers else ():
+    for one_cell in shown if layers else ():
         console.print(one_cell.summary.cell.label, style="bold")
         console.print(view.layers_table(one_cell))
         console.print()
-    console.say(*view.notes(rooflines), style="dim")
+    console.say(*view.notes(shown, len(rooflines), console.width, layers=layers), style="dim")
     console.say(f"wrote {output}")
 
 

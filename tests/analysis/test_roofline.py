@@ -8,7 +8,15 @@ import msgspec
 import pytest
 from factories import make_cell, make_measurement, make_phases, make_record
 
-from tcbench.analysis.roofline import Ceilings, WorkPart, layer_parts, phase_parts, precision_of, roofline
+from tcbench.analysis.roofline import (
+    Ceilings,
+    WorkPart,
+    base_and_fastest,
+    layer_parts,
+    phase_parts,
+    precision_of,
+    roofline,
+)
 from tcbench.analysis.summary import summarise
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.engine.backends import trace
@@ -141,3 +149,21 @@ def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeli
     other = msgspec.structs.replace(cell, config="fp32", rungs=("fp32",))
     [summary] = summarise([make_record(cell=other)])
     assert all(part.time_s is None for part in roofline(summary, [], CEILINGS, [timeline]).layers)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({"fp32": 9, "fp32+dali": 7, "bf16": 5, "bf16+dali": 6}, ["fp32>fp32", "fp32>bf16+dali"]),
+        ({"bf16+dali": 6, "fp16": 5, "fp16+dali": 8}, ["fp16>bf16+dali", "fp16>fp16+dali"]),  # of fewest rungs
+        ({"fp32": 1, "fp32+dali": 7, "bf16": 5}, ["fp32>fp32+dali", "fp32>bf16"]),
+    ],
+)
+def test_each_batch_sizes_base_stands_beside_the_fastest_of_each_precision(
+    rates: dict[str, float], expected: list[str]
+) -> None:
+    records = [make_record(config, size, images_per_s=rates[config]) for config in rates for size in (4, 8)]
+    pairs = base_and_fastest([roofline(summary, [], CEILINGS) for summary in summarise(records)])
+    cells = [(base.summary.cell, fastest.summary.cell) for base, fastest in pairs]
+    assert [f"{base.config}>{fastest.config}" for base, fastest in cells] == expected * 2
+    assert [(base.batch_size, fastest.batch_size) for base, fastest in cells] == [(4, 4)] * 2 + [(8, 8)] * 2

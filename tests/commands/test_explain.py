@@ -77,6 +77,22 @@ def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(
     assert (tmp_path / "profile-fp32-roofline.png").exists()
 
 
+def test_a_roofline_shows_the_base_and_the_fastest_unless_all_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e13),), 1e12, True, "measured"))
+    rates = {"fp32": 20, "fp32+dali": 30, "fp32+dali+batched": 40}
+    factories.write(tmp_path / "r.jsonl", *(make_record(name, 4, images_per_s=rate) for name, rate in rates.items()))
+    for words, shown in (("", ["fp32", "fp32+dali+batched"]), ("--all", list(rates))):
+        done = tcbench(tmp_path, "roofline", "r.jsonl", *words.split(), "-o", "r.svg")
+        assert (done.code, done.err) == (0, "")
+        assert [word for word in done.out.split() if word.startswith("fp32") and word in rates] == shown
+        assert ("--all shows all 3 cells" in done.out) is (words == "")
+        assert ("dali, batch size 4" in " ".join((tmp_path / "r.svg").read_text().split())) is (words == "--all")
+    done = tcbench(tmp_path, "roofline", "r.jsonl", "--json")
+    assert [cell["config"] for cell in json.loads(done.out)["cells"]] == list(rates)
+
+
 @pytest.mark.parametrize("words", [("explain",), ("compare", "."), ("timeline",), ("history", "--out"), ("claims",)])
 def test_a_name_that_no_file_system_takes_is_one_clear_line(tmp_path: Path, words: tuple[str, ...]) -> None:
     name = "x" * 3_000

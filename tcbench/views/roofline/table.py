@@ -26,10 +26,13 @@ def headline(ceilings: Ceilings) -> str:
 
 
 _Row = tuple[CellRoofline, WorkPart]
+WIDE = 110
+"""Columns of a console that has room for all figures."""
 
 
-def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
-    """One row per cell and phase that computes; a cell is named in its first."""
+def phases_table(rooflines: Sequence[CellRoofline], width: int = WIDE) -> Table[_Row]:
+    """One row per cell and phase that computes; a cell is named in its first. Work and least times have no room on a
+    console that is not WIDE."""
     columns = (
         *heads((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
         Column[_Row]("config", lambda row: row[0].summary.cell.config),
@@ -39,7 +42,8 @@ def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
         return replace(column, value=lambda row: column.value(row) if row[1] is row[0].phases[0] else None)
 
     rows = [(roofline, part) for roofline in rooflines for part in roofline.phases]
-    return Table((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *_FIGURES), rows)
+    figures = (one for one in _FIGURES if width >= WIDE or one.heading not in ("GFLOP", "MB", "least"))
+    return Table((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *figures), rows)
 
 
 def layers_table(roofline: CellRoofline) -> Table[_Row]:
@@ -59,22 +63,30 @@ _FIGURES: tuple[Column[_Row], ...] = (
 )
 
 
-def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
-    """Notes on how to read the tables."""
-    lines = [
-        "FLOP: a multiply-accumulate counts as two. MB: the least traffic, each operand moved once. least: the "
-        "shortest time that the ceilings allow.",
-        "A phase mixes layers limited by arithmetic and by bandwidth: below the roof itself, it may hold layers at it.",
-    ]
-    if any(not any(part.time_s for part in roofline.layers) for roofline in rooflines):
+def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, width: int = WIDE, *, layers: bool = False) -> list[str]:
+    """Notes on how to read the tables, which show these of `n_cells` on a console so wide."""
+    figures = "MB: each operand moved once. least: the shortest time that the ceilings allow."
+    if width < WIDE and not layers:
+        figures = f"A console of {WIDE} columns also shows GFLOP, MB and the least time."
+    lines = [f"FLOP: a multiply-accumulate counts as two. {figures} A phase below the roof may hold layers at it."]
+    if len(rooflines) < n_cells:
+        lines.insert(
+            0, f"Of each batch size the base, and the fastest of each precision; --all shows all {n_cells} cells."
+        )
+    if layers and not all(any(part.time_s for part in roofline.layers) for roofline in rooflines):
         lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
-    if withdrawn := sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines))):
-        lines.append(f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(withdrawn)}.")
+    lines += withdrawn(rooflines)
     if many_ranks(roofline.summary.cell for roofline in rooflines):
         lines.append("With many ranks: what each of them does and reaches, on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
         lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
     return lines + doubtful((one.summary.cell.label, one.doubt) for one in rooflines)
+
+
+def withdrawn(rooflines: Iterable[CellRoofline]) -> list[str]:
+    """The note on ceilings that stand no more, where there are any."""
+    names = sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines)))
+    return [f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(names)}."] * bool(names)
 
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:
