@@ -66,7 +66,7 @@ def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
         "shortest time that the ceilings allow.",
         "A phase mixes layers limited by arithmetic and by bandwidth: below the roof itself, it may hold layers at it.",
     ]
-    if any(not any(part.time_s for part in roofline.layers) for roofline in rooflines):
+    if any(roofline.layers and not any(part.time_s for part in roofline.layers) for roofline in rooflines):
         lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
     if withdrawn := sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines))):
         lines.append(f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(withdrawn)}.")
