@@ -216,4 +216,4 @@ def test_declared_work_has_its_rate_in_tables_and_its_place_under_the_roof(folde
     [row] = json.loads(said(folder, "export", "declared.jsonl", "--format", "json", "--per", "cell").out)["rows"]
     assert row["flops_s"] == pytest.approx(5e10, rel=0.01)
     shown = said(folder, "roofline", "declared.jsonl", *FIGURE).out
-    assert re.search(r"attend +0\.6 +10 .*\n.*whole step +1\b", shown) and not FOREIGN.findall(shown), shown
+    assert re.search(r"attend +0\.600 +10\.0 .*\n.*whole step +1\.00 ", shown) and not FOREIGN.findall(shown), shown

@@ -39,7 +39,7 @@ from tcbench.present.simulated import marked
 _AXIS = 0.85  # inches for the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars
 _MIN_REACH = 7  # bars are no wider than if there were so many
-_EDGE, _HATCHED_EDGE = 2.1, 5.0  # points, of the light edge around a whisker
+_EDGE, _HATCHED_EDGE = 2.1, 4.0  # points, of the light edge around a whisker
 _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars would touch
 
 

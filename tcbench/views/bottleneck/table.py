@@ -73,7 +73,11 @@ def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Ladde
     figures = columns(explanations)
     if narrow:
         rated = next(column for column in figures if column.kind is RATE)
-        figures = (rated, Column("next", lambda row: _next(row, known=True)))
+        figures = (
+            rated,
+            *(each for each in figures if each.kind is WHOLE_SHARE),
+            Column("next", lambda row: _next(row, known=True)),
+        )
     return Ladder(
         [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
         explanations,
@@ -224,14 +228,15 @@ def costs_lines(costs: Sequence[PartCost], known: bool) -> list[str]:
     if not costs:
         return []
     lines = [f"costliest, {percent(sum(cost.share for cost in costs), 0)} of a step together:"]
-    wide = max(len(cost.part.name) for cost in costs)
+    names, phases = (max(len(getattr(cost.part, what)) for cost in costs) for what in ("name", "phase"))
     for cost in costs:
-        of_it = "" if cost.of_ceiling is None else f", {percent(cost.of_ceiling, 0)} of its ceiling"
-        bound = f"{cost.bound}-bound{of_it}" if cost.bound else "" if known or not cost.part.bytes else "bound unknown"
-        name = f"{cost.part.name:<{wide}}  {cost.part.phase:<8}  {bound}".rstrip()
-        lines.append(f"  {percent(cost.share):>6}  {milliseconds(cost.part.time_s or 0.0):>8}  {name}")
+        part, reached = cost.part, "" if cost.of_ceiling is None else f", {percent(cost.of_ceiling, 0)} of that reached"
+        bound = f"bounded by {cost.bound}{reached}" if cost.bound else "" if known or not part.bytes else "unknown"
+        phase = "" if part.phase == part.name else part.phase
+        line = f"  {percent(cost.share):>6}  {milliseconds(part.time_s or 0.0):>8}  {part.name:<{names}}  "
+        lines.append(f"{line}{phase:<{phases}}  {bound}".rstrip())
     if not known and any(cost.part.bytes for cost in costs):
-        lines.append("bound: unknown until `tcbench roofline` has measured this machine's ceilings")
+        lines.append("unknown: what bounds them, until `tcbench roofline` has measured this machine's ceilings")
     return lines
 
 

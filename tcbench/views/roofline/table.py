@@ -91,7 +91,9 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
 
     return {
         "machine": roofline.summary.machine,
-        **fields(roofline.summary.cell, "model config batch_size ranks image_size variant device"),
+        **fields(roofline.summary.cell, "model config batch_size ranks"),
+        **({} if roofline.summary.cell.is_own else fields(roofline.summary.cell, "image_size variant")),
+        **fields(roofline.summary.cell, "device"),
         "precision": roofline.precision,
         "doubtful": roofline.doubt or None,
         "ceilings": {
