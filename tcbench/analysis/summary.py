@@ -71,9 +71,9 @@ class CellSummary:
     flops: float | None = None
 
     @property
-    def flops_s(self) -> float | None:
-        """The rate of all ranks."""
-        return self.flops / self.step_time_s.value if self.flops and self.step_time_s else None
+    def gflops_s(self) -> float | None:
+        """Their rate, 10^9 in a second."""
+        return self.flops / self.step_time_s.value / 1e9 if self.flops and self.step_time_s else None
 
     @property
     def key(self) -> CellKey:

@@ -9,7 +9,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Unit, base_config
 from tcbench.present.format import limits
 from tcbench.present.naming import rate_unit
-from tcbench.present.tables import BYTES, COUNT, FACTOR, GIGA, RATE, SECONDS, Column
+from tcbench.present.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Column
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
         Column(f"vs {base_config(summaries)}", lambda row: row.over_base, FACTOR, style=style, wraps=True),
         Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
         Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
-        *([Column[Row]("GFLOP/s", lambda row: row.summary.flops_s, GIGA, key="flops_s")] if declared else []),
+        *([Column[Row]("GFLOP/s", lambda row: row.summary.gflops_s, NUMBER, key="gflops_s")] if declared else []),
     )
 
 

@@ -117,7 +117,6 @@ class Kind:
 TEXT = Kind(numeric=False)
 COUNT = Kind()
 NUMBER = Kind(number)
-GIGA = Kind(lambda value: number(value / 1e9))
 RATE = Kind(rate, within=plus_minus)
 FACTOR = Kind(factor, within=lambda ratio: "" if ratio.low == ratio.high else plus_minus(ratio))
 SECONDS = Kind(milliseconds)

@@ -119,10 +119,10 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
 def utilisation(explanation: Explanation) -> float | None:
     """The declared FLOPs' rate over the device's most; None where nobody declares them, or that is not known."""
     summary = explanation.summary
-    limits = ceilings.known(summary) if summary.flops_s else None
-    if summary.flops_s is None or limits is None:
+    limits = ceilings.known(summary) if summary.gflops_s else None
+    if summary.gflops_s is None or limits is None:
         return None
-    return summary.flops_s / summary.cell.ranks / limits.flops_s(precision_of(summary.cell.rungs))
+    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.flops_s(precision_of(summary.cell.rungs))
 
 
 def _next(explanation: Explanation, *, known: bool = False) -> Text:
@@ -240,12 +240,6 @@ def costs_lines(costs: Sequence[PartCost], known: bool) -> list[str]:
     return lines
 
 
-def costs_json(costs: Iterable[PartCost]) -> list[dict[str, Any]]:
-    """The same for JSON."""
-    part = "name=part.name phase=part.phase time_s=part.time_s flops=part.flops bytes=part.bytes"
-    return [fields(cost, f"{part} share bound of_ceiling") for cost in costs]
-
-
 def lines_of(bottleneck: Bottleneck) -> list[str]:
     """A timeline described in lines: the verdict, phases, waiting, kernels."""
     lines = [f"{bottleneck.label}: {bottleneck.sentence}"]
@@ -284,12 +278,19 @@ def to_json(explanations: Sequence[Explanation]) -> str:
     return document(SCHEMA, SCHEMA_VERSION, cells=cells, notes=notes(explanations))
 
 
+_PART = "name=part.name phase=part.phase time_s=part.time_s flops=part.flops bytes=part.bytes"
+
+
 def timelines_json(
     timelines: Sequence[Timeline], bottlenecks: Sequence[Bottleneck], costs: Iterable[Sequence[PartCost]]
 ) -> str:
     """The same for timelines."""
     described = [
-        {**fields(timeline, "label device_name"), "bottleneck": bottleneck_json(each), "costliest": costs_json(parts)}
+        {
+            **fields(timeline, "label device_name"),
+            "bottleneck": bottleneck_json(each),
+            "costliest": [fields(cost, f"{_PART} share bound of_ceiling") for cost in parts],
+        }
         for timeline, each, parts in zip(timelines, bottlenecks, costs, strict=True)
     ]
     return document(SCHEMA, SCHEMA_VERSION, timelines=described)

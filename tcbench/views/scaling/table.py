@@ -10,21 +10,9 @@ from tcbench.analysis.scaling import AllReduce, Curve, Imbalance, Point
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.present.document import fields
-from tcbench.present.format import limits, percent
+from tcbench.present.format import limits, number, percent
 from tcbench.present.naming import rate_unit
-from tcbench.present.tables import (
-    COUNT,
-    FACTOR,
-    GIGA,
-    NUMBER,
-    RATE,
-    SECONDS,
-    SHARE,
-    Column,
-    Kind,
-    Table,
-    config_in_ladder,
-)
+from tcbench.present.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, Column, Kind, Table, config_in_ladder
 
 
 @dataclass(frozen=True)
@@ -72,8 +60,8 @@ def columns(curves: Sequence[Curve]) -> tuple[Column[Row], ...]:
         Column("efficiency", lambda row: row.point.efficiency, EFFICIENCY),
         Column("95% interval", lambda row: efficiency_limits(row.point.efficiency), on="page"),
         exchange("all-\nreduce", lambda of: of.time_s, SECONDS, " left"),
-        exchange("algo\nGB/s", lambda of: of.algorithm_bytes_s, GIGA),
-        exchange("bus\nGB/s", lambda of: of.bus_bytes_s, GIGA),
+        exchange("algo\nGB/s", lambda of: of.algorithm_bytes_s, _GIGABYTES),
+        exchange("bus\nGB/s", lambda of: of.bus_bytes_s, _GIGABYTES),
         Column(
             "imbalance\n(slowest)", lambda row: row.point.imbalance and row.point.imbalance.share, SHARE, mark=slowest
         ),
@@ -119,6 +107,8 @@ def _within(efficiency: Interval) -> str:
 
 EFFICIENCY = Kind(percent, within=_within)
 """92.1% (91 to 93)."""
+_GIGABYTES = Kind(lambda bytes_s: number(bytes_s / 1e9))
+"""Of 10^9 bytes, as nccl-tests write them: 1.36."""
 
 
 def notes(curves: Sequence[Curve]) -> list[str]:
