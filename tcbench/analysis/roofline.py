@@ -19,11 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.bottleneck import explain_records
-from tcbench.analysis.summary import CellSummary, Setting, base_config, by_phase
-from tcbench.core.record import Cell, Record
+from tcbench.analysis.bottleneck import COSTLIEST, explain_records, summarise
+from tcbench.analysis.summary import CellSummary, Setting, base_config, by_phase, declared_work
+from tcbench.core.record import Cell, Measurement, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine import work
+from tcbench.engine.backends import model_of
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Dropout, Layer, Lrn
 
@@ -189,10 +190,14 @@ def roofline(
     """
     cell = summary.cell
     layer_s = _layer_s([t for t in timelines if t.label == cell.label and not t.of("gpu")])
-    layers = tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in layer_parts(cell))
-    trials = (record.measurement.phases for record in records if record.measurement)
+    known_layers = layer_parts(cell) if model_of(cell) else ()
+    layers = tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in known_layers)
+    measured = [record.measurement for record in records if record.measurement]
+    trials = (each.phases for each in measured)
     times_s = by_phase(trials, lambda phase: phase.host_s if phase.device_s is None else phase.device_s)
-    parts = (part for part in phase_parts(cell) if part.name in times_s)
+    times_s[WHOLE] = [time_s for each in measured for time_s in each.counted_times_s]
+    known = phase_parts(cell) if model_of(cell) else declared_parts(measured[0])
+    parts = (part for part in known if part.name in times_s)
     phases = tuple(replace(part, time_s=statistics.median(times_s[part.name])) for part in parts)
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
     return CellRoofline(summary, ceilings, phases, layers, explain_records(profiled).doubt if profiled else "")
@@ -318,3 +323,60 @@ def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> I
 def worth_showing(parts: Iterable[WorkPart]) -> list[WorkPart]:
     """Parts that have a place in the picture: with FLOPs, bytes and a rate."""
     return [p for p in parts if p.flops and p.bytes and p.flops_s is not None and math.isfinite(p.flops_s)]
+
+
+WHOLE = "whole step"
+"""The name of the part that is all of a step, which the author of one declares."""
+
+
+def declared_parts(measured: Measurement) -> tuple[WorkPart, ...]:
+    """The phases whose work the step's author declares, and the whole step; none where nobody does."""
+    phases = [WorkPart(w.phase, w.phase, round(w.flops), round(w.bytes)) for w in measured.declared or () if w.phase]
+    flops, n_bytes = declared_work(measured)
+    return (*phases, WorkPart(WHOLE, WHOLE, round(flops), round(n_bytes))) if flops or n_bytes else ()
+
+
+@dataclass(frozen=True)
+class PartCost:
+    """A layer in one phase, a phase that no layers are known of, or on a GPU a kernel that no layer is known of: its
+    `share` of a step, which ceiling is the lower one for it, and the share of that one that it reached; None where its
+    work or the ceilings are not known, and where it ran faster than the ceiling of memory, by a cache."""
+
+    part: WorkPart
+    share: float
+    bound: Literal["arithmetic", "memory"] | None = None
+    of_ceiling: float | None = None
+
+
+def costliest(timeline: Timeline, ceilings: Ceilings | None) -> tuple[PartCost, ...]:
+    """The parts of a step that take longest, ranked: by the GPU's time where it is one's. Raises SelectionError for a
+    timeline without steps."""
+    record = timeline.record
+    step, spent = summarise(timeline), dict[tuple[str, str], float]()
+    for span in timeline.of("gpu") if step.on_gpu else timeline.of("host", "layer"):
+        if span.phase is not None:
+            key = span.phase, (span.layer or span.name) if step.on_gpu else span.name
+            spent[key] = spent.get(key, 0.0) + span.duration_s / step.steps
+    with_layers = {phase for phase, _ in spent}
+    for phase in step.phases:
+        if phase.name not in with_layers:
+            spent[phase.name, phase.name] = (phase.device_s if step.on_gpu else phase.host_s) or 0.0
+    known: dict[tuple[str, str], WorkPart] = {}
+    if record is not None:
+        parts = declared_parts(record.measurement) if record.measurement else ()
+        if model_of(record.cell):
+            layers = layer_parts(record.cell)
+            parts = (*layers, *phase_parts(record.cell, layers))
+        known = {(part.phase, part.name): part for part in parts}
+    costs = []
+    for (phase_name, name), time_s in sorted(spent.items(), key=lambda item: -item[1])[:COSTLIEST]:
+        part = replace(known.get((phase_name, name)) or WorkPart(name, phase_name, 0, 0), time_s=time_s)
+        cost = PartCost(part, time_s / step.step_s)
+        if record is not None and ceilings is not None and part.bytes:
+            precision = "fp32" if name == "update" else precision_of(record.cell.rungs)
+            least_s = part.least_s(ceilings, precision)
+            bound: Literal["arithmetic", "memory"]
+            bound = "memory" if part.intensity < ceilings.ridge(precision) else "arithmetic"
+            cost = replace(cost, bound=bound, of_ceiling=least_s and least_s / time_s)
+        costs.append(cost)
+    return tuple(costs)

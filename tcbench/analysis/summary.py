@@ -17,7 +17,7 @@ import msgspec
 from tcbench.analysis import comparability, scatter, welch
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.welch import Group
-from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, PhaseTimes, Record, Status
+from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, PhaseTimes, Record, Status
 
 CellKey = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
@@ -45,7 +45,8 @@ class CellSummary:
     ("run": of one trial, by these alone), or steps, where the runs have one trial a cell. `lost`: the largest share of
     the processor time of a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that
     measured it. `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs measured, several
-    where a run was gone on with by other code.
+    where a run was gone on with by other code. `flops`: those of a step, of all ranks, as the step's author declares
+    them.
     """
 
     cell: Cell
@@ -67,6 +68,12 @@ class CellSummary:
     runs: tuple[str, ...] = ()
     began_at: str = ""
     codes: tuple[Code, ...] = ()
+    flops: float | None = None
+
+    @property
+    def gflops_s(self) -> float | None:
+        """Their rate, 10^9 in a second."""
+        return self.flops / self.step_time_s.value / 1e9 if self.flops and self.step_time_s else None
 
     @property
     def key(self) -> CellKey:
@@ -256,7 +263,16 @@ def _summary(
         unit="trials" if len(trials_s) > 1 else "run" if of_runs else "steps",
         settled=all(m.warmup_settled for m in measured),
         lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
+        flops=cell.ranks * declared_work(measured[0])[0] or None,
     )
+
+
+def declared_work(measured: Measurement) -> tuple[float, float]:
+    """FLOPs and bytes of a step of one rank, as its author declares them; 0 where nobody does."""
+    works = measured.declared or ()
+    whole = next((work for work in works if not work.phase), None)
+    flops, n_bytes = sum(work.flops for work in works if work.phase), sum(work.bytes for work in works if work.phase)
+    return (whole and whole.flops) or flops, (whole and whole.bytes) or n_bytes
 
 
 def telling(trials: Sequence[Record]) -> Record:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
 from tcbench.present.options import (
     ANOTHER_FILE,
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 @command(
     "Show cells over commits, and where they regressed.",
     """
-tcbench history                                   every run under results/
+tcbench history                                   this machine's runs
+tcbench history results/                          every run there
 tcbench history --config 'fp16*' --bs 256 -o history.png
 tcbench history results/h200 --threshold 5% --json
 """,
@@ -35,7 +35,9 @@ tcbench history results/h200 --threshold 5% --json
 @selects("configs batch_sizes")
 def history(
     *,
-    results: Annotated[list[str] | None, results_argument(default="all of results/")] = None,
+    results: Annotated[
+        list[str] | None, results_argument(default="this machine's, without those that git keeps")
+    ] = None,
     chosen: Selection,
     threshold: ThresholdOption = "3%",
     allow: AllowOption = None,
@@ -61,14 +63,14 @@ def history(
     from tcbench.core import git
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
+    from tcbench.present.format import counted
     from tcbench.present.results import chosen as chosen_of
-    from tcbench.present.results import read, without_gates
+    from tcbench.present.results import read, read_files, runs_here, without_gates
     from tcbench.present.tables import make_console
     from tcbench.views.history import table as view
 
-    if not results and not out.is_dir():
-        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
-    results_read = read(results, out, default=out)
+    paths, others = ([], 0) if results else runs_here(out)
+    results_read = read_files(paths).records if paths else read(results, out)
     records = without_gates(results_read, results or ())
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
@@ -79,8 +81,15 @@ def history(
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
     elif output is not None:
         save(history_chart(cells), output, ANOTHER_FILE)
+    left_out = ["left out: trials of gates and bisections; name a file of theirs to see it"]
+    left_out *= len(records) < len(results_read)
+    if others:
+        which = f"{counted(others, 'file')} of other machines or kept by git"
+        left_out.append(f"left out: {which}; `tcbench history {out}` shows all")
     if format_ == "json":
         typer.echo(view.to_json(cells))
+        for line in left_out:
+            typer.echo(line, err=True)
         return
     console = make_console()
     console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
@@ -89,7 +98,6 @@ def history(
         console.print(table)
         console.print()
     console.say(view.verdict(cells))
-    left_out = "left out: trials of gates and bisections; name a file of theirs to see it"
-    console.say(*view.notes(cells), *[left_out] * (len(records) < len(results_read)), style="dim")
+    console.say(*view.notes(cells), *left_out, style="dim")
     if output is not None:
         console.say(wrote)

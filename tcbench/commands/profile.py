@@ -145,7 +145,7 @@ def profile(
     perfetto.write(taken.timelines, trace, taken.record)
     drawing = {stem.with_name(stem.name + ".png"): lambda: timeline_chart(taken.timelines)}
     left = [trace, *save_each(drawing, "picture")]
-    summary = "\n".join(map(_summary, taken.timelines))
+    summary = "\n".join(_summary(replace(timeline, record=taken.record)) for timeline in taken.timelines)
     text = stem.with_name(stem.name + ".txt")
     files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
     left += [text, *taken.files]
@@ -261,9 +261,15 @@ def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
 
 
 def _summary(timeline: Timeline) -> str:
+    """What holds the cell back, and the costliest parts of its step."""
     from tcbench.analysis import bottleneck
+    from tcbench.analysis.roofline import costliest
+    from tcbench.run import ceilings
+    from tcbench.views.bottleneck.table import costs_lines
 
-    return f"{timeline.label} on {timeline.device_name}: {bottleneck.summarise(timeline).sentence}"
+    known = ceilings.of_record(timeline.record)
+    verdict = f"{timeline.label} on {timeline.device_name}: {bottleneck.summarise(timeline).sentence}"
+    return "\n".join([verdict, *costs_lines(costliest(timeline, known), known is not None)])
 
 
 def _next_step(timeline: Timeline, trace: Path) -> str:

@@ -116,17 +116,17 @@ def roofline(
 def _chosen(
     summaries: tuple[CellSummary, ...], sizes: tuple[int, ...] | None, configs: tuple[str, ...]
 ) -> list[CellSummary]:
-    """The measured cells that are asked for, of models whose layers are known. Raises SelectionError when there are
+    """The measured cells that are asked for, of known layers or of declared work. Raises SelectionError when there are
     none."""
     from tcbench.engine.backends import builds_models, model_of
     from tcbench.present.results import named
 
     measured = [s for s in summaries if s.images_per_s is not None]
-    able = [s for s in measured if model_of(s.cell)]
-    if measured and not any(builds_models(s.cell.backend) for s in measured):
+    able = [s for s in measured if model_of(s.cell) or s.flops]
+    if measured and not able and not any(builds_models(s.cell.backend) for s in measured):
         raise SelectionError(
-            f"{measured[0].cell.config} is a step of one's own, of whose layers nothing is known here; `tcbench "
-            "explain` shows where its time goes"
+            f"{measured[0].cell.config} declares no FLOPs; own.step(..., flops=..., bytes=...) does "
+            "(docs/own-step.md), and `tcbench explain` shows where its time goes"
         )
     if measured and not able:
         model = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"

@@ -134,7 +134,7 @@ def submit(
     # As far as it can be made without the device.
     plan = plan_of(replace(chosen, device=host().name) if on_gpus else chosen, remote=True)
     submitit = Package("submitit", "uv sync --extra slurm")
-    if not submitit.is_installed():
+    if not dry_run and not submitit.is_installed():
         raise ClusterError(f"submit needs the package {submitit.module}: {submitit.install}")
     from tcbench.run import cluster
 
@@ -165,10 +165,12 @@ def submit(
         ]
         words += ["--resume"] * resume + (["--allow", allow] if allow else [])
         folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
-        work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, gpus)))
+        script = cluster.script(target, plan.scenario.name, words, folder, request, gpus)
+        if dry_run:
+            typer.echo(script)
+        else:
+            work.append((target, words, cluster.executor(folder, script)))
     if dry_run:
-        for _, _, executor in work:
-            typer.echo(executor.script)
         return
     jobs: list[Job] = []
     with interruptible(lambda: f"; {_how_to_go_on(jobs)}"):

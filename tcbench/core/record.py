@@ -238,6 +238,15 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     provisional: bool = False
 
 
+class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of a phase in one step of one rank, as the step's author declares it; `phase` is empty for what is known
+    of the whole step alone."""
+
+    phase: str
+    flops: Annotated[float, Meta(ge=0, le=1e30)] = 0
+    bytes: Annotated[float, Meta(ge=0, le=1e30)] = 0
+
+
 class RankPart(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's part in a trial: where it ran, and its times over the same steps as every other's. `cores`: those that
     it was bound to, by Linux's numbers; none where it was not. Memory as in Measurement."""
@@ -265,6 +274,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     (that of a base of one rank too, where it was bound to processors as they are), and
     `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step. `reduce_overlaps`: it
     runs beside other phases, so that `allreduce` is the wait that is left of it.
+    `declared` came later, and is left out of the JSON where a step declares no work.
     """
 
     warmup_times_s: tuple[Seconds, ...]
@@ -287,6 +297,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankPart, ...] = ()
     reduced_bytes: Bytes = 0
     reduce_overlaps: bool = False
+    declared: tuple[DeclaredWork, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from tcbench.core.record import PlanChoice
+from tcbench.core.record import DeclaredWork, PlanChoice
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Facts:
     `busy_s`: the time that the device has worked so far, where it tells. `decoding`: how it decodes images, where it
     does. With many ranks `reduced_bytes` is the size of the gradients that this one gives to the all-reduce in a step,
     `reduce_overlaps` whether that runs beside other phases, and `engine` says what reduces them. `period`: the steps
-    after which what steps do repeats."""
+    after which what steps do repeats. `declared`: the work of phases, where the step's author declares it."""
 
     loss: float | None
     peak_memory_bytes: int
@@ -39,6 +39,7 @@ class Facts:
     reduce_overlaps: bool = False
     engine: str = ""
     period: int = 1
+    declared: tuple[DeclaredWork, ...] = ()
 
 
 class Clock(Protocol):

@@ -6,9 +6,12 @@ nothing else. Standard library only.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tcbench.core.text import plain
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Record
 
 Lane = Literal["host", "io", "gpu"]
 """The place of a span: the thread that runs the steps; the input's own threads; the device."""
@@ -50,7 +53,7 @@ class Span:
 class Timeline:
     """Spans in order of their begin. `label` is the cell's ("fp16+dali, batch size 64"); `device` as in a cell;
     `device_name` as people call it. `phases` in the order of the step. `unit`: what `batch_size` counts.
-    `taken_at`: UTC, ISO 8601; None where that is not known."""
+    `record`: of the trial in which it was taken; None where that is not known."""
 
     label: str
     device: str
@@ -60,7 +63,7 @@ class Timeline:
     phases: tuple[str, ...]
     spans: tuple[Span, ...]
     unit: str = "images"
-    taken_at: str | None = None
+    record: Record | None = None
 
     def of(self, lane: Lane, *kinds: SpanKind) -> tuple[Span, ...]:
         """The spans of a lane, of these kinds or of all."""
@@ -90,7 +93,7 @@ def timeline_of(
     phases: Iterable[str],
     spans: Iterable[Span],
     unit: str = "images",
-    taken_at: str | None = None,
+    record: Record | None = None,
 ) -> Timeline:
     """A timeline of spans in any order, its names safe to show. Raises ValueError for a span that ends before it
     begins, and for a step of no length: nothing can be said per step of one."""
@@ -101,7 +104,7 @@ def timeline_of(
         if span.kind == "step" and span.end_s == span.begin_s:
             raise ValueError(f"step {span.step} has no length")
     label, device, device_name, unit, *names = map(plain, (label, device, device_name, unit, *phases))
-    return Timeline(label, device, device_name, batch_size, source, tuple(names), ordered, unit, taken_at)
+    return Timeline(label, device, device_name, batch_size, source, tuple(names), ordered, unit, record)
 
 
 def _plain(span: Span) -> Span:

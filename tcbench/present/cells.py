@@ -9,7 +9,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Unit, base_config
 from tcbench.present.format import limits
 from tcbench.present.naming import rate_unit
-from tcbench.present.tables import BYTES, COUNT, FACTOR, RATE, SECONDS, Column
+from tcbench.present.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Column
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
         surely = ratio is None or ratio.low == ratio.high or not (ratio.holds(1.0) or row.summary.unit == "steps")
         return "" if surely else "dim"
 
+    declared = any(summary.flops for summary in summaries)
     return (
         Column(rate_unit(s.cell for s in summaries), lambda row: row.summary.images_per_s, RATE, mark=_marks),
         Column("95% interval", lambda row: limits(row.summary.images_per_s), on="page"),
@@ -36,6 +37,7 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
         Column(f"vs {base_config(summaries)}", lambda row: row.over_base, FACTOR, style=style, wraps=True),
         Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
         Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
+        *([Column[Row]("GFLOP/s", lambda row: row.summary.gflops_s, NUMBER, key="gflops_s")] if declared else []),
     )
 
 

@@ -57,6 +57,22 @@ def newest(out: Path, *, says: bool = False) -> Path:
     )
 
 
+def runs_here(out: Path) -> tuple[list[Path], int]:
+    """The files of records under a folder that this machine left there, without those that git keeps, which may be
+    anyone's; and how many others there are. Raises SelectionError where all are others."""
+    from tcbench.core.git import tracked
+    from tcbench.core.store import runs
+    from tcbench.engine.accelerators.device import kinds
+
+    machines = {device.machine for kind in kinds().values() for device in kind.devices()}
+    there = runs(out) if out.is_dir() else []
+    here = [path for path in there if path.parent.name in machines and not tracked(path)]
+    if not here:
+        others = f"; `tcbench history {out}` shows those of others" if there else ", or name a file"
+        raise SelectionError(f"no results of this machine in {out}/; `tcbench run` makes some{others}")
+    return here, len(there) - len(here)
+
+
 def by_age(out: Path) -> list[Path]:
     """The files of records under a folder, those that began last first."""
     from tcbench.core.store import runs
@@ -121,17 +137,17 @@ def read_newest(out: Path) -> Results:
     return given
 
 
-def read(named: Iterable[str] | None, out: Path, default: Path | None = None) -> tuple[Record, ...]:
-    """The current records of what was named: files, folders, ids of runs under `out`; of `default`, else the newest
-    run there, where nothing was. Raises StoreError or SelectionError."""
-    return read_results(named, out, default).records
+def read(named: Iterable[str] | None, out: Path) -> tuple[Record, ...]:
+    """The current records of what was named: files, folders, ids of runs under `out`; of the newest run there, where
+    nothing was. Raises StoreError or SelectionError."""
+    return read_results(named, out).records
 
 
-def read_results(named: Iterable[str] | None, out: Path, default: Path | None = None) -> Results:
+def read_results(named: Iterable[str] | None, out: Path) -> Results:
     """As `read`, with the files."""
     from tcbench.core import store
 
-    paths = [store.resolve(name, out) for name in named or ()] or ([default] if default else [])
+    paths = [store.resolve(name, out) for name in named or ()]
     return read_files(paths) if paths else read_newest(out)
 
 

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 import msgspec
 
 from tcbench.analysis.roofline import Ceilings, ConfigPrecision, WorkPart
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
+from tcbench.core.record import Record
 from tcbench.engine.accelerators import ceilings
 from tcbench.engine.accelerators.ceilings import Measured
 from tcbench.engine.accelerators.device import kind_of
@@ -44,6 +45,16 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
             "run `tcbench roofline` on that machine"
         )
     return published
+
+
+def known(summary: CellSummary) -> Ceilings | None:
+    """As `of`, but nothing is measured; None where nothing tells."""
+    return _kept(summary) or (None if summary.cell.device == "cpu" else _from_file(summary))
+
+
+def of_record(record: Record | None) -> Ceilings | None:
+    """The same of a trial's device."""
+    return None if record is None else known(summarise([record])[0])
 
 
 def standing(

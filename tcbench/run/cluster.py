@@ -1,12 +1,12 @@
 """The matrix over a cluster: a Slurm job for each partition or type of GPU, all of which run one `tcbench run`.
 
-submitit writes the scripts, submits them and follows the jobs; Slurm queues. Owns which jobs there are, what each asks
-for, and what its end was. Knows nothing of plans and records: those are the command's that a job runs.
+submitit submits the scripts and follows the jobs; Slurm queues. Owns which jobs there are, their scripts, which can be
+written without either, and what each job's end was. Knows nothing of plans and records: those are the command's that a
+job runs.
 """
 
 import contextlib
 import io
-import logging
 import os
 import re
 import shlex
@@ -19,16 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import submitit
-from submitit.core.utils import FailedJobError, FailedSubmissionError
-from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
 from tcbench.core import files, process
 from tcbench.core.errors import ClusterError, hint
 from tcbench.core.text import plain
 from tcbench.run.runner import python_module
-
-logging.getLogger("submitit").setLevel(logging.CRITICAL)  # its warnings are about sacct, which is not asked
 
 FOLDER = ".jobs"
 """The folder beside the machines' in which submitit keeps jobs, their scripts and what they print."""
@@ -36,12 +31,6 @@ FOLDER = ".jobs"
 _POLL_S = 1.0
 _WRITTEN_WITHIN_S = 15.0
 """Seconds until what a node has written shows here, on a shared file system that caches."""
-
-_ENDED = {
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "GONE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
-    *("REVOKED", "TIMEOUT"),
-}
-"""States of a job that will not run again, as squeue names them; GONE is one that Slurm has forgotten."""
 
 
 @dataclass(frozen=True)
@@ -104,46 +93,6 @@ def targets(partitions: Sequence[str], types: Sequence[str], there: Gpus) -> tup
     return tuple(dict.fromkeys(chosen))
 
 
-class _Queue(SlurmInfoWatcher):
-    """States of jobs by squeue, which every Slurm answers; sacct needs a database that small clusters do without."""
-
-    def _make_command(self) -> list[str] | None:
-        return ["squeue", "--me", "--noheader", "--states=all", "--format=%i %T"]
-
-    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
-        lines = (string if isinstance(string, str) else string.decode()).splitlines()
-        states = dict(line.split(maxsplit=1) for line in lines)
-        return {job: {"State": states.get(job, "GONE")} for job in self._registered}
-
-    def is_done(self, job_id: str, mode: str = "standard") -> bool:
-        return self.get_state(job_id, mode=mode) in _ENDED
-
-
-class _SlurmJob(SlurmJob[int]):
-    watcher = _Queue(delay_s=30)
-
-
-class Slurm(submitit.SlurmExecutor):
-    """submitit's executor, by whose states a cluster without a database of jobs can be followed."""
-
-    job_class = _SlurmJob
-
-    @classmethod
-    def affinity(cls) -> int:
-        """As where Slurm is: `gpus` asks for its commands, and a script can be written without them."""
-        return 2
-
-    @property
-    def script(self) -> str:
-        """The script that `sbatch` gets."""
-        return str(self._make_submission_file_text(self._submitit_command_str, ""))
-
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
-        """Without the signal that submitit asks for: it goes to the job's steps, up to a minute early, and would kill
-        the ranks of a trial. Every trial that has ended is on disk; at the time limit Slurm ends the job."""
-        return re.sub(r"(?m)^#SBATCH --signal=.*\n", "", str(super()._make_submission_file_text(command, uid)))
-
-
 @dataclass(frozen=True)
 class Request:
     """A job's demand: minutes until it is ended, a GPU for each rank (`on_gpus`: where the partition has some), and
@@ -176,32 +125,36 @@ _GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres")
 """Options of sbatch by which a user asks for tasks and for GPUs in place of ours."""
 
 
-def executor(
-    target: Target, scenario: str, command: Sequence[str], folder: Path, request: Request, there: Gpus
-) -> Slurm:
-    """The executor of one target's job: tcbench with the words of `command`; submitit keeps it in `folder`."""
+def script(target: Target, scenario: str, command: Sequence[str], folder: Path, request: Request, there: Gpus) -> str:
+    """The script of one target's job, which runs tcbench with the words of `command`; submitit keeps them in `folder`.
+
+    It asks for no signal ahead of the time limit, as submitit does by itself: that goes to the job's steps, up to a
+    minute early, and would kill the ranks of a trial. Ranks are started by `srun` within the job, which a step of the
+    job's own would leave no room for."""
     has_gpus = target.gpu or target.partition is None or there[target.partition]
-    each: dict[str, str | int] = {}
+    each: dict[str, str | int | bool] = {"job_name": f"tcbench-{scenario}-{target.name}", "nodes": 1}
+    each |= {"time": request.time_min, "open_mode": "append", "output": f"{folder.absolute()}/%j_0_log.out"}
+    if target.partition:
+        each["partition"] = target.partition
     if request.options.keys().isdisjoint(_TASKS):
         each["ntasks_per_node"] = request.ranks_per_node
     if request.on_gpus and has_gpus and request.options.keys().isdisjoint(_GPUS):
         each["gpus_per_node"] = ":".join(filter(None, (target.gpu, str(request.ranks_per_node))))
+    lines = [
+        f"#SBATCH --{name.replace('_', '-')}" + ("" if value is True else f"={shlex.quote(str(value))}")
+        for name, value in sorted({**each, **request.options}.items())
+    ]
     # -P: what lies in the current directory is no module of submitit's or of ours.
-    slurm = Slurm(folder, python=f"{shlex.quote(sys.executable)} -P")
-    slurm.update_parameters(
-        job_name=f"tcbench-{scenario}-{target.name}",
-        time=request.time_min,
-        # Ranks are started by `srun` within the job, which a step of the job's own would leave no room for.
-        use_srun=False,
-        stderr_to_stdout=True,
-        setup=[f"# {plain(shown(command))}"],
-        additional_parameters={
-            **({"partition": target.partition} if target.partition else {}),
-            **each,
-            **request.options,
-        },
-    )
-    return slurm
+    words = [sys.executable, "-P", "-u", "-m", "submitit.core._submit", str(folder)]
+    runs = [f"# {plain(shown(command))}", "export SUBMITIT_EXECUTOR=slurm", shlex.join(words)]
+    return "\n".join(["#!/bin/bash", "", *lines, "", *runs, ""])
+
+
+def executor(folder: Path, script: str) -> Any:
+    """submitit's executor of a job with that script."""
+    from tcbench.run.slurm import Slurm
+
+    return Slurm(folder, script)
 
 
 def shown(command: Sequence[str]) -> str:
@@ -211,13 +164,15 @@ def shown(command: Sequence[str]) -> str:
 
 def work(command: Sequence[str], folder: str) -> int:
     """A job's work: run tcbench with these words, leave its exit code in the job's folder, and give it."""
+    from submitit import JobEnvironment
+
     # A job that Slurm has put back into the queue goes on with the run that it began.
     again = ["--resume"] if os.environ.get("SLURM_RESTART_COUNT") and "--resume" not in command else []
     words = python_module(sys.executable, "tcbench", *command, *again)
     code = process.run(words, folder=Path.cwd(), environment=os.environ, output=sys.stdout.buffer)
     if code < 0:  # at the time limit, for one: this process is ended next, and its job's state says by what
         raise RuntimeError(f"tcbench was killed by signal {-code}")
-    files.write(Path(folder) / _code_name(submitit.JobEnvironment().job_id), str(code).encode())
+    files.write(Path(folder) / _code_name(JobEnvironment().job_id), str(code).encode())
     return code
 
 
@@ -285,6 +240,8 @@ class Job:
 
 def submit(slurm: Any, target: Target, command: Sequence[str]) -> Job:
     """Submit a job that runs tcbench with the words of `command`. Raises ClusterError."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
     folder = Path(slurm.folder)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises

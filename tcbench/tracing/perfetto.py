@@ -123,9 +123,8 @@ def read(path: Path) -> tuple[Timeline, ...]:
                 spans[event.pid - 1].append(Span(name=event.name, **fields))
     except (msgspec.ValidationError, IndexError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
-    taken_at = ours.record.started_at if ours.record else None
     return tuple(
-        timeline_of(**msgspec.structs.asdict(head), spans=own_spans, taken_at=taken_at)
+        timeline_of(**msgspec.structs.asdict(head), spans=own_spans, record=ours.record)
         for head, own_spans in zip(ours.timelines, spans, strict=True)
     )
 

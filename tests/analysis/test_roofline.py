@@ -12,13 +12,15 @@ from tcbench.analysis.roofline import (
     Ceilings,
     WorkPart,
     base_and_fastest,
+    costliest,
     layer_parts,
     phase_parts,
     precision_of,
     roofline,
 )
 from tcbench.analysis.summary import summarise
-from tcbench.core.timeline import Span, timeline_of
+from tcbench.core.record import DeclaredWork, Input, Record
+from tcbench.core.timeline import Span, Timeline, timeline_of
 from tcbench.engine.backends import trace
 from tcbench.engine.models import MODELS
 from tcbench.hardware import gpus
@@ -167,3 +169,70 @@ def test_each_batch_sizes_base_stands_beside_the_fastest_of_each_precision(
     cells = [(base.summary.cell, fastest.summary.cell) for base, fastest in pairs]
     assert [f"{base.config}>{fastest.config}" for base, fastest in cells] == expected * 2
     assert [(base.batch_size, fastest.batch_size) for base, fastest in cells] == [(4, 4)] * 2 + [(8, 8)] * 2
+
+
+def profile(device: str, *spans: Span, record: Record | None = None) -> Timeline:
+    """Two steps of a second each, the second like the first."""
+    later = [replace(span, begin_s=span.begin_s + 1, end_s=span.end_s + 1, step=1) for span in spans]
+    phases = ("io", "forward", "backward", "update")
+    return timeline_of("fp32, batch size 4", device, "It", 4, "cupti", phases, [*spans, *later], record=record)
+
+
+STEP = Span(0, 1, "host", "step", "step", 0)
+PHASES = [
+    Span(begin_s, end_s, "host", "phase", name, 0, name)
+    for name, begin_s, end_s in (("io", 0, 0.1), ("forward", 0.1, 0.4), ("backward", 0.4, 0.9), ("update", 0.9, 1))
+]
+
+
+def test_the_costliest_parts_of_a_step_are_ranked_with_the_ceiling_that_is_lower_for_each() -> None:
+    """The convolution's 121 MFLOP over 3.2 MB lie above the ridge at 5 FLOP per byte; nothing is known of "loss"."""
+    layers = [
+        Span(0.1, 0.15, "host", "layer", "stem/bn", 0, "forward"),
+        Span(0.15, 0.25, "host", "layer", "stem/conv", 0, "forward"),
+        Span(0.25, 0.3, "host", "layer", "loss", 0, "forward"),
+        Span(0.4, 0.6, "host", "layer", "stem/conv", 0, "backward"),
+        Span(0.7, 0.8, "host", "layer", "stem/conv", 0, "backward"),
+    ]
+    timeline = profile("cpu", STEP, *PHASES, *layers, record=make_record())
+    costs = costliest(timeline, CEILINGS)
+    assert [(cost.part.phase, cost.part.name) for cost in costs][:3] == [
+        *(("backward", "stem/conv"), ("forward", "stem/conv"), ("io", "io")),
+    ]
+    by_name = {(cost.part.phase, cost.part.name): cost for cost in costs}
+    assert [cost.share for cost in costs] == pytest.approx([0.3, 0.1, 0.1, 0.1, 0.05, 0.05])
+    assert by_name["forward", "stem/conv"].bound == by_name["backward", "stem/conv"].bound == "arithmetic"
+    assert by_name["forward", "stem/bn"].bound == by_name["update", "update"].bound == "memory"
+    assert by_name["io", "io"].bound is by_name["forward", "loss"].bound is None
+    conv = by_name["forward", "stem/conv"]
+    assert conv.of_ceiling == pytest.approx(conv.part.flops / 1e11 / 0.1)
+    for unknown in (costliest(timeline, None), costliest(replace(timeline, record=None), CEILINGS)):
+        assert [cost.share for cost in unknown] == [cost.share for cost in costs]
+        assert {cost.bound for cost in unknown} == {None}
+
+
+def test_on_a_gpu_the_costliest_are_layers_by_its_own_time_and_kernels_of_none() -> None:
+    kernels = [
+        Span(0.2, 0.3, "gpu", "kernel", "gemm", 0, "forward", layer="stem/conv"),
+        Span(0.3, 0.5, "gpu", "kernel", "gemm", 0, "forward", layer="stem/conv"),
+        Span(0.5, 0.6, "gpu", "kernel", "adam", 0, "update"),
+        Span(0.1, 0.9, "host", "layer", "stem/conv", 0, "forward"),
+    ]
+    timeline = profile("cuda:0", STEP, *PHASES, *kernels, record=make_record(cell=make_cell(device="cuda:0")))
+    named = [(cost.part.name, cost.share, cost.bound) for cost in costliest(timeline, CEILINGS) if cost.share]
+    assert named == [("stem/conv", pytest.approx(0.3), "arithmetic"), ("adam", pytest.approx(0.1), None)]
+
+
+def test_what_a_steps_author_declares_stands_under_the_roof() -> None:
+    cell = make_cell(backend="my_step:make", input=Input(kind="own"))
+    declared = (DeclaredWork(phase="forward", flops=4e9, bytes=2e9), DeclaredWork(phase="", flops=1e10))
+    record = make_record(cell=cell, measurement=make_measurement([0.5] * 12, declared=declared))
+    [summary] = summarise([record])
+    result = roofline(summary, [record], CEILINGS)
+    assert [(part.name, part.flops, part.bytes) for part in result.phases] == [
+        *(("forward", 4 * 10**9, 2 * 10**9), ("whole step", 10**10, 2 * 10**9)),
+    ]
+    assert [part.time_s for part in result.phases] == pytest.approx([0.15, 0.5])
+    assert (result.layers, summary.gflops_s) == ((), pytest.approx(20))
+    [forward] = [cost for cost in costliest(profile("cpu", STEP, *PHASES, record=record), CEILINGS) if cost.bound]
+    assert (forward.part.name, forward.bound, forward.of_ceiling) == ("forward", "memory", pytest.approx(0.1 / 0.3))

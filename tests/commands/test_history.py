@@ -26,6 +26,13 @@ def plant(here: Path, records: Iterable[Record]) -> None:
             run.append(record)
 
 
+@pytest.fixture(autouse=True)
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one of the planted records."""
+    monkeypatch.setattr("tcbench.hardware.machine.cpu_name", lambda: "AMD EPYC")
+    monkeypatch.setattr("tcbench.hardware.machine.usable_cpus", lambda: 2)
+
+
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
     """Five commits; fp32 is a tenth slower from the third on, fp16 is not."""
@@ -113,16 +120,35 @@ def test_baselines_are_no_runs(planted: Path) -> None:
 
 def test_the_results_of_real_runs_have_a_history(tmp_path: Path) -> None:
     shutil.copytree(REAL, tmp_path / "results", ignore=shutil.ignore_patterns("*.png"))
-    done = tcbench(tmp_path, "history", "-o", "history.svg")
+    done = tcbench(tmp_path, "history", "results", "-o", "history.svg")
     assert done.code == 0, done.err
     assert "torch/bf16+dali+fused_optimizer, batch size 4" in done.out
     assert "? inconclusive" in done.out and "▼" not in done.out  # one trial at one commit, two at the other
     assert (tmp_path / "history.svg").stat().st_size > 20_000
-    value = json.loads(tcbench(tmp_path, "history", "--json").out)
+    value = json.loads(tcbench(tmp_path, "history", "results", "--json").out)
     assert [one["name"] for one in value["commits"]][:3] == ["1b04d95e7c48", "d5ea3305adc1", "2e0a82d36637"]
+
+
+def test_only_what_this_machine_measured_is_shown_unless_a_path_names_more(tmp_path: Path) -> None:
+    project = projects.make(tmp_path / "project")
+    plant(project, over_commits([40, 40]))
+    shutil.copytree(project / "results/amd-epyc-2cpu", project / "results/other-machine")
+    plant(project, over_commits([70], "fp16"))  # into the first file, and the first is kept by git
+    projects.git(project, "add", "--force", "results/amd-epyc-2cpu/cpu-20250101-000000.jsonl")
+    done = tcbench(project, "history")
+    assert "1 cell over 1 commit: nothing to compare yet" in done.out and "fp16" not in done.out
+    assert "left out: 3 files of other machines or kept by git; `tcbench history results` shows all\n" in done.out
+    assert "left out: 3 files" in tcbench(project, "history", "--json").err
+    assert "left out" not in tcbench(project, "history", "results").out
+    shutil.rmtree(project / "results/amd-epyc-2cpu")
+    done = tcbench(project, "history")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert (
+        "no results of this machine in results/; `tcbench run` makes some; `tcbench history results` shows" in done.err
+    )
 
 
 def test_without_results_it_says_how_to_make_some(tmp_path: Path) -> None:
     done = tcbench(tmp_path, "history")
     assert done.code == 2
-    assert "no results in results/; `tcbench run` makes some" in done.err
+    assert "no results of this machine in results/; `tcbench run` makes some, or name a file" in done.err

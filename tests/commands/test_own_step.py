@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import factories
 import pytest
 import typer
 from command import Done, tcbench
@@ -69,7 +70,7 @@ COMMANDS: dict[str, list[tuple[tuple[str, ...], int]]] = {
     "roofline": [((RUN, *FIGURE), 2)],
     "numerics": [(("my_step/plain",), 2)],
     "baseline": [(("set", "main", RUN), 0), (("list",), 0), (("show", "main"), 0), (("remove", "main"), 0)],
-    "history": [((), 0), ((*FIGURE,), 0)],
+    "history": [((), 2), (("results", *FIGURE), 0)],
     "list": [((), 0)],
     "doctor": [],  # looks at the machine alone
     "data": [],  # makes JPEGs
@@ -143,7 +144,7 @@ def said(folder: Path, *words: str) -> Done:
         ("explain", RUN, "--details"),
         ("compare", EARLIER, RUN),
         ("compare", EARLIER, RUN, "--format", "markdown"),
-        ("history",),
+        ("history", "results"),
         ("export", RUN, "--format", "github-action-benchmark"),
     ],
     ids=lambda words: " ".join(words),
@@ -197,7 +198,22 @@ def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: py
     assert "arithmetic" not in out  # that of a ResNet-50
 
 
-def test_a_roofline_says_that_nothing_is_known_of_its_layers(folder: Path) -> None:
+def test_a_roofline_of_a_step_that_declares_no_work_says_how_to(folder: Path) -> None:
     done = tcbench(folder, "roofline", RUN)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "my_step/plain is a step of one's own, of whose layers nothing is known here" in done.err
+    assert "my_step/plain declares no FLOPs; own.step(..., flops=..., bytes=...) does (docs/own-step.md)" in done.err
+
+
+def test_declared_work_has_its_rate_in_tables_and_its_place_under_the_roof(folder: Path, monkeypatch) -> None:
+    """A step of 16 samples takes 20 ms: 1 GFLOP in it are 50 GFLOP/s, half of what this machine can do."""
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
+    work = (records.DeclaredWork(phase="attend", flops=6e8, bytes=1e7), records.DeclaredWork(phase="", flops=1e9))
+    declared = [factories.remeasured(records.decode(record("plain", 16, trial)), declared=work) for trial in (0, 1)]
+    (folder / "declared.jsonl").write_bytes(b"".join(records.encode(one) + b"\n" for one in declared))
+    out = said(folder, "explain", "declared.jsonl").out
+    assert re.search(r"host +step +samples/s +FLOPs .*\n.*attend 60% .* 50% ", out), out
+    assert json.loads(said(folder, "explain", "declared.jsonl", "--json").out)["cells"][0]["flop_utilisation"] > 0.49
+    [row] = json.loads(said(folder, "export", "declared.jsonl", "--format", "json", "--per", "cell").out)["rows"]
+    assert row["gflops_s"] == pytest.approx(50, rel=0.01)
+    shown = said(folder, "roofline", "declared.jsonl", *FIGURE).out
+    assert re.search(r"attend +0\.600 +10\.0 .*\n.*whole step +1\.00 ", shown) and not FOREIGN.findall(shown), shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from command import tcbench
 
 from tcbench.core import record
 from tcbench.core.errors import SelectionError
+from tcbench.engine.accelerators.device import host
 from tcbench.present.results import newest
 from tcbench.tracing import perfetto
 
@@ -94,13 +96,14 @@ def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path
 
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
 def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
-    factories.write(tmp_path / "kept/machine/cpu-20261121-035658.jsonl", *reports.ladders(1, sizes=(4,)))
-    newest_run = "" if command == "history" else "the newest run: kept/machine/cpu-20261121-035658.jsonl\n"
+    run = tmp_path / "kept" / host().machine / "cpu-20261121-035658.jsonl"
+    factories.write(run, *reports.ladders(1, sizes=(4,)))
+    newest_run = "" if command == "history" else f"the newest run: {run.relative_to(tmp_path)}\n"
     for words, said in (((), newest_run), (("cpu-20261121-035658",), "")):
         done = tcbench(tmp_path, command, *words, "--out", "kept")
         assert (done.code, done.err) == (0, said)
     refused = tcbench(tmp_path, command)
-    assert refused.code == 2 and "no results in results/" in refused.err
+    assert refused.code == 2 and re.match(r".*no results (of this machine )?in results/", refused.err)
 
 
 def test_a_report_finds_baselines_where_the_results_are(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,10 +40,9 @@ class Jobs:
         self.refuses: set[str] = set()
         self._early: dict[str, str] = {}
 
-    def executor(self, target, scenario, command, folder, request, there):
+    def executor(self, folder, script):
         return SimpleNamespace(
             folder=folder,
-            script=f"#!/bin/bash\n# {cluster.shown(command)}\n",
             submit=lambda work, words, where: self._submit(folder, words),
             job_class=lambda where, job_id: self._handle(where, job_id),
         )
@@ -50,7 +50,7 @@ class Jobs:
     def _submit(self, folder: Path, words):
         label = words[words.index("--label") + 1]
         if label in self.refuses:
-            raise cluster.FailedJobError("sbatch: error: no")
+            raise submitit.core.utils.FailedJobError("sbatch: error: no")
         folder.mkdir(parents=True, exist_ok=True)
         self.commands.append(list(words))
         job_id = str(len(self.commands))
@@ -100,7 +100,8 @@ def test_a_dry_run_shows_the_scripts_and_submits_nothing(jobs, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_a_dry_run_needs_no_slurm_and_takes_partitions_and_gpus_as_named(tmp_path):
+def test_a_dry_run_needs_no_slurm_and_takes_partitions_and_gpus_as_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)  # it is not installed
     done = tcbench(tmp_path, *SUBMIT[:-1], "auto", "--gpu", "h200", "--dry-run", PATH=str(tmp_path))
     assert (done.code, done.err) == (0, "note: no sbatch here: partitions and GPUs are not checked\n")
     for line in ("--partition=a100", "--partition=h100", "--gpus-per-node=h200:1"):
@@ -284,7 +285,7 @@ class Serial(submitit.LocalExecutor):
 def test_jobs_by_submitits_local_executor_leave_their_records_and_resume(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "gpus", lambda: THERE)
 
-    def local(target, scenario, command, folder, request, there):
+    def local(folder, script):
         executor = Serial(folder)
         executor.update_parameters(timeout_min=5, stderr_to_stdout=True)
         return executor

@@ -14,44 +14,20 @@ from tcbench.core.record import Record
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-step.md"
 
-IN_NUMPY = """
-import numpy as np
 
-from tcbench import step as own
-
-PACKAGES = ("numpy",)
+def blocks(language: str) -> list[str]:
+    """The page's blocks in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-def open_session(cell):
-    rng = np.random.default_rng(cell.seed)
-    w = rng.standard_normal((64, 1))
-    now = {}
-
-    def io():
-        now["x"] = rng.standard_normal((cell.batch_size, 64))
-
-    def forward():
-        now["error"] = now["x"] @ w - now["x"].sum(1, keepdims=True)
-
-    def update():
-        w[:] -= 0.1 / cell.batch_size * now["x"].T @ now["error"]
-
-    return own.step(io, forward, update, loss=lambda: np.mean(now["error"] ** 2), parameters=64)
-"""
-"""The page's step without PyTorch: a linear regression."""
-
-
-def block(language: str) -> str:
-    """The page's only block in a language."""
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    return str(found)
+IN_NUMPY, IN_TORCH = blocks("python")
 
 
 def run(folder: Path, step: str | None, *options: str) -> Done:
     """What the page says, in a folder of its own."""
     if step is not None:
         (folder / "my_step.py").write_text(step, "utf-8")
-    (folder / "my_step.toml").write_text(block("toml"), "utf-8")
+    (folder / "my_step.toml").write_text(*blocks("toml"), "utf-8")
     words = shlex.split("run ./my_step.toml --device cpu --max-time 0.3 --trials 1 --threads 1 --quiet")
     return tcbench(folder, *words, *options, PYTHONPATH=str(PAGE.parents[1]))
 
@@ -60,7 +36,7 @@ def records(folder: Path) -> tuple[Record, ...]:
     return store.read([folder / "results"]).records
 
 
-def check(folder: Path, result: Done, phases: list[str], package: str) -> None:
+def check(folder: Path, result: Done, package: str) -> None:
     assert result.code == 0, result.err + result.out
     found = records(folder)
     assert sorted((r.cell.config, r.cell.batch_size, r.status) for r in found) == [
@@ -68,30 +44,33 @@ def check(folder: Path, result: Done, phases: list[str], package: str) -> None:
     ]
     for record in found:
         assert record.measurement and record.environment
-        assert [phase.name for phase in record.measurement.phases] == phases
+        assert [phase.name for phase in record.measurement.phases] == ["io", "forward", "backward", "update"]
         assert record.measurement.parameters > 0
         assert record.measurement.last_loss < record.measurement.warmup_loss  # it trains
         assert package in record.environment.packages
-        assert (record.cell.model, record.cell.input.kind) == ("transformer", "own")
+        assert (record.cell.model, record.cell.input.kind) == ("mine", "own")
     assert "my_step/eager" in result.out
     assert list((folder / "results").rglob("*.png"))
 
 
-def test_the_pages_step_runs_by_the_pages_command(tmp_path):
+def test_the_pages_step_in_pytorch_runs_by_the_pages_command(tmp_path):
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch==2.13.0")
-    result = run(tmp_path, block("python"))
-    check(tmp_path, result, ["io", "forward", "backward", "update"], "torch")
+    check(tmp_path, run(tmp_path, IN_TORCH), "torch")
 
 
 @pytest.mark.slow
-def test_a_step_without_pytorch_runs_just_so(tmp_path):
-    check(tmp_path, run(tmp_path, IN_NUMPY), ["io", "forward", "update"], "numpy")
+def test_the_pages_step_in_numpy_runs_just_so_and_its_work_has_a_rate(tmp_path):
+    result = run(tmp_path, IN_NUMPY)
+    check(tmp_path, result, "numpy")
+    assert "GFLOP/s" in result.out
+    assert {work.phase for work in records(tmp_path)[0].measurement.declared} == {"forward", "backward", "update"}
 
 
-def test_the_pages_step_is_about_thirty_lines_long():
+def test_the_pages_steps_are_about_thirty_lines_long():
     """Of the user's own code: what is not blank, and neither imports nor comments."""
-    lines = [line for line in block("python").splitlines() if line.strip() and not line.startswith(("import", "from"))]
-    assert len(lines) <= 32
+    for step in (IN_NUMPY, IN_TORCH):
+        lines = [line for line in step.splitlines() if line.strip() and not line.startswith(("import", "from"))]
+        assert len(lines) <= 32
 
 
 @pytest.mark.parametrize(
@@ -101,8 +80,18 @@ def test_the_pages_step_is_about_thirty_lines_long():
         ("return own.step(", "own.step(", "expected a session .*got NoneType"),
         ("import numpy", "import nunpy", "No module named 'nunpy'"),
         ('now["x"] @ w', 'now["y"] @ w', r"^KeyError: 'y' \(in phase 'forward'\)$"),
+        (
+            'bytes={"forward"',
+            'bytes={"fprop"',
+            r"bytes: no phase 'fprop'; expected some of backward, forward, io, update",
+        ),
+        (
+            '"update": 2 * weights.size',
+            '"update": -1',
+            r"flops: expected a number of 0 or more, or one by phase, got -1",
+        ),
     ],
-    ids=["no such factory", "no session", "broken import", "raising phase"],
+    ids=["no such factory", "no session", "broken import", "raising phase", "no such phase", "less than none"],
 )
 def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, old, new, said):
     assert old in IN_NUMPY

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("submitit", reason="submitit is not installed: uv sync --extra slurm")
-
 from tcbench.core.errors import ClusterError
 from tcbench.run import cluster
 from tcbench.run.cluster import Request, Target
@@ -88,14 +86,25 @@ def test_what_the_cluster_does_not_have_is_one_line(partitions, types, said):
 
 
 def script(target: Target, request: Request, folder: Path) -> list[str]:
-    return cluster.executor(target, "cpu", ["run", "cpu", "--bs", "4"], folder, request, THERE).script.splitlines()
+    return cluster.script(target, "cpu", ["run", "cpu", "--bs", "4"], folder, request, THERE).splitlines()
 
 
-def test_a_script_says_what_it_runs_and_asks_for_a_gpu_for_each_rank(slurm, tmp_path):
+@pytest.fixture
+def with_submitit(slurm):
+    """tcbench.run.slurm, whose jobs ask the commands of `slurm`."""
+    pytest.importorskip("submitit", reason="submitit is not installed: uv sync --extra slurm")
+    from tcbench.run import slurm as module
+
+    module.Slurm.job_class.watcher.clear()
+    return module
+
+
+def test_a_script_says_what_it_runs_and_asks_for_a_gpu_for_each_rank(tmp_path):
     lines = script(Target("mixed", "h100"), Request(90, 4, True, {"account": "me", "exclusive": True}), tmp_path)
     expected = ["--partition=mixed", "--gpus-per-node=h100:4", "--ntasks-per-node=4", "--nodes=1", "--time=90"]
     assert {f"#SBATCH {option}" for option in [*expected, "--account=me", "--exclusive"]} <= set(lines)
     assert "# tcbench run cpu --bs 4" in lines
+    assert not [line for line in lines if "--signal" in line]  # it would kill the ranks of a trial
     assert lines[-1] == f"{shlex.quote(sys.executable)} -P -u -m submitit.core._submit {tmp_path}"
 
 
@@ -108,18 +117,12 @@ def test_a_script_says_what_it_runs_and_asks_for_a_gpu_for_each_rank(slurm, tmp_
         (Target(None, "h100"), True, ["#SBATCH --gpus-per-node=h100:2"]),
     ],
 )
-def test_gpus_are_asked_for_where_there_are_some_and_the_run_takes_them(slurm, tmp_path, target, on_gpus, asks):
+def test_gpus_are_asked_for_where_there_are_some_and_the_run_takes_them(tmp_path, target, on_gpus, asks):
     lines = script(target, Request(1, 2, on_gpus, {}), tmp_path)
     assert [line for line in lines if "--gpus" in line] == asks
 
 
-def test_no_signal_is_asked_for(slurm, tmp_path):
-    """submitit's goes to the steps, up to a minute early, and would kill the ranks of a trial."""
-    lines = script(Target("a100", None), Request(2, 1, True, {}), tmp_path)
-    assert not [line for line in lines if "--signal" in line]
-
-
-def test_ranks_and_their_gpus_are_spread_evenly_over_several_nodes(slurm, tmp_path):
+def test_ranks_and_their_gpus_are_spread_evenly_over_several_nodes(tmp_path):
     lines = script(Target("mixed", "h100"), Request(90, 8, True, {"nodes": "2"}), tmp_path)
     expected = {"--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=h100:4"}
     assert {line.removeprefix("#SBATCH ") for line in lines if "node" in line} >= expected
@@ -135,7 +138,7 @@ def test_ranks_and_their_gpus_are_spread_evenly_over_several_nodes(slurm, tmp_pa
         (4, True, "--sbatch nodes=True: expected one number of nodes: ranks and GPUs are asked for by node"),
     ],
 )
-def test_ranks_that_cannot_be_spread_evenly_are_one_line(slurm, tmp_path, ranks, nodes, said):
+def test_ranks_that_cannot_be_spread_evenly_are_one_line(tmp_path, ranks, nodes, said):
     with pytest.raises(ClusterError) as error:
         script(Target("mixed", None), Request(1, ranks, True, {"nodes": nodes}), tmp_path)
     assert str(error.value) == said
@@ -145,7 +148,7 @@ def test_ranks_that_cannot_be_spread_evenly_are_one_line(slurm, tmp_path, ranks,
     ("given", "left_out"),
     [({"gpus": "4", "ntasks": "2"}, ("--gpus-per-node", "--ntasks-per-node")), ({"gres": "gpu:4"}, ("--gpus",))],
 )
-def test_the_users_options_go_before_ours(slurm, tmp_path, given, left_out):
+def test_the_users_options_go_before_ours(tmp_path, given, left_out):
     lines = script(Target("a100", None), Request(1, 8, True, {**given, "time": "2:00:00"}), tmp_path)
     assert {f"#SBATCH --{name}={value}" for name, value in given.items()} | {"#SBATCH --time=2:00:00"} <= set(lines)
     assert "#SBATCH --time=1" not in lines
@@ -163,25 +166,23 @@ def test_the_users_options_go_before_ours(slurm, tmp_path, given, left_out):
         ("", "gone", True),
     ],
 )
-def test_a_jobs_end_is_what_squeue_says(slurm, tmp_path, squeue, state, ended):
+def test_a_jobs_end_is_what_squeue_says(slurm, with_submitit, tmp_path, squeue, state, ended):
     slurm("squeue", squeue)
-    job = cluster.Job(Target("a100", None), ("run",), cluster.Slurm.job_class(tmp_path, "7"))
-    cluster.Slurm.job_class.watcher.clear()
+    job = cluster.Job(Target("a100", None), ("run",), with_submitit.Slurm.job_class(tmp_path, "7"))
     assert (job.ended, job.state) == (ended, state)
 
 
-def test_a_controller_that_does_not_answer_ends_no_job(slurm, tmp_path):
+def test_a_controller_that_does_not_answer_ends_no_job(slurm, with_submitit, tmp_path):
     slurm("squeue", "7 RUNNING\n", code=1)
-    job = cluster.Job(Target("a100", None), ("run",), cluster.Slurm.job_class(tmp_path, "7"))
-    cluster.Slurm.job_class.watcher.clear()
+    job = cluster.Job(Target("a100", None), ("run",), with_submitit.Slurm.job_class(tmp_path, "7"))
     assert not job.ended
 
 
-def test_a_refusal_of_sbatch_is_one_line(slurm, tmp_path, capsys):
+def test_a_refusal_of_sbatch_is_one_line(slurm, with_submitit, tmp_path, capsys):
     path = slurm("sbatch")
     path.write_text("#!/bin/sh\necho 'sbatch: error: Batch job submission failed: Invalid account' >&2\nexit 1\n")
     target = Target("a100", None)
-    slurm_executor = cluster.executor(target, "cpu", ["run"], tmp_path / "jobs", Request(1, 1, False, {}), THERE)
+    slurm_executor = cluster.executor(tmp_path / "jobs", "#!/bin/bash\n")
     with pytest.raises(ClusterError, match=r"^a100: sbatch: error: Batch job submission failed: Invalid account$"):
         cluster.submit(slurm_executor, target, ["run"])
     assert capsys.readouterr().err == ""

@@ -78,7 +78,7 @@ def test_the_trials_record_travels_along(tmp_path):
     path, record = tmp_path / "t.json.gz", factories.make_record()
     perfetto.write([TIMELINE], path, record)
     assert record_in(path) == record
-    assert [timeline.taken_at for timeline in perfetto.read(path)] == [record.started_at]
+    assert [timeline.record for timeline in perfetto.read(path)] == [record]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """A training step of one's own as a session, from plain functions. Public: see docs/own-step.md."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tcbench.core.errors import ScenarioError
+from tcbench.core.record import DeclaredWork
 from tcbench.core.session import Clock, Facts, Phase
 from tcbench.hardware.clock import HostClock
 from tcbench.hardware.memory import peak_resident_bytes
@@ -11,7 +14,8 @@ from tcbench.hardware.memory import peak_resident_bytes
 
 @dataclass(frozen=True)
 class Step:
-    """See `tcbench.core.session.Session`. What `step` makes."""
+    """See `tcbench.core.session.Session`. What `step` makes. `flops`, `bytes`: the work of a step of one rank, as a
+    number for all of it, or by the names of phases. Raises ScenarioError."""
 
     phases: Sequence[Phase]
     loss: Callable[[], Any]
@@ -20,6 +24,26 @@ class Step:
     parameters: int = 0
     prefetch_depth: int = 0
     close: Callable[[], None] = lambda: None
+    flops: float | Mapping[str, float] = 0
+    bytes: float | Mapping[str, float] = 0
+
+    def __post_init__(self) -> None:
+        names = {phase.name for phase in self.phases}
+        for what, given in (("flops", self.flops), ("bytes", self.bytes)):
+            for name, value in given.items() if isinstance(given, Mapping) else [("", given)]:
+                if name and name not in names:
+                    raise ScenarioError(f"{what}: no phase '{name}'; expected some of {', '.join(sorted(names))}")
+                if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                    raise ScenarioError(f"{what}: expected a number of 0 or more, or one by phase, got {value!r}")
+
+    @property
+    def _declared(self) -> tuple[DeclaredWork, ...]:
+        given = [each if isinstance(each, Mapping) else {"": each} for each in (self.flops, self.bytes)]
+        works = (
+            DeclaredWork(phase=name, flops=given[0].get(name, 0), bytes=given[1].get(name, 0))
+            for name in dict.fromkeys([*given[0], *given[1]])
+        )
+        return tuple(work for work in works if work.flops or work.bytes)
 
     def facts(self) -> Facts:
         """Asks for the loss."""
@@ -31,6 +55,7 @@ class Step:
             prefetch_depth=self.prefetch_depth,
             parameters=self.parameters,
             macs_per_image=0,
+            declared=self._declared,
         )
 
 

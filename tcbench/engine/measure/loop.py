@@ -152,6 +152,7 @@ def measure(
         decoding=facts.decoding,
         reduced_bytes=facts.reduced_bytes,
         reduce_overlaps=facts.reduce_overlaps,
+        declared=facts.declared or msgspec.UNSET,
     )
 
 

@@ -39,6 +39,7 @@ from tcbench.present.simulated import marked
 _AXIS = 0.85  # inches for the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars
 _MIN_REACH = 7  # bars are no wider than if there were so many
+_EDGE, _HATCHED_EDGE = 2.1, 4.0  # points, of the light edge around a whisker
 _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars would touch
 
 
@@ -193,8 +194,12 @@ def _draw_measured(
     below = [interval.value - interval.low for _, _, interval in bars]
     above = [min(interval.high, ceiling) - interval.value for _, _, interval in bars]
     whiskers: dict[str, Any] = {"yerr": [below, above], "capsize": min(3.5, 16 * pitch)}
-    # A light edge, for whiskers on dark bars.
-    axes.errorbar(xs, values, fmt="none", ecolor=PAPER, elinewidth=2.1, capthick=2.1, zorder=2.9, **whiskers)
+    # A light edge, for whiskers on dark bars; wide on hatched ones, whose lines are as thin as a whisker.
+    light: dict[str, Any] = {"ecolor": PAPER, "capsize": whiskers["capsize"], "capthick": _EDGE, "zorder": 2.9}
+    for hatched in {bool(one.hatch): None for one in fills}:
+        of = [n for n, one in enumerate(fills) if bool(one.hatch) == hatched]
+        at, height, *ends = ([each[n] for n in of] for each in (xs, values, below, above))
+        axes.errorbar(at, height, ends, fmt="none", elinewidth=_HATCHED_EDGE if hatched else _EDGE, **light)
     container = axes.bar(
         xs,
         values,

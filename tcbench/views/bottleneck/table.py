@@ -16,6 +16,7 @@ from rich.text import Text
 from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.roofline import PartCost, precision_of
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
@@ -34,7 +35,8 @@ from tcbench.present.format import (
 from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import FACTOR, RATE, SECONDS, Column, Ladder, Table, heads
+from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, Ladder, Table, heads
+from tcbench.run import ceilings
 
 SCHEMA = "tcbench-explain"
 SCHEMA_VERSION = 2
@@ -71,7 +73,11 @@ def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Ladde
     figures = columns(explanations)
     if narrow:
         rated = next(column for column in figures if column.kind is RATE)
-        figures = (rated, Column("next", lambda row: _next(row, known=True)))
+        figures = (
+            rated,
+            *(each for each in figures if each.kind is WHOLE_SHARE),
+            Column("next", lambda row: _next(row, known=True)),
+        )
     return Ladder(
         [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
         explanations,
@@ -99,6 +105,7 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
             lambda row: row.bottleneck and row.bottleneck.images_per_s,
             RATE,
         ),
+        *([Column[Explanation]("FLOPs", utilisation, WHOLE_SHARE)] if any(map(utilisation, explanations)) else []),
         Column("next", lambda row: row.bottleneck and _next(row)),
         *(
             Column(of, figure, RATE)
@@ -112,6 +119,15 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
             if any(map(figure, explanations))
         ),
     )
+
+
+def utilisation(explanation: Explanation) -> float | None:
+    """The declared FLOPs' rate over the device's most; None where nobody declares them, or that is not known."""
+    summary = explanation.summary
+    limits = ceilings.known(summary) if summary.gflops_s else None
+    if summary.gflops_s is None or limits is None:
+        return None
+    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.flops_s(precision_of(summary.cell.rungs))
 
 
 def _next(explanation: Explanation, *, known: bool = False) -> Text:
@@ -195,6 +211,10 @@ def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[
         else "input, host, GPU: time that each needs per step without waiting, from the profiled pass; 'beside': input "
         "is made in its own threads, and no step waits for it."
     ]
+    if any(map(utilisation, explanations)):
+        lines.append(
+            "FLOPs: those that the step declares, in a second, over the most that `tcbench roofline` measured."
+        )
     if any(gain.expected for e in explanations for gain in e.gains):
         lines.append(
             "expected: by the times of what a step would launch, relative to this cell's own step; nine of ten lie "
@@ -212,6 +232,23 @@ def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[
     evidence = grouped((gain.evidence, added(gain)) for gain in advice)
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
     return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
+
+
+def costs_lines(costs: Sequence[PartCost], known: bool) -> list[str]:
+    """The costliest parts of a step, ranked, in lines. `known`: the ceilings are."""
+    if not costs:
+        return []
+    lines = [f"costliest, {percent(sum(cost.share for cost in costs), 0)} of a step together:"]
+    names, phases = (max(len(getattr(cost.part, what)) for cost in costs) for what in ("name", "phase"))
+    for cost in costs:
+        part, reached = cost.part, "" if cost.of_ceiling is None else f", {percent(cost.of_ceiling, 0)} of that reached"
+        bound = f"bounded by {cost.bound}{reached}" if cost.bound else "" if known or not part.bytes else "unknown"
+        phase = "" if part.phase == part.name else part.phase
+        line = f"  {percent(cost.share):>6}  {milliseconds(part.time_s or 0.0):>8}  {part.name:<{names}}  "
+        lines.append(f"{line}{phase:<{phases}}  {bound}".rstrip())
+    if not known and any(cost.part.bytes for cost in costs):
+        lines.append("unknown: what bounds them, until `tcbench roofline` has measured this machine's ceilings")
+    return lines
 
 
 def lines_of(bottleneck: Bottleneck) -> list[str]:
@@ -252,11 +289,20 @@ def to_json(explanations: Sequence[Explanation]) -> str:
     return document(SCHEMA, SCHEMA_VERSION, cells=cells, notes=notes(explanations))
 
 
-def timelines_json(timelines: Sequence[Timeline], bottlenecks: Sequence[Bottleneck]) -> str:
+_PART = "name=part.name phase=part.phase time_s=part.time_s flops=part.flops bytes=part.bytes"
+
+
+def timelines_json(
+    timelines: Sequence[Timeline], bottlenecks: Sequence[Bottleneck], costs: Iterable[Sequence[PartCost]]
+) -> str:
     """The same for timelines."""
     described = [
-        {**fields(timeline, "label device_name"), "bottleneck": bottleneck_json(each)}
-        for timeline, each in zip(timelines, bottlenecks, strict=True)
+        {
+            **fields(timeline, "label device_name"),
+            "bottleneck": bottleneck_json(each),
+            "costliest": [fields(cost, f"{_PART} share bound of_ceiling") for cost in parts],
+        }
+        for timeline, each, parts in zip(timelines, bottlenecks, costs, strict=True)
     ]
     return document(SCHEMA, SCHEMA_VERSION, timelines=described)
 
@@ -273,6 +319,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "code": [fields(code, "project version commit") for code in summary.codes],
         "stack": stack_name(summary.codes) or None,
         **fields(summary, "status reason"),
+        **({"flop_utilisation": utilisation(explanation)} if summary.flops else {}),
         "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),
         **fields(explanation, "next=advice gains"),
     }

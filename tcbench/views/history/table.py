@@ -29,11 +29,17 @@ LEAST_SPAN = 1.1
 
 
 def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
-    """A heading and a table for each cell, by batch size and ranks."""
+    """A heading and a table for each cell: by machine, scenario and network, batch size and ranks, then config, each in
+    the order of first appearance, so that those of one name stand together."""
     widths = _widths(history)
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
-    sizes = [(cell.cell.batch_size, cell.cell.ranks) for cell in history.cells]
-    for _, cell, where in sorted(zip(sizes, history.cells, wheres, strict=True), key=lambda row: row[0]):
+    settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]
+    configs = [cell.cell.config for cell in history.cells]
+    places = [
+        (settings.index(setting), cell.cell.batch_size, cell.cell.ranks, configs.index(config))
+        for setting, cell, config in zip(settings, history.cells, configs, strict=True)
+    ]
+    for _, cell, where in sorted(zip(places, history.cells, wheres, strict=True), key=lambda row: row[0]):
         table = Table(_columns(cell.cell.unit, widths), cell.points, header="dim")
         words = cell.cell.label + (f" ({where})" if where else "")
         line = sparkline(cell.points) if len(cell.points) > 1 else ""

@@ -73,7 +73,7 @@ def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, width: int = WIDE
         lines.insert(
             0, f"Of each batch size the base, and the fastest of each precision; --all shows all {n_cells} cells."
         )
-    if layers and not all(any(part.time_s for part in roofline.layers) for roofline in rooflines):
+    if layers and any(r.layers and not any(part.time_s for part in r.layers) for r in rooflines):
         lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
     lines += withdrawn(rooflines)
     if many_ranks(roofline.summary.cell for roofline in rooflines):
@@ -103,7 +103,9 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
 
     return {
         "machine": roofline.summary.machine,
-        **fields(roofline.summary.cell, "model config batch_size ranks image_size variant device"),
+        **fields(roofline.summary.cell, "model config batch_size ranks"),
+        **({} if roofline.summary.cell.is_own else fields(roofline.summary.cell, "image_size variant")),
+        **fields(roofline.summary.cell, "device"),
         "precision": roofline.precision,
         "doubtful": roofline.doubt or None,
         "ceilings": {

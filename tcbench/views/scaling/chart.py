@@ -157,7 +157,7 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
     rates = [float(tick) for tick in LogLocator(10, subs=(1, 2, 5)).tick_values(low / 1.4, high)]
     within = [tick for tick in rates if low / 1.4 <= tick <= high]
     set_ticks(left.yaxis, within, lambda value: f"{value:g}" if 0.01 <= value < 1e4 else number(value))
-    left.set_ylabel(f"Better ⟶\n{unit}", color=INK)
+    left.set_ylabel(f"Better ⟶\n{unit}, log scale", color=INK)
     shares = [1.0, *(point.efficiency.value for curve in line for point in curve.points if point.efficiency)]
     foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)
     right.set_ylim(foot, max(shares) + 0.12 * (max(shares) - foot))

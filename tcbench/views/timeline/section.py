@@ -30,7 +30,8 @@ def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()
             if (run.cell.label, run.cell.device) == (timeline.label, timeline.device)
             and timeline.device_name.startswith(run.environment.device_name if run.environment else "")
         ]
-        notes += filter(None, [apart(timeline.taken_at, bottleneck.step_s, run) for run in runs])
+        taken_at = timeline.record.started_at if timeline.record else None
+        notes += filter(None, [apart(taken_at, bottleneck.step_s, run) for run in runs])
     block = drawings.figure(
         lambda: timeline_chart(shown), "Timelines", "timelines", Table(_COLUMNS, rows, "Phases of the timelines"), notes
     )

@@ -14,7 +14,7 @@ from rich.console import Console
 from tcbench.analysis import explanation
 from tcbench.analysis.diff import of_records
 from tcbench.analysis.explanation import explain
-from tcbench.analysis.roofline import Ceilings, roofline
+from tcbench.analysis.roofline import Ceilings, PartCost, WorkPart, roofline
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, ratio, summarise
 from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
@@ -51,6 +51,23 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
         assert f" {word} " in f" {text} "
     assert len(lines) <= 1 + len(models) * (1 + 4 * len(CONFIGS))
     assert view.notes(explained, narrow=narrow)[0].startswith("A wider terminal" if narrow else "input, host")
+
+
+def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be_unknown() -> None:
+    conv, loss = WorkPart("a/conv", "forward", 9, 3, 0.012), WorkPart("loss", "forward", 0, 0, 0.001)
+    costs = [
+        PartCost(conv, 0.5, "arithmetic", 0.25),
+        PartCost(WorkPart("io", "io", 0, 0, 0.002), 0.1),
+        PartCost(loss, 0),
+    ]
+    assert view.costs_lines(costs, known=True) == [
+        "costliest, 60% of a step together:",
+        "   50.0%     12 ms  a/conv  forward  bounded by arithmetic, 25% of that reached",
+        "   10.0%      2 ms  io",
+        "    0.0%      1 ms  loss    forward",
+    ]
+    unknown = view.costs_lines([PartCost(conv, 0.5), *costs[1:]], known=False)
+    assert unknown[1].endswith("a/conv  forward  unknown") and "`tcbench roofline`" in unknown[-1]
 
 
 def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:

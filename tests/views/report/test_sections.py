@@ -188,7 +188,7 @@ def test_a_timeline_of_another_session_than_the_cells_beside_it_says_so(day, not
     environment = factories.make_environment(device_name=timelines.V100)
     timeline = timelines.made(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
     run = factories.make_record(cell=cell, images_per_s=64.0, environment=environment)
-    taken = dataclasses.replace(timeline, taken_at=f"{day}T09:00:00+00:00")
+    taken = dataclasses.replace(timeline, record=msgspec.structs.replace(run, started_at=f"{day}T09:00:00+00:00"))
     [figure] = blocks(reports.results([run], timelines=(taken,)), "timelines", Figure)
     assert any("fp16, batch size 64: profiled 2024-11-20 at 64.0 images/s" in note for note in figure.notes) == noted
 
