@@ -106,27 +106,6 @@ def doing(accelerator: OneDnnAccelerator, work: w.Work, way: tuning.Candidate) -
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize(
-    ("fault", "kinds"),
-    [
-        ("unmoved_slices", (w.ConvFprop, w.ConvDgrad, w.ConvWgrad)),
-        ("unadded_slices", (w.ConvWgrad,)),
-    ],
-)
-def test_a_slice_in_a_wrong_place_or_left_out_of_a_sum_is_seen(
-    fault: str, kinds: tuple[type[w.Work], ...], layout: w.Layout, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue(fault)
-    conv = w.Conv2d(4, 64, 8, 8, 64, 3, 3, 1, 1, layout, "float32")
-    accelerator = OneDnnAccelerator(2)
-    with accelerator.enter():
-        for work in (kind(conv) for kind in kinds):
-            for way in convolution.ways(accelerator.engine, work):
-                with pytest.raises(AssertionError, match=r"is off by|was not written everywhere"):
-                    check_against_reference(doing(accelerator, work, way), work)
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("side", [16, 48], ids=["on one thread", "without barriers"])
 def test_a_normalisation_of_any_size_does_what_the_reference_does(
     side: int, layout: w.Layout, processor: OneDnnAccelerator
@@ -155,14 +134,6 @@ LARGE = [
 @pytest.mark.parametrize("work", LARGE, ids=lambda work: work.key)
 def test_biases_of_any_size_do_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
     check_against_reference(processor, work)
-
-
-@pytest.mark.usefixtures("unmoved_slices")
-@pytest.mark.parametrize("work", LARGE[:4], ids=lambda work: work.key)
-def test_a_slice_of_a_bias_in_a_wrong_place_is_seen(work: w.Work) -> None:
-    accelerator = OneDnnAccelerator(2)
-    with accelerator.enter(), pytest.raises(AssertionError, match=r"is off by|was not written everywhere"):
-        check_against_reference(accelerator, work)
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
