@@ -63,10 +63,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish() -> None:
-    if not gc.get_freeze_count():
+    if _thawed:
         gc.freeze()
+        _thawed.clear()
+
+
+_thawed: list[None] = []  # to count what is frozen takes milliseconds
+_unfreeze = gc.unfreeze
+gc.unfreeze = lambda: _thawed.append(_unfreeze())
 
 
 class _SkippedTo:
