@@ -8,8 +8,6 @@ import msgspec
 from tcbench.analysis.compare import Comparison, compare
 from tcbench.core import record
 from tcbench.core.record import Record
-from tcbench.core.text import plain
-from tcbench.present.sides import Labels
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -92,8 +90,3 @@ def nasty(text: str) -> Comparison:
     ]
     read = [[record.decode(record.encode(one)) for one in side] for side in (renamed, measured)]
     return compare(*read, ("throughput", "memory"))
-
-
-def named(text: str) -> Labels:
-    """Both sides under a name as a command makes it of what it was given."""
-    return Labels(plain(text), plain(text))

@@ -47,7 +47,7 @@ def test_what_a_record_names_is_not_imported(
 def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
 ) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e15),), 1e13, True, "measured"))
     odd = records.encode(factories.make_record(cell=factories.make_cell("odd", **change))) + b"\n"
     (tmp_path / "odd.jsonl").write_bytes(odd)
     (tmp_path / "both.jsonl").write_bytes(odd + records.encode(factories.make_record("fp32")) + b"\n")
@@ -62,7 +62,7 @@ def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
 def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e15),), 1e13, True, "measured"))
     record = factories.make_record("fp32", 4)
     layer = Span(0.01, 0.03, "host", "layer", "stem/conv", 0, "forward")
     spans = [Span(0.0, 0.1, "host", "step", "step 0", 0), Span(0.0, 0.05, "host", "phase", "forward", 0), layer]

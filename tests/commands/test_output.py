@@ -18,13 +18,13 @@ from tcbench.commands import app
 COMMANDS = [
     ("export", "run.jsonl"),
     ("compare", "run.jsonl", "slower.jsonl"),
-    ("claims", "run.jsonl", "--format", "json"),
     ("plot", "run.jsonl", "-o", "chart.svg"),
     ("--help",),
 ]
-"""One of each way to print: raw text, a console, JSON, a last line, what Typer writes."""
+"""One of each way to print: raw text, a console, a last line, what Typer writes."""
 
 OTHERS = [
+    ("claims", "run.jsonl", "--format", "json"),
     ("export", "run.jsonl", "--format", "json"),
     ("compare", "run.jsonl", "slower.jsonl", "--format", "markdown"),
     ("claims", "run.jsonl"),

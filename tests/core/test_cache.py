@@ -1,6 +1,5 @@
 import logging
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -81,24 +80,6 @@ def test_a_cache_that_cannot_be_written_complains_once_and_no_more(tmp_path, cap
     assert cache.get(KEY) is None
     [record] = caplog.records
     assert str(place) in record.getMessage()
-
-
-def test_many_writers_leave_a_whole_entry(cache):
-    entries = [Entry({"plan": f"eng{i}"}, bytes([i]) * 50_000) for i in range(8)]
-
-    def write(entry):
-        for _ in range(20):
-            Cache(cache.root).put(KEY, entry)
-
-    threads = [threading.Thread(target=write, args=(entry,)) for entry in entries]
-    for thread in threads:
-        thread.start()
-    seen = {id(cache.get(KEY)) for _ in range(50)}
-    for thread in threads:
-        thread.join()
-    assert seen
-    assert cache.get(KEY) in entries
-    assert list(cache.root.iterdir()) == [cache.path(KEY)]
 
 
 def test_of_what_many_merge_nothing_is_lost(cache):

@@ -10,13 +10,6 @@ from tcbench.core import record
 from tcbench.core.record import Cell, GpuFacts, GpuSample, GpuSamples, GpuState, Input, RecordError
 
 
-def test_a_record_survives_its_json_line():
-    original = factories.make_record("fp16+dali", 8)
-    line = record.encode(original)
-    assert b"\n" not in line
-    assert record.decode(line) == original
-
-
 def test_the_first_step_of_each_block_is_stored_but_not_counted():
     measured = factories.make_measurement([9.0, 1.0, 2.0, 9.0, 3.0, 4.0], block_steps=3)
     assert measured.counted_times_s == (1.0, 2.0, 3.0, 4.0)

@@ -82,14 +82,6 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
     assert {link: why for link in links(page) if (why := problem(page, link))} == {}
 
 
-def test_a_link_that_leads_nowhere_is_seen(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# One `name`, two\n", "utf-8")
-    assert problem(page, "other.md") == "no file other.md"
-    assert problem(page, "#one") == "no heading #one in page.md"
-    assert problem(page, "page.md#one-name-two") is None
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_of_ours_that_a_page_names_exists(page):
     spans = [span.split("::")[0] for span in code_spans(page) if span.startswith(FOLDERS)]

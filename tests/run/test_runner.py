@@ -12,7 +12,6 @@ from pathlib import Path
 
 import factories
 import pytest
-from standin_nvml import pynvml
 
 from tcbench.core.messages import Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
@@ -20,8 +19,6 @@ from tcbench.run import runner as module
 from tcbench.run.numerics_runner import worker_command as numerics_command
 from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Launch, Runner, python_module, watch_device, worker_environment
-
-__all__ = ["pynvml"]
 
 TESTS = str(Path(factories.__file__).parent)
 
@@ -130,7 +127,7 @@ def test_a_worker_that_prints_without_end_fills_nothing_and_its_last_words_are_k
         "for _ in range(2000): print('x' * 9000)\nos._exit(print('the end', flush=True) or 7)"
     )
     assert one.reason == "the worker ended without a result (exit code 7)"
-    assert one.log.endswith("xxx\nthe end")
+    assert one.log.endswith("xxx\nthe end") and len(one.log) <= 4096
 
 
 def test_a_process_that_escapes_and_holds_the_output_does_not_hold_up_the_trial(monkeypatch):
@@ -147,13 +144,6 @@ def test_a_process_that_escapes_and_holds_the_output_does_not_hold_up_the_trial(
     held[0].kill()
     held[0].wait()
     assert one.log == "here"
-
-
-def test_a_crash_keeps_the_end_of_the_workers_output():
-    (one,) = run("print('x' * 9000); raise RuntimeError('boom')")
-    assert one.log is not None
-    assert one.log.endswith("RuntimeError: boom")
-    assert len(one.log) <= 4096
 
 
 @pytest.mark.slow
@@ -183,11 +173,6 @@ def _running(pid: int) -> bool:
             return False
         time.sleep(0.1)
     return True
-
-
-def test_one_crash_does_not_stop_the_others():
-    body = 'import json\nif json.loads(cell)["batch_size"] == 2: os.kill(os.getpid(), 9)\nsend(ok)'
-    assert [one.status for one in run(body, cells=3)] == ["ok", "crashed", "ok"]
 
 
 def test_a_skipped_cell_is_a_record_without_a_process():

@@ -3,8 +3,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
-import statistics
 import sys
 
 import factories
@@ -31,49 +29,6 @@ MANY = [
     factories.make_record("big", status="oom"),
     factories.make_record("never", status="skipped"),
 ]
-
-
-def test_a_row_per_trial_with_what_it_measured():
-    rows = table(export.to_csv(MANY, "trial"))
-    assert [(row["config"], row["trial"], row["status"]) for row in rows] == [
-        *(("fp32", str(n), "ok") for n in range(3)),
-        *(("fp16", str(n), "ok") for n in range(2)),
-        ("big", "0", "oom"),
-        ("never", "0", "skipped"),
-    ]
-    counted_s = MANY[0].measurement.counted_times_s
-    assert float(rows[0]["step_time_median_s"]) == statistics.median(counted_s)
-    assert float(rows[0]["images_per_s"]) == pytest.approx(4 * len(counted_s) / math.fsum(counted_s))
-    assert rows[0]["peak_memory_bytes"] == str(600 * 2**20)
-    assert float(rows[0]["backward_host_s"]) > float(rows[0]["io_host_s"]) > 0
-    assert rows[5]["images_per_s"] == ""
-    assert rows[5]["reason"].startswith("out of memory")
-    assert {row["machine"] for row in rows} == {"amd-epyc-2cpu"}
-
-
-def test_a_row_per_cell_with_its_interval():
-    rows = json.loads(export.to_json(MANY, "cell"))["rows"]
-    assert [(row["config"], row["status"], row["trials"]) for row in rows] == [
-        ("fp32", "ok", 3),
-        ("fp16", "ok", 2),
-        ("big", "oom", 1),
-        ("never", "skipped", 1),
-    ]
-    assert rows[0]["images_per_s_low"] < rows[0]["images_per_s"] < rows[0]["images_per_s_high"]
-    assert rows[0]["interval_over"] == "trials"
-    assert rows[2]["images_per_s"] is None
-    assert len({tuple(row) for row in rows}) == 1  # all have the same columns
-
-
-def test_a_row_per_step_and_the_first_of_a_block_does_not_count():
-    rows = table(export.to_csv(MANY, "step"))
-    assert len(rows) == sum(len(r.measurement.step_times_s) for r in MANY if r.measurement)
-    first = rows[:24]
-    assert [float(row["step_time_s"]) for row in first] == list(MANY[0].measurement.step_times_s)
-    assert tuple(float(row["step_time_s"]) for row in first if row["counted"] == "True") == (
-        MANY[0].measurement.counted_times_s
-    )
-    assert [row["block"] for row in first] == [str(n // 6) for n in range(24)]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_without_augmentation_files_come_in_order(make_feed: MakeFeed, images: I
 
 
 @every_feed
-@pytest.mark.parametrize("batch_size", [5, 8, 40], ids=["spanning epochs", "dividing them", "larger than them"])
+@pytest.mark.parametrize("batch_size", [5, 40], ids=["spanning epochs", "larger than them"])
 def test_every_epoch_is_a_permutation_of_its_own(make_feed: MakeFeed, images: ImageFolder, batch_size: int) -> None:
     stream = list(itertools.islice(_labels(make_feed(_spec(images, batch_size=batch_size))), 96))
     epochs = [stream[start : start + 24] for start in range(0, 96, 24)]
@@ -134,8 +134,9 @@ def test_centre_crops_are_within_the_stated_error(
 
 
 @every_feed
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("layout", "dtype"), [("NCHW", "float16"), ("NHWC", "bfloat16"), ("NHWC", "float32"), ("NCHW", "float64")]
+)
 def test_layout_and_dtype_are_all_that_the_tensor_spec_changes(
     make_feed: MakeFeed, images: ImageFolder, layout: Any, dtype: Any
 ) -> None:
@@ -226,8 +227,13 @@ def _vanish(path: Path) -> None:
 
 
 @every_feed
-@pytest.mark.parametrize("damage", [_truncate, _lose_the_tail, _no_jpeg, _header_only, _empty, _vanish])
-@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize(
+    ("damage", "augment"),
+    [
+        *((_truncate, False), (_lose_the_tail, True), (_no_jpeg, False)),
+        *((_header_only, True), (_empty, False), (_vanish, True)),
+    ],
+)
 def test_a_broken_file_is_named(
     make_feed: MakeFeed, images: ImageFolder, folder: Path, damage: Any, augment: bool
 ) -> None:

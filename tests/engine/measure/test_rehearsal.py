@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from factories import make_cell
 from tcbench.core.record import Cell, Input
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.backends import backend
+from tcbench.engine.feeds import generated
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure import rehearsal
 from tcbench.engine.measure.rehearsal import Launch, Memory, Place, Rehearsals
@@ -108,7 +110,9 @@ def test_what_cells_have_in_common_is_timed_once() -> None:
     assert len(several.device_s) == 5  # forward, backward, two updates, and a phase that launches nothing
 
 
-def test_a_feed_of_images_is_timed() -> None:
+def test_a_feed_of_images_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(generated.generate, "__kwdefaults__", {"n_files": 16, "progress": None, "workers": 1})
     parts = Rehearsals().of(msgspec.structs.replace(cell_of(), input=Input(kind="generated")))
     assert parts.input_s > 1e-4 and not parts.overlapped
     assert Rehearsals().of(cell_of()).input_s == 0.0

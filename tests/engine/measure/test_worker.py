@@ -218,6 +218,7 @@ def test_a_profiled_worker_leaves_its_recording(tmp_path):
     cell = factories.make_cell(
         batch_size=2,
         image_size=32,
+        model="resnet18",
         input=Input(kind="synthetic"),
         measure=MeasureSettings(max_time_s=0.1, min_timed_steps=4, profiled_steps=2),
     )

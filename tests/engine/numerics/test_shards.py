@@ -128,14 +128,6 @@ def test_ranks_in_turn_train_as_ranks_that_are_kept_apart(makes):
     assert farthest(state(model), apart) < 1e-3
 
 
-def test_one_rank_with_all_images_does_not(makes):
-    given = batches()
-    model, optimizer = makes()
-    step = Step(model, optimizer, Given(given))
-    losses = [run(step) for _ in range(STEPS)]
-    assert np.abs(np.subtract(losses, ranks_apart(makes, given)[0])).max() > 0.01
-
-
 def test_steps_in_turn_are_steps_at_the_batch_size_of_one(makes):
     given = batches()
     model, optimizer = makes()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
@@ -120,10 +118,7 @@ def test_each_technique_trains_and_tests_on_a_gpus_path_as_on_the_host(technique
 
 
 def test_a_folder_of_images_trains_by_the_same_code(tmp_path):
-    generated.generate(tmp_path / "images", n_files=40, workers=1)
-    folder = dataset.scan(tmp_path / "images")
-    few = replace(folder, files=tuple(file for file in folder.files if file[1] < 2))
-    assert len(few.files) < len(folder.files)
+    folder = generated.generate(tmp_path / "images", n_files=20, workers=1)
     for label in range(20):  # ten files a class, so that one is kept
         (tmp_path / "many" / f"c{label % 2}").mkdir(parents=True, exist_ok=True)
         (tmp_path / "many" / f"c{label % 2}" / f"{label}.jpg").write_bytes(folder.files[label][0].read_bytes())

@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import factories
 import msgspec
-import pytest
-from comparisons import NASTY, named, nasty
 
 from tcbench.analysis.compare import compare
 from tcbench.analysis.welch import Group, Unpaired
-from tcbench.core.text import plain
 from tcbench.views.comparison.form import to_json
 
 
@@ -19,14 +16,6 @@ def test_an_interval_without_end_is_null():
     endless = replace(comparison.cells[0], estimate=Unpaired(Group(2, 0.0, 1e9), Group(2, 0.0, 1e9)))
     (cell,) = json.loads(to_json(replace(comparison, cells=(endless,))))["cells"]
     assert cell["ratio"] == {"value": 1.0, "low": 0.0, "high": None}
-
-
-@pytest.mark.parametrize("text", NASTY)
-def test_text_comes_back_as_it_was_read(text):
-    value = json.loads(to_json(nasty(text), named(text)))
-    assert plain(text) in [cell["config"] for cell in value["cells"]]
-    assert value["base"] == plain(text)
-    assert any(one["current"] == plain(text) for one in value["differences"])
 
 
 def test_names_are_unique():

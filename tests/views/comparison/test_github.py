@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-from comparisons import NASTY, named, nasty, one_of_each, sides
+from comparisons import one_of_each, sides
 
 from tcbench.analysis.compare import compare
 from tcbench.present.sides import Labels
@@ -31,12 +30,6 @@ def test_what_fails_is_an_error_what_is_inconclusive_a_warning():
 
 def test_escaping_is_that_of_github_s_toolkit():
     assert command("error", "a: b, c%\n", "d: e, f%\r\n") == "::error title=a%3A b%2C c%25%0A::d: e, f%25%0D%0A"
-
-
-@pytest.mark.parametrize("text", NASTY)
-def test_no_text_begins_a_command_of_its_own(text):
-    shown = github(nasty(text), named(text))
-    assert all(COMMAND.fullmatch(line) for line in re.split(r"[\r\n\x0b\x0c\x85\u2028\u2029]", shown.rstrip("\n")))
 
 
 def test_no_more_of_a_kind_than_are_shown():

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-import io
 import re
 
 import factories
 import msgspec
-import pytest
-from comparisons import NASTY, named, nasty, sides
-from rich.console import Console
+from comparisons import sides
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.views.comparison import wording
 from tcbench.views.comparison.markdown import markdown
-from tcbench.views.comparison.table import show, table
+from tcbench.views.comparison.table import table
 
 
 def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decide_otherwise():
@@ -87,13 +84,3 @@ def test_models_have_a_column_and_are_not_named_twice():
     for model in ("resnet18", "googlenet"):
         assert len([line for line in lines if line.startswith(f"{model} ")]) == 1
     assert not any("model resnet18" in line for line in lines if line.startswith("resnet18 "))
-
-
-@pytest.mark.parametrize("text", NASTY)
-def test_nothing_of_a_record_reaches_the_terminal_raw(text):
-    shown = table(nasty(text), named(text))
-    assert all(char.isprintable() for char in shown.replace("\n", ""))
-    out = Console(file=io.StringIO(), width=200, force_terminal=False)
-    show(nasty(text), out, named(text))
-    if "[" not in text:
-        assert text.split("\n")[0][:8].strip() in out.file.getvalue().replace("\n", "") or not text.isprintable()

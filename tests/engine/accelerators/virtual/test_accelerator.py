@@ -132,7 +132,7 @@ def small_card(tmp_path):
 
 def cell_on(name: str, **changes) -> Cell:
     cell = factories.make_cell("fp16", 2, image_size=32, input=SYNTHETIC, device=name, **changes)
-    measure = msgspec.structs.replace(cell.measure, max_time_s=0.5, min_timed_steps=4, profiled_steps=2)
+    measure = msgspec.structs.replace(cell.measure, max_time_s=0.05, min_timed_steps=4, profiled_steps=2)
     return msgspec.structs.replace(cell, measure=measure)
 
 

@@ -96,20 +96,6 @@ def test_it_is_the_textbooks_update(kind, dtypes):
         assert np.array_equal(parameter.array, master.astype(parameter.dtype))
 
 
-def test_it_agrees_with_chainers_own_update():
-    ours, each, chainers = make(), make(), make()
-    theirs = chainer.optimizers.MomentumSGD(lr=0.1, momentum=0.9).setup(chainers)
-    theirs.add_hook(chainer.optimizer_hooks.WeightDecay(1e-2))
-    updates = ((ours, BatchedSGD(spec(), ours)), (each, PerParameterSGD(spec(), each)), (chainers, theirs))
-    for step in range(5):
-        for model, optimizer in updates:
-            set_gradients(model, step)
-            optimizer.update()
-    for name in SHAPES:
-        for model in (ours, each):
-            np.testing.assert_allclose(getattr(model, name).array, getattr(chainers, name).array, rtol=1e-5, atol=1e-6)
-
-
 def test_small_updates_are_lost_without_a_master_copy_and_kept_with_one():
     results = {}
     for master in (True, False):

@@ -27,17 +27,22 @@ MAX_BLOCK = 60
 
 
 @functools.cache
-def traces():
+def cells():
     """By config, at a size that shows the order and costs little."""
     gpu = gpus.load("H200")
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
     selection = plan.Selection(batch_sizes=(2,), image_size=32)
-    cells = [
-        planned.cell
-        for name in SCENARIOS
-        for planned in plan.make(scenario.load(name), selection, device, remote=True).cells
-    ]
-    return {cell.config: trace(cell, gpu.properties()) for cell in {cell.config: cell for cell in cells}.values()}
+    plans = (plan.make(scenario.load(name), selection, device, remote=True) for name in SCENARIOS)
+    return {planned.cell.config: planned.cell for made in plans for planned in made.cells}
+
+
+@functools.cache
+def traced(config: str):
+    return trace(cells()[config], gpus.load("H200").properties())
+
+
+def traces():
+    return {config: traced(config) for config in cells()}
 
 
 def folded(names: Sequence[str]) -> list[str]:
@@ -103,14 +108,14 @@ def test_every_config_asks_for_the_same_in_the_same_order_as_ever():
 
 @pytest.mark.parametrize("config", ["fp16", "fp16+dali+batched+nhwc+fused+cuda_graph+convstats"])
 def test_folding_loses_nothing(config):
-    for events in [*(phase.events for phase in traces()[config].step), traces()[config].replayed]:
+    for events in [*(phase.events for phase in traced(config).step), traced(config).replayed]:
         names = [event.name for event in events]
         assert unfolded(folded(names)) == names
         assert len(folded(names)) <= len(names)
 
 
 def launches(config: str) -> int:
-    return len(traces()[config].works)
+    return len(traced(config).works)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
@@ -125,8 +130,8 @@ def test_launches_per_step_fall_with_each_rung_that_is_about_them(dtype):
 
 @pytest.mark.parametrize("dtype", ["tf32", "fp16"])
 def test_once_captured_a_step_is_one_request_and_the_same_work(dtype):
-    plain = traces()[f"{dtype}+dali+batched+nhwc+fused"]
-    captured = traces()[f"{dtype}+dali+batched+nhwc+fused+cuda_graph"]
+    plain = traced(f"{dtype}+dali+batched+nhwc+fused")
+    captured = traced(f"{dtype}+dali+batched+nhwc+fused+cuda_graph")
     assert [[event.kind for event in phase.events] for phase in captured.step] == [[], ["graph_launch"]]
     assert captured.works == plain.works
     assert captured.peak_bytes >= plain.peak_bytes

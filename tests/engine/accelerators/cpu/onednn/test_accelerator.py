@@ -75,9 +75,15 @@ WIDE = {
 """n, c, h, w, k, the filter's side, stride, padding: each way of cutting into slices."""
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", WIDE)
+# In pairs: each dtype, and each number of threads, on each of the sizes.
+BY_PAIRS = [
+    (name, dtype, (1, 2, 4)[(place + number) % 3])
+    for place, name in enumerate(WIDE)
+    for number, dtype in enumerate(("float32", "float16", "bfloat16"))
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "threads"), BY_PAIRS)
 def test_slices_of_a_convolution_are_the_whole(name: str, dtype: w.DType, threads: int) -> None:
     n, c, h, width, k, side, stride, pad = WIDE[name]
     conv = w.Conv2d(n, c, h, width, k, side, side, stride, pad, "NHWC", dtype)
@@ -103,27 +109,6 @@ def doing(accelerator: OneDnnAccelerator, work: w.Work, way: tuning.Candidate) -
     """An accelerator that does a piece of work in this way, whatever is the fastest."""
     accelerator.engine.prepared[work.key] = tuning.Choice(way.bind, way.name)
     return OneDnnAccelerator(accelerator.engine.n_threads)
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize(
-    ("fault", "kinds"),
-    [
-        ("unmoved_slices", (w.ConvFprop, w.ConvDgrad, w.ConvWgrad)),
-        ("unadded_slices", (w.ConvWgrad,)),
-    ],
-)
-def test_a_slice_in_a_wrong_place_or_left_out_of_a_sum_is_seen(
-    fault: str, kinds: tuple[type[w.Work], ...], layout: w.Layout, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue(fault)
-    conv = w.Conv2d(4, 64, 8, 8, 64, 3, 3, 1, 1, layout, "float32")
-    accelerator = OneDnnAccelerator(2)
-    with accelerator.enter():
-        for work in (kind(conv) for kind in kinds):
-            for way in convolution.ways(accelerator.engine, work):
-                with pytest.raises(AssertionError, match=r"is off by|was not written everywhere"):
-                    check_against_reference(doing(accelerator, work, way), work)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -155,14 +140,6 @@ LARGE = [
 @pytest.mark.parametrize("work", LARGE, ids=lambda work: work.key)
 def test_biases_of_any_size_do_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
     check_against_reference(processor, work)
-
-
-@pytest.mark.usefixtures("unmoved_slices")
-@pytest.mark.parametrize("work", LARGE[:4], ids=lambda work: work.key)
-def test_a_slice_of_a_bias_in_a_wrong_place_is_seen(work: w.Work) -> None:
-    accelerator = OneDnnAccelerator(2)
-    with accelerator.enter(), pytest.raises(AssertionError, match=r"is off by|was not written everywhere"):
-        check_against_reference(accelerator, work)
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])

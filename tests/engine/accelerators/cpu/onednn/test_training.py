@@ -34,9 +34,3 @@ def test_a_training_is_numpys(config: str) -> None:
     ours, numpys = trained(config), trained(config, site=numpys_processor(THREADS))
     assert not np.array_equal(ours.change, numpys.change), "one implementation, compared with itself"
     assert within_tolerance(config, ours, numpys)
-
-
-@pytest.mark.parametrize("config", ["fp32", "fp16+nhwc", "bf16+nhwc"])
-@pytest.mark.usefixtures("unadded_slices")
-def test_gradients_of_filters_from_a_part_of_the_batch_are_another_training(config: str) -> None:
-    assert not within_tolerance(config, trained(config), trained(config, site=numpys_processor(THREADS)))

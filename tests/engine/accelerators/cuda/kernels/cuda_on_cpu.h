@@ -166,16 +166,6 @@ inline unsigned short float_to_bfloat16_bits(float x) {
     return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-extern "C" void floats_to_bfloat16s(const float* from, unsigned short* to, long long count) {
-    for (long long i = 0; i < count; ++i) to[i] = float_to_bfloat16_bits(from[i]);
-}
-extern "C" void halves_to_floats(const unsigned short* from, float* to, long long count) {
-    for (long long i = 0; i < count; ++i) to[i] = half_bits_to_float(from[i]);
-}
-extern "C" void floats_to_halves(const float* from, unsigned short* to, long long count) {
-    for (long long i = 0; i < count; ++i) to[i] = float_to_half_bits(from[i]);
-}
-
 // -- launching --------------------------------------------------------------------------------------------------------
 
 template <typename Visit>

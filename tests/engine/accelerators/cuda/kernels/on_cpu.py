@@ -60,7 +60,7 @@ class CpuKernels:
         self._prefixes = {module: f"module{index}" for index, module in enumerate(sorted(set(modules)))}
         source, library = folder / "kernels.cpp", folder / "kernels.so"
         source.write_text(HEADER + "".join(self._namespace(module, sources) for module in self._prefixes))
-        command = [str(compiler()), "-std=c++20", "-O1", "-fPIC", "-shared"]
+        command = [str(compiler()), "-std=c++20", "-O0", "-fPIC", "-shared"]
         # As --fmad=false; and kernels read pixels through 16-byte words.
         command += ["-ffp-contract=off", "-fno-strict-aliasing", "-Wall", "-Werror", "-Wno-unknown-pragmas"]
         command += ["-Wno-unused-function", "-Wno-unused-variable"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from typing import Any
 
@@ -79,41 +78,6 @@ def test_all_parameters_at_once_are_updated_as_one_at_a_time_bit_for_bit(
     np.testing.assert_array_equal(at_once["velocity"], velocity)
     if half:
         np.testing.assert_array_equal(at_once["half0"], weights)
-
-
-def test_float16_of_the_stand_in_is_ieee(kernels: CpuKernels) -> None:
-    every_half = np.arange(1 << 16, dtype="uint16")
-    values = np.empty(every_half.size, "float32")
-    kernels.library.halves_to_floats(*_pointers(every_half, values), ctypes.c_longlong(values.size))
-    np.testing.assert_array_equal(values, every_half.view("float16").astype("float32"))
-
-    finite = np.sort(values[np.isfinite(values)])
-    between = (finite[:-1] + finite[1:]) / 2
-    near = [np.nextafter(between, side, dtype="float32") for side in (-np.inf, np.inf)]
-    random = np.random.default_rng(0).normal(size=10000).astype("float32") * np.float32(100)
-    edges = np.array([65504, 65519.996, 65520, 1e9, -1e9, np.inf, -np.inf, np.nan, 1e-45, 2**-25, -0.0], "float32")
-    singles = np.concatenate([values, between, *near, random, edges])
-    halves = np.empty(singles.size, "float16")
-    kernels.library.floats_to_halves(*_pointers(singles, halves), ctypes.c_longlong(halves.size))
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(halves, singles.astype("float16"))
-
-
-def test_bfloat16_of_the_stand_in_is_rounded_as_ml_dtypes_does(kernels: CpuKernels) -> None:
-    every = np.arange(1 << 16, dtype="uint16").view("bfloat16").astype("float32")
-    finite = np.sort(every[np.isfinite(every)].astype("float64"))
-    between = ((finite[:-1] + finite[1:]) / 2).astype("float32")
-    near = [np.nextafter(between, np.float32(side)) for side in (-np.inf, np.inf)]
-    edges = np.array([3.3895314e38, 3.3961775e38, 3.4e38, np.inf, -np.inf, np.nan, 1e-45, -0.0], "float32")
-    singles = np.concatenate([finite.astype("float32"), between, *near, edges])
-    rounded = np.empty(singles.size, "bfloat16")
-    kernels.library.floats_to_bfloat16s(*_pointers(singles, rounded), ctypes.c_longlong(rounded.size))
-    expected = singles.astype("bfloat16").astype("float32")
-    np.testing.assert_array_equal(rounded.astype("float32"), expected)
-
-
-def _pointers(*arrays: cases.Array) -> list[ctypes.c_void_p]:
-    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
 
 
 def test_every_kernel_is_tried() -> None:

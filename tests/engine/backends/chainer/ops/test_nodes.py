@@ -134,21 +134,6 @@ def test_results_do_not_depend_on_what_memory_held(monkeypatch):
     assert_identical(train(Net("NHWC", "float32", True), "float32", "NHWC", 2), clean)
 
 
-def test_only_the_gradients_that_are_asked_for_are_computed():
-    ran = []
-
-    class Record(chainer.FunctionHook):
-        def forward_preprocess(self, function, in_data):
-            ran.append(function.label)
-
-    w = chainer.Parameter(np.ones((4, 3, 3, 3), np.float32))
-    y = ops.convolution_2d(np.ones((1, 3, 5, 5), np.float32), w, stride=1, pad=1, layout="NCHW")
-    y.grad = np.ones_like(y.array)
-    with Record():
-        y.backward()
-    assert ran == ["Convolution.wgrad"]
-
-
 def test_memory_is_freed_by_reference_counts_alone():
     gc.collect()
     gc.disable()
