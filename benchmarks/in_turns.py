@@ -5,21 +5,25 @@
 
 Stock is Chainer's own ResNet50Layers, MomentumSGD and weight decay on Chainer's own functions. All train on one batch
 in memory, in processes of their own with the environment that tcbench's runner gives its workers. The parent lets one
-of them step at a time, round by round, so that drift hits all alike. Images/s are of the median step; ratios are of the
-rounds' medians, with their 95% intervals over rounds. With `--busy` each round is followed by one beside a process that
-computes without end, and each config is compared with itself: how many times as long its step takes there.
+of them step at a time, round by round, so that drift hits all alike. Images/s are of the median step, as are phases in
+ms; ratios are of the rounds' medians, with their 95% intervals over rounds. With `--busy` each round is followed by one
+beside a process that computes without end, and each config is compared with itself: how many times as long its step
+takes there. `floor/bf16+nhwc` is ResNet-50's primitives in C++, see floor.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+
+import floor
 
 from tcbench.analysis import rounds as rounds_of
 from tcbench.core.record import Cell, Input
@@ -29,6 +33,8 @@ from tcbench.run import plan, scenario
 
 OURS = ("fp32", "fp32+batched+nhwc+fused", "fp32+batched+nhwc+fused+static_graph")
 STOCK = "stock Chainer"
+Phases = dict[str, float]
+"""Seconds of each phase of a step, or of the whole where it has no phases."""
 
 
 def cell_of(config: str, image_size: int, batch_size: int, threads: int) -> Cell:
@@ -42,20 +48,21 @@ def cell_of(config: str, image_size: int, batch_size: int, threads: int) -> Cell
     return plan.make(scenario.load("peers"), selection, host()).cells[0].cell
 
 
-def our_step(cell: Cell) -> Callable[[], None]:
+def timed(run: Callable[[], None]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def our_step(cell: Cell) -> Callable[[], Phases]:
     from tcbench.engine.backends import backend
 
     session = backend(cell.backend).open_session(cell)
-
-    def step() -> None:
-        for phase in session.phases:
-            phase.run()
-
-    step.session = session  # type: ignore[attr-defined]  # keeps its state alive
-    return step
+    return lambda: {phase.name: timed(phase.run) for phase in session.phases}
 
 
-def stock_step(cell: Cell) -> Callable[[], None]:
+def stock_step(cell: Cell) -> Callable[[], Phases]:
     import numpy as np
 
     from tcbench.engine.backends.chainer.compat import chainer
@@ -75,42 +82,34 @@ def stock_step(cell: Cell) -> Callable[[], None]:
         loss.unchain_backward()
         optimizer.update()
 
-    return step
+    return lambda: {"step": timed(step)}
 
 
 def child(name: str, image_size: int, batch_size: int, threads: int) -> None:
-    """Steps once for each line on standard input; answers with the seconds."""
+    """Steps once for each line on standard input; answers with the seconds of its phases as a line of JSON."""
     config = OURS[0] if name == STOCK else name
     cell = cell_of(config, image_size, batch_size, threads)
     step = stock_step(cell) if name == STOCK else our_step(cell)
     for _ in sys.stdin:
-        start = time.perf_counter()
-        step()
-        print(time.perf_counter() - start, flush=True)
+        print(json.dumps(step()), flush=True)
+
+
+def command(name: str, image_size: int, batch_size: int, threads: int) -> list[str]:
+    """Of a process that answers as `child` does."""
+    if name.startswith(floor.PREFIX):
+        return floor.command(name, image_size, batch_size)
+    shape = f"{image_size}x{batch_size}"
+    return [sys.executable, __file__, "--child", name, "--shape", shape, "--threads", str(threads)]
 
 
 @contextlib.contextmanager
 def children(
     names: list[str], image_size: int, batch_size: int, threads: int
-) -> Iterator[dict[str, Callable[[], float]]]:
-    variables = {
-        **os.environ,
-        **machine.blas_variables(),
-        "OPENBLAS_NUM_THREADS": str(threads),
-        "OMP_NUM_THREADS": str(threads),
-    }
+) -> Iterator[dict[str, Callable[[], Phases]]]:
+    variables = {**os.environ, **machine.library_variables(threads)}
     processes = {
         name: subprocess.Popen(
-            [
-                sys.executable,
-                __file__,
-                "--child",
-                name,
-                "--shape",
-                f"{image_size}x{batch_size}",
-                "--threads",
-                str(threads),
-            ],
+            command(name, image_size, batch_size, threads),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -119,12 +118,13 @@ def children(
         for name in names
     }
 
-    def step(process: subprocess.Popen[str]) -> float:
+    def step(process: subprocess.Popen[str]) -> Phases:
         assert process.stdin
         assert process.stdout
         process.stdin.write("step\n")
         process.stdin.flush()
-        return float(process.stdout.readline())
+        answer = json.loads(process.stdout.readline())
+        return {phase: sum(taken.values()) if isinstance(taken, dict) else taken for phase, taken in answer.items()}
 
     try:
         yield {name: lambda process=process: step(process) for name, process in processes.items()}  # type: ignore[misc]
@@ -148,7 +148,7 @@ def busy_process() -> Iterator[None]:
 def compare(
     names: list[str], image_size: int, batch_size: int, threads: int, rounds: int, steps: int, busy: bool
 ) -> None:
-    times: dict[str, list[list[float]]] = {name: [] for name in names}
+    answers: dict[str, list[list[Phases]]] = {name: [] for name in names}
     beside: dict[str, list[float]] = {name: [] for name in names}
     with children(names, image_size, batch_size, threads) as step:
         for name in names:
@@ -156,17 +156,19 @@ def compare(
                 step[name]()
         for _ in range(rounds):
             for name in names:
-                times[name].append([step[name]() for _ in range(steps)][1:])
+                answers[name].append([step[name]() for _ in range(steps)][1:])
             with busy_process() if busy else contextlib.nullcontext():
                 for name in names if busy else ():
-                    beside[name].append(statistics.median([step[name]() for _ in range(steps)][1:]))
-    medians = {name: [statistics.median(of_round) for of_round in times[name]] for name in names}
+                    beside[name].append(median_step([step[name]() for _ in range(steps)][1:]))
+    medians = {name: [median_step(of_round) for of_round in answers[name]] for name in names}
     print(
         f"{image_size}x{image_size} pixels, batch {batch_size}, {threads} threads, {rounds} rounds of {steps - 1} steps"
     )
     for name in names:
-        rate = batch_size / statistics.median(step_s for of_round in times[name] for step_s in of_round)
-        print(f"  {name:44} {rate:7.2f} images/s", end="")
+        every = [phases for of_round in answers[name] for phases in of_round]
+        print(f"  {name:44} {batch_size / median_step(every):7.2f} images/s", end="")
+        for phase in every[0]:
+            print(f" {phase} {1e3 * statistics.median(phases[phase] for phases in every):.1f}", end="")
         for base in names[: max(1, names.index(name))]:
             ratio = rounds_of.estimate(medians[base], medians[name]).ratio.interval()
             print(f"   {ratio.value:5.2f} [{ratio.low:.2f}, {ratio.high:.2f}] x {base}", end="")
@@ -174,6 +176,11 @@ def compare(
             growth = rounds_of.estimate(beside[name], medians[name]).ratio.interval()
             print(f"   step x {growth.value:.2f} [{growth.low:.2f}, {growth.high:.2f}] beside a busy process", end="")
         print()
+
+
+def median_step(every: list[Phases]) -> float:
+    """Seconds of the median step."""
+    return statistics.median(sum(phases.values()) for phases in every)
 
 
 def main() -> None:

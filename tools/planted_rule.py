@@ -27,6 +27,10 @@ RENAMED = [
         "tcbench.accelerators.cpu.numpy.accelerator.NumpyAccelerator.upload",
         "tcbench.engine.accelerators.cpu.arrays.HostArrays.upload",
     ),
+    (
+        "tcbench.accelerators.cpu.onednn.update.batched.addition",
+        "tcbench.engine.accelerators.cpu.onednn.update._by_primitives.addition",
+    ),
     ("tcbench.analysis.bisection.Search._joint", "tcbench.analysis.bisection.CommitSearch._joint"),
     ("tcbench.analysis.diff.Part.ratio", "tcbench.analysis.diff.StepPart.ratio"),
     ("tcbench.analysis.eta.Estimate.step_s", "tcbench.analysis.eta.TimeLeft.step_s"),

@@ -23,7 +23,7 @@ from tcbench.analysis.summary import Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import Page
-from tcbench.present.charts.palette import INK, PAPER, PHASE_COLOURS, QUIET
+from tcbench.present.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, config_name, drawable, wrapped
 from tcbench.present.format import number, numbers
@@ -118,7 +118,7 @@ def _legend(page: Page, cells: Sequence[CellRoofline], base: str, *, every: bool
     """Phases, what is hollow where there is a `base`, and with `every` the cells' numbers; returns how to name a mark,
     "" where it bears no name."""
     phases = dict.fromkeys(part.phase for one in cells for part in worth_showing(one.phases))
-    entries = [_entry(phase, PHASE_COLOURS[phase], _MARKS[phase]) for phase in phases]
+    entries = [_entry(phase, PHASE_COLOURS.get(phase, OTHER), _MARKS.get(phase, "P")) for phase in phases]
     sizes = {one.summary.cell.batch_size for one in cells}
     if base or len(sizes) > 1:
         which = "" if every else f", batch size {min(sizes)}" if len(sizes) == 1 else ", with its batch size"
@@ -245,11 +245,11 @@ def _pixels(axes: Axes, mark: _Mark) -> Place:
 
 def _draw_mark(axes: Axes, mark: _Mark) -> list[Bbox]:
     """Returns what it covers, in pixels."""
-    colour = PHASE_COLOURS[mark.part.phase]
+    colour = PHASE_COLOURS.get(mark.part.phase, OTHER)
     axes.scatter(
         *mark.at,
         s=mark.size**2,
-        marker=_MARKS[mark.part.phase],
+        marker=_MARKS.get(mark.part.phase, "P"),
         facecolor=PAPER if mark.hollow else colour,
         edgecolor=colour if mark.hollow or mark.size == _DOT else PAPER,
         linewidth=1.2 if mark.hollow else 0.6,
@@ -264,7 +264,12 @@ def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Place]:
     a, b = _pixels(axes, start), _pixels(axes, end)
     if math.dist(a, b) < 1.5 * _POINT / 72 * DPI:
         return []
-    style: Any = {"arrowstyle": "-|>", "mutation_scale": 8, "color": PHASE_COLOURS[end.part.phase], "zorder": 2.9}
+    style: Any = {
+        "arrowstyle": "-|>",
+        "mutation_scale": 8,
+        "color": PHASE_COLOURS.get(end.part.phase, OTHER),
+        "zorder": 2.9,
+    }
     axes.add_patch(FancyArrowPatch(start.at, end.at, shrinkA=_POINT / 2 + 1, shrinkB=_POINT / 2 + 1, **style))
     return [(x, y) for x, y in np.linspace(a, b, 12)]
 
@@ -289,4 +294,4 @@ def _draw_layers(axes: Axes, one: CellRoofline) -> None:
         y = [one.ceilings.attainable_flops_s(part.intensity, one.precision) for part in parts]
         if all(map(math.isfinite, y)):  # else there is no ceiling to stand on
             x = [part.intensity for part in parts]
-            axes.scatter(x, y, s=20, marker="|", color=PHASE_COLOURS[phase], linewidth=0.8, zorder=2.7)
+            axes.scatter(x, y, s=20, marker="|", color=PHASE_COLOURS.get(phase, OTHER), linewidth=0.8, zorder=2.7)

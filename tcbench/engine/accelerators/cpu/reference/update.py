@@ -101,11 +101,10 @@ def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
 @dataclass(frozen=True)
 class Passes:
     """The passes of a batched update over a block: `widen(gradient, name)` to float32, itself where it is that, else in
-    this thread's memory `name`; `step(place, g, v, w)`, in place, of the block that begins at this place in the flat
-    arrays; `narrow(w, weights)` to 16 bits."""
+    this thread's memory `name`; `step(g, v, w)`, in place; `narrow(w, weights)` to 16 bits."""
 
     widen: Callable[[Array, str], Array]
-    step: Callable[[int, Array, Array, Array], None]
+    step: Callable[[Array, Array, Array], None]
     narrow: Callable[[Array, Array], object]
 
 
@@ -113,7 +112,7 @@ def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, v
     """See BatchedUpdate."""
     rate = work.learning_rate
 
-    def step(_: int, g: Array, v: Array, w: Array) -> None:
+    def step(g: Array, v: Array, w: Array) -> None:
         part = scratch("update.step", v.shape, np.float32)
         np.multiply(v, work.momentum, out=v)
         for values, factor in ((g, -rate / float(state[SCALE])), (w, -rate * work.weight_decay)):
@@ -147,7 +146,7 @@ def update_by_blocks(
         if not _surely_finite(g) and not (finite := np.isfinite(g)).all():
             overflows.append(_chunks_with_overflow(finite))
             kept = ~finite, v[~finite], w[~finite]
-        passes.step(place, g, v, w)
+        passes.step(g, v, w)
         if kept:
             v[kept[0]], w[kept[0]] = kept[1:]
         narrow = halves[index]

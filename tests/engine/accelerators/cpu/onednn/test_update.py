@@ -1,0 +1,56 @@
+"""A batched update is NumPy's to the bit where C does it, and what the reference says where no compiler is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from engine.accelerators.cpu.reference.test_accelerator import CASES
+from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu import compiled
+from tcbench.engine.accelerators.cpu.onednn import library, update
+from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+
+pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
+SOURCE = Path(update.__file__).with_name("update.c")
+UPDATES = [case for case in CASES if isinstance(case.work, w.BatchedUpdate)]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", UPDATES, ids=[case.id for case in UPDATES])
+def test_without_a_compiler_primitives_do_what_the_reference_does(
+    case: Case, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update, "_compiled", lambda: None)
+    processor, given = OneDnnAccelerator(threads=2), inputs(case)
+
+    def launch(*placed: Guarded) -> None:
+        processor.launch(case.work, *(memory.array for memory in placed))
+
+    check(case, given, run(case, given, Guarded, launch))
+    (plan,) = processor.plans()
+    assert plan.plan != "C, one pass"
+
+
+@pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler on this machine")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("next += of_weight * w[i];", "next += of_weight * g[i];"),
+        ("v[i] = finite ? next : v[i];", "v[i] = next;"),
+        ("overflow |= !finite;", ""),
+        ("+ (bits[i] >> 16 & 1)", ""),
+        ("from[i], 0)", "from[i], 3)"),
+        ("gradients[narrowed != NULL]", "gradients[1]"),
+        ("i += TILE", "i += TILE + 1"),
+    ],
+)
+def test_a_function_that_does_not_do_as_numpy_is_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
+    assert update._compiled() is not None
+    text = SOURCE.read_text()
+    assert text.count(right) == 1
+    source = tmp_path / "update.c"
+    source.write_text(text.replace(right, wrong))
+    assert compiled.library(source, update._does_as_numpy) is None

@@ -1,0 +1,72 @@
+"""A function in C is compiled and checked once; where it cannot be had nobody is told, and nothing fails."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tcbench.engine.accelerators.cpu import compiled
+
+pytestmark = pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler on this machine")
+
+
+class Check:
+    """Counts what it was asked, and says whether the function answers 7."""
+
+    asked = 0
+
+    def __call__(self, library: ctypes.CDLL) -> bool:
+        self.asked += 1
+        return bool(library.answer() == 7)
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
+    return Check()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[str], Path]:
+    def write(answer: str) -> Path:
+        path = tmp_path / "answer.c"
+        path.write_text(f"int answer(void) {{ return {answer}; }}")
+        return path
+
+    return write
+
+
+def test_it_is_compiled_and_checked_once_for_each_source(
+    source: Callable[[str], Path], check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compiled.library(source("7"), check).answer() == 7  # type: ignore[union-attr]
+    assert compiled.library(source("8"), check) is None
+    assert compiled.library(source("nothing"), check) is None
+    assert check.asked == 2
+    monkeypatch.setattr(compiled, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert compiled.library(source("7"), check).answer() == 7  # type: ignore[union-attr]
+    assert compiled.library(source("8"), check) is None
+    assert compiled.library(source("nothing"), check) is None
+    assert check.asked == 2
+
+
+def test_what_another_user_has_put_into_a_shared_cache_is_not_loaded(
+    source: Callable[[str], Path], check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled.library(source("7"), check)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert compiled.library(source("7"), check) is not None
+    assert check.asked == 2
+
+
+def test_without_a_compiler_or_a_folder_to_write_to_there_is_none_or_it_is_not_kept(
+    source: Callable[[str], Path], check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TCBENCH_CACHE", "/proc/nowhere")
+    assert compiled.library(source("7"), check) is not None
+    monkeypatch.setenv("PATH", "")
+    assert compiled.library(source("7"), check) is None
