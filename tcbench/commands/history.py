@@ -11,6 +11,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
 from tcbench.present.options import (
     ANOTHER_FILE,
+    DetailsOption,
     FormatOption,
     ResultsFolderOption,
     output_option,
@@ -42,6 +43,7 @@ def history(
     output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
+    details: DetailsOption = False,
 ) -> None:
     """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
     commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
@@ -61,6 +63,7 @@ def history(
     from tcbench.core import git
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
+    from tcbench.present.notes import Caution
     from tcbench.present.results import chosen as chosen_of
     from tcbench.present.results import read, without_gates
     from tcbench.present.tables import make_console
@@ -82,7 +85,7 @@ def history(
     if format_ == "json":
         typer.echo(view.to_json(cells))
         return
-    console = make_console()
+    console = make_console(details=details)
     console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
     for heading, table in view.blocks(cells):
         console.print(heading)
@@ -90,6 +93,6 @@ def history(
         console.print()
     console.say(view.verdict(cells))
     left_out = "left out: trials of gates and bisections; name a file of theirs to see it"
-    console.say(*view.notes(cells), *[left_out] * (len(records) < len(results_read)), style="dim")
+    console.notes([*view.notes(cells), *[Caution(left_out)] * (len(records) < len(results_read))])
     if output is not None:
         console.say(wrote)

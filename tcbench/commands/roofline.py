@@ -14,6 +14,7 @@ from tcbench.present.options import (
     ANOTHER_FILE,
     WHAT,
     WHERE,
+    DetailsOption,
     FormatOption,
     ResultsFolderOption,
     option,
@@ -47,6 +48,7 @@ def roofline(
     chosen: Selection,
     fresh: Annotated[bool, option("--fresh", WHAT, "Measure the ceilings again, ignoring kept ones.")] = False,
     layers: Annotated[bool, option("--layers", WHERE, "Also every layer.")] = False,
+    details: DetailsOption = False,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
@@ -93,7 +95,7 @@ def roofline(
     if format_ == "json":
         typer.echo(view.to_json(rooflines))
         return
-    console = make_console()
+    console = make_console(details=details)
     for ceiling in dict.fromkeys(known.values()):
         console.say(view.headline(ceiling))
     console.print()
@@ -103,7 +105,7 @@ def roofline(
         console.print(one_cell.summary.cell.label, style="bold")
         console.print(view.layers_table(one_cell))
         console.print()
-    console.say(*view.notes(rooflines), style="dim")
+    console.notes(view.notes(rooflines))
     console.say(f"wrote {output}")
 
 
@@ -119,8 +121,8 @@ def _chosen(
     able = [s for s in measured if model_of(s.cell)]
     if measured and not any(builds_models(s.cell.backend) for s in measured):
         raise SelectionError(
-            f"{measured[0].cell.config} is a step of one's own, of whose layers nothing is known here; `tcbench "
-            "explain` shows where its time goes"
+            f"{measured[0].cell.config} is a step of your own, whose layers are not known; `tcbench explain` shows "
+            "where its time goes"
         )
     if measured and not able:
         model = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"

@@ -200,4 +200,4 @@ def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: py
 def test_a_roofline_says_that_nothing_is_known_of_its_layers(folder: Path) -> None:
     done = tcbench(folder, "roofline", RUN)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "my_step/plain is a step of one's own, of whose layers nothing is known here" in done.err
+    assert "my_step/plain is a step of your own, whose layers are not known" in done.err

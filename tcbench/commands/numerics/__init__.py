@@ -20,6 +20,7 @@ from tcbench.present.options import (
     CONFIGS,
     HOW,
     WHAT,
+    DetailsOption,
     FormatOption,
     QuietOption,
     complete_config,
@@ -59,7 +60,7 @@ def loss_scale(text: str | None) -> float | None:
     "Train in fp16 and fp32 side by side; look at gradients.",
     """
 tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
-tcbench numerics --scale 2^40             a static loss scale of one's own
+tcbench numerics --scale 2^40             your own static loss scale
 tcbench numerics --global-batch 32        one machine alone: gradients are not so small
 tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
 tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
@@ -200,6 +201,7 @@ def numerics(
         ),
     ] = None,
     out: Annotated[Path, out_option("Document and charts")] = OUT,
+    details: DetailsOption = False,
     quiet: QuietOption = False,
     format_: FormatOption = "table",
 ) -> None:
@@ -224,7 +226,7 @@ def numerics(
     plan.check_computes(target)
     refuse(target, ("chainer",))
     loaded = scenarios.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
-    call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json")
+    call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json", details)
     of_one_rank = {"--scale": scale, "--global-batch": global_batch}
     of_precisions = {"--data": data, "--lr": learning_rate, "--margin": margin, "--ranks": ranks, **of_one_rank}
     if rungs:
@@ -279,6 +281,7 @@ class Call:
     out: Path
     quiet: bool
     json: bool
+    details: bool
 
     def runner(self, setting: TrainingSetting, listen: Listen) -> Runner:
         """Runs training jobs, on a processor as many at once as it has room for."""
@@ -373,7 +376,7 @@ def _train(
     if call.json:
         typer.echo(text)
     else:
-        _show(document, margins, [stem.with_suffix(".json"), *charts])
+        _show(document, margins, [stem.with_suffix(".json"), *charts], call)
     failed = [run for run in runs if run.status in ("failed", "oom")]
     if failed:
         first = failed[0]
@@ -482,14 +485,14 @@ def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
     return save_each({stem.with_name(f"{stem.name}-{name}.png"): draw for name, draw in charts.items()})
 
 
-def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
+def _show(document: Document, margins: Margins, files: Sequence[Path], call: Call) -> None:
     from tcbench.analysis.numerics.judgement import verdicts
+    from tcbench.present.next_steps import NextStep, folder, newest_run
     from tcbench.present.tables import make_console
     from tcbench.views.numerics import table as view
 
-    console = make_console()
+    console = make_console(details=call.details)
     console.say(view.setting_line(document))
-    console.say(*view.why_lines(document), style="dim")
     console.print()
     if document.setting.ranks == 1:
         console.print(view.gradients_table(document))
@@ -500,5 +503,8 @@ def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
     console.print()
     console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
     console.print()
-    console.say(*view.notes(document, margins), style="dim")
+    console.notes([*view.notes(document, margins), *view.why_lines(document)])
     console.say(*(f"wrote {path}" for path in files))
+    if run := newest_run(call.out):  # whose claims on training the document decides
+        words = ("claims", str(run), str(files[0]), *folder(call.out))
+        console.offer([NextStep(words, "what of the talk holds, training included")])

@@ -7,10 +7,10 @@ import factories
 import msgspec
 import pytest
 from comparisons import NASTY, named, nasty, sides
-from rich.console import Console
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
+from tcbench.present.tables import Screen
 from tcbench.views.comparison import wording
 from tcbench.views.comparison.markdown import markdown
 from tcbench.views.comparison.table import show, table
@@ -93,7 +93,7 @@ def test_models_have_a_column_and_are_not_named_twice():
 def test_nothing_of_a_record_reaches_the_terminal_raw(text):
     shown = table(nasty(text), named(text))
     assert all(char.isprintable() for char in shown.replace("\n", ""))
-    out = Console(file=io.StringIO(), width=200, force_terminal=False)
+    out = Screen(file=io.StringIO(), width=200, force_terminal=False)
     show(nasty(text), out, named(text))
     if "[" not in text:
         assert text.split("\n")[0][:8].strip() in out.file.getvalue().replace("\n", "") or not text.isprintable()
