@@ -78,8 +78,8 @@ def _remarks(comparison: Comparison) -> list[str]:
         remarks.append(
             "median step: the ratio at the median step, where slow steps (spikes: over 2 x the median) tell it apart."
         )
-    remarks += [Caution(f"allowed to differ: {line}") for line in sides.allowed(comparison.differences)]
     remarks += map(Caution, comparison.notes)
+    remarks += [Caution(f"allowed to differ: {line}") for line in sides.allowed(comparison.differences)]
     doubts = wording.doubts(comparison)
     if len(doubts) > _MOST_DOUBTS:
         doubts = [f"{line} (--format json names them)" for line in wording.doubts_in_short(comparison)]
