@@ -47,10 +47,15 @@ def tcbench(folder: Path, *words: str | Path, **environment: str) -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
+def next_steps(done: Done) -> list[list[str]]:
+    """The words of the commands that a command offers to go on with, after its own name."""
+    lines = [line.partition("   (")[0] for line in done.out.splitlines() if line.startswith("Next: ")]
+    return [shlex.split(line.removeprefix("Next: tcbench ")) for line in lines]
+
+
 def next_step(done: Done) -> list[str]:
-    """The words of the command that a command names as the next, after its own name; none where it names none."""
-    line = next((line for line in done.out.splitlines() if line.startswith("Next: tcbench ")), "")
-    return shlex.split(line.partition("   (")[0].removeprefix("Next: tcbench "))
+    """The first of them; none where it offers none."""
+    return next(iter(next_steps(done)), [])
 
 
 def start(folder: Path, *words: str | Path, python: tuple[str, ...] = ("-m", "tcbench"), **options: Any):

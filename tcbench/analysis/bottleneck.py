@@ -42,6 +42,9 @@ UNLIKE = 0.1
 INPUT = "io"
 """The phase in which the host prepares a batch, or takes over one that threads of the input's have prepared."""
 
+PASSES = ("forward", "backward", "replay")
+"""The phases that pass through the network, of which backward always has the most to compute."""
+
 CURVATURE = ("factors", "inverse")
 """The phases of training by second order."""
 
@@ -216,9 +219,12 @@ class Bottleneck:
 
     @property
     def limit(self) -> str:
-        """The verdict, or the dominant phase with its share of the step's: "backward 52%"."""
+        """The verdict in words. Of a CPU that computes most of a step it is "compute-bound", or the dominant phase with
+        its share of the step's where that is another than the passes through the network: "update 52%"."""
         if self.dominant is None:
             return self.verdict
+        if self.dominant.name in PASSES:
+            return "compute-bound"
         return f"{self.dominant.name} {self.dominant.host_s / sum(phase.host_s for phase in self.phases):.0%}"
 
     @property

@@ -200,10 +200,10 @@ def _from_other_source(claim: Claim, cells: _Cells, other: OtherSource) -> Evalu
         if any(m.summary.cell.device == host_kind().name for m in cells.values()):
             return Evaluated(claim, "not testable here", why="no GPU here, and so no kernels")
         profiles = [["tcbench", "profile", config, "--bs", str(n)] for n in claim.batch_sizes for config in configs]
-        why = "records do not tell; timelines of `tcbench profile` do, on a GPU, when they are given beside them"
+        why = "needs timelines of `tcbench profile`, taken on a GPU and named beside the records"
         return Evaluated(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
     command = "tcbench numerics --ranks 4" if claim.relation == "scales" else "tcbench numerics"
-    return Evaluated(claim, "not measured", why=f"records do not tell; `{command}` does", command=command)
+    return Evaluated(claim, "not measured", why=f"needs `{command}`", command=command)
 
 
 def any_of(*sources: OtherSource) -> OtherSource:

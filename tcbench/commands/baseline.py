@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app
-from tcbench.present.options import FormatOption, ResultsArgument, ResultsFolderOption, option
+from tcbench.present.notes import aside
+from tcbench.present.options import DetailsOption, FormatOption, ResultsArgument, ResultsFolderOption, option
 
 baseline_app = typer.Typer(
     cls=CommandGroup,
@@ -45,7 +46,7 @@ def set_(
     described = baseline.describe(name, path, records)
     typer.echo(view.kept(described))
     for line in view.doubts(records):
-        typer.echo(f"note: {line}", err=True)
+        aside(f"note: {line}")
 
 
 @baseline_app.command("list", cls=GroupedCommand)
@@ -65,7 +66,7 @@ def list_(
         return
     for found in baselines:
         if isinstance(found, baseline.Broken):
-            typer.echo(f"note: {plain(found.reason)}", err=True)
+            aside(f"note: {plain(found.reason)}")
     readable = [found for found in baselines if isinstance(found, baseline.Baseline)]
     if readable:
         make_console().print(view.table(readable))
@@ -76,6 +77,7 @@ def list_(
 @baseline_app.command("show", cls=GroupedCommand)
 def show(
     name: NameArgument,
+    details: DetailsOption = False,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
@@ -96,12 +98,13 @@ def show(
     if format_ == "json":
         typer.echo(results.summary_json(name, path, summaries, over_base))
         return
-    console = tables.make_console()
+    console = tables.make_console(details=details)
     console.say(*simulated.lines(record.environment for record in records), style="bold")
     console.print(view.facts(held))
     console.print()
     console.print(results.results_table(summaries, over_base))
-    console.say(*results.reasons(summaries), *results.footnotes(summaries), style="dim")
+    console.say(*results.reasons(summaries), style="yellow")
+    console.notes(results.footnotes(summaries))
 
 
 @baseline_app.command("remove", cls=GroupedCommand)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
 from tcbench.present.options import (
+    DetailsOption,
     ResultsFolderOption,
     complete_scenario,
     format_option,
@@ -17,13 +21,17 @@ from tcbench.present.options import (
     words,
 )
 
+if TYPE_CHECKING:
+    from tcbench.analysis.claims import Scorecard
+    from tcbench.present.next_steps import NextStep
+
 
 @command(
     "Say which of the talk's claims hold here.",
     """
 tcbench claims                                    the newest run
 tcbench claims results/*/naruse2018-*.jsonl --format markdown
-tcbench claims results --scenario my.toml         by the [[claim]] tables of a scenario of one's own
+tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
 """,
 )
 def claims(
@@ -49,6 +57,7 @@ def claims(
         format_option(("table", "markdown", "json")),
     ] = "table",
     out: ResultsFolderOption = OUT,
+    details: DetailsOption = False,
 ) -> None:
     """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
     claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
@@ -70,10 +79,20 @@ def claims(
     if format_ != "table":
         typer.echo(view.to_json(cards) if format_ == "json" else view.markdown(cards))
         return
-    console = make_console()
+    console = make_console(details=details)
     for card in cards:
         console.say(view.title(card), style="bold")
         console.print(view.table(card))
         console.say(f"\n{view.tally(card)}")
         console.print()
-    console.say(*view.notes(cards), style="dim")
+    console.notes(view.notes(cards))
+    console.offer(_next_steps(cards, out))
+
+
+def _next_steps(cards: Sequence[Scorecard], out: Path) -> Iterator[NextStep]:
+    """The commands that measure what is missing; their results go to the folder that these came from."""
+    from tcbench.present.next_steps import NextStep, folder
+
+    for line in dict.fromkeys(line for card in cards for line in card.commands):
+        for one in line.split(" && "):
+            yield NextStep((*shlex.split(one)[1:], *folder(out)), "measures what is missing")

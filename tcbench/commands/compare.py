@@ -11,7 +11,7 @@ import typer
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
 from tcbench.present.app import OUT, command, given
-from tcbench.present.options import BASELINE, ResultsFolderOption, option
+from tcbench.present.options import BASELINE, DetailsOption, ResultsFolderOption, option
 from tcbench.views.comparison.outcome import (
     COMPARED,
     AllowOption,
@@ -62,6 +62,7 @@ def compare(
     threshold_: ThresholdOption = "3%",
     allow: AllowOption = None,
     strict: StrictOption = False,
+    details: DetailsOption = False,
     format_: FormatOption = "table",
     output: OutputOption = None,
 ) -> None:
@@ -99,7 +100,7 @@ def compare(
 
             typer.echo(annotation("error", "tcbench: not comparable", str(error)))
         raise
-    present(comparison, labels, format_, output)
+    present(comparison, labels, format_, output, details)
     raise typer.Exit(exit_code(comparison, strict))
 
 

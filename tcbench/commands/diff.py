@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +12,12 @@ from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.present.app import OUT, command
 from tcbench.present.options import (
     ANOTHER_FILE,
+    DetailsOption,
     FormatOption,
     ResultsFolderOption,
     option,
     output_option,
     selects,
-    words,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ def diff(
     output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
+    details: DetailsOption = False,
 ) -> None:
     """Take the change of a step apart: what appeared, went, grew and shrank, in milliseconds, as a ratio, and as a
     share of the step's change; with the rest the shares add up to it. Records tell phases, with intervals where both
@@ -88,7 +88,7 @@ def diff(
         diffs, missing = _of_timelines(paths), list[str]()
     else:
         diffs, missing = _of_records(paths, configs, to, sizes)
-    _show(diffs, missing, names, timelines, top, output, format_ == "json")
+    _show(diffs, missing, names, timelines, top, output, format_ == "json", details, out)
 
 
 def _are_timelines(paths: Sequence[Path]) -> bool:
@@ -174,8 +174,12 @@ def _show(
     top: int,
     output: Path | None,
     json: bool,
+    details: bool,
+    out: Path,
 ) -> None:
     from tcbench.core.text import plain
+    from tcbench.present.next_steps import of_cell
+    from tcbench.present.notes import Caution
     from tcbench.present.sides import Labels
     from tcbench.present.tables import make_console
     from tcbench.views.diff import table as view
@@ -189,7 +193,7 @@ def _show(
     if json:
         typer.echo(view.to_json(diffs, labels, missing))
         return
-    console = make_console(least=100)
+    console = make_console(details=details)
     console.say(*view.simulated(diffs), style="bold")
     for diff in diffs:
         console.say(*view.head(diff, labels).splitlines())
@@ -198,22 +202,10 @@ def _show(
             console.say("", title)
             console.print(table)
         console.say("")
-    console.say(*missing, *view.notes(diffs, timelines), style="dim")
-    if not timelines:
-        console.say(*_next_step(diffs[0]))
+    console.notes([*map(Caution, missing), *view.notes(diffs, timelines)])
     if output is not None:
         console.say(f"wrote {output}")
-
-
-def _next_step(of: Diff) -> list[str]:
-    """Layers and kernels are in profiles alone. Nothing where records do not say in which file the scenario is."""
-    from tcbench.run.scenario import load, setting_of, shipped
-
-    cell = of.base.cell
-    if cell is None or cell.scenario not in shipped():
-        return []
-    scenario = load(cell.scenario).on(cell.device.partition(":")[0])
-    sizes = ("--bs", str(cell.batch_size), "--threads", str(cell.threads))
-    setting = words(setting_of(cell, scenario))
-    profile = shlex.join(["tcbench", "profile", cell.config, cell.scenario, *sizes, *setting])
-    return [f"Next: {profile}   (on both sides: `tcbench diff` of the two shows layers, and a GPU's kernels)"]
+    cell = diffs[0].base.cell
+    if not timelines and cell is not None:  # layers and kernels are in profiles alone
+        says = "and the other side's: `tcbench diff` of both shows layers"
+        console.offer(filter(None, [of_cell("profile", cell, says, out=out, threads=True)]))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tcbench.present.app import OUT, command, interruptible
-from tcbench.present.options import FormatOption, QuietOption, ResultsFolderOption, option, results_argument
+from tcbench.present.options import (
+    DETAILS,
+    WHERE,
+    FormatOption,
+    QuietOption,
+    ResultsFolderOption,
+    option,
+    results_argument,
+)
 
 if TYPE_CHECKING:
+    from tcbench.analysis.explanation import Explanation
     from tcbench.core.timeline import Timeline
+    from tcbench.present.next_steps import NextStep
 
 
 @command(
@@ -24,7 +35,7 @@ tcbench explain profile.json.gz                   what a timeline shows
 )
 def explain(
     results: Annotated[list[str] | None, results_argument(", or timelines of `tcbench profile`")] = None,
-    details: Annotated[bool, option("--details", None, "Also a sentence per cell.")] = False,
+    details: Annotated[bool, option("--details", WHERE, f"Also a sentence per cell. {DETAILS}")] = False,
     quiet: QuietOption = False,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
@@ -56,7 +67,7 @@ def explain(
     if format_ == "json":
         typer.echo(view.to_json(explained))
         return
-    console = make_console()
+    console = make_console(details=details)
     console.say(*simulated.lines(record.environment for record in given.records), style="bold")
     narrow = not view.fits(explained, console)
     for heading, part in view.by_code(explained):
@@ -76,7 +87,26 @@ def explain(
         console.print(f"The model against what was {ran}:", style="bold")
         console.print(checks)
         console.print()
-    console.say(*view.notes(explained, narrow=narrow), style="dim")
+    console.notes(view.notes(explained, narrow=narrow))
+    console.offer(_next_steps(explained, results or (), out))
+
+
+def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: Path) -> Iterator[NextStep]:
+    """To try a rung, to look into the fastest cell, to read all of it."""
+    from tcbench.engine.backends import DEFAULT
+    from tcbench.present.next_steps import NextStep, folder, of_cell
+
+    rates = [(e.bottleneck.images_per_s, e.summary.cell, e.advice) for e in explained if e.bottleneck]
+    rates.sort(key=lambda row: -row[0])
+    untried = [
+        (cell, "+".join(advice.rungs))
+        for _, cell, advice in rates
+        if advice and advice.ratio is None and cell.backend == DEFAULT and cell.scenario_cudnn is None
+    ]
+    steps = [of_cell("run", cell, "tries what is next", config=config, out=out) for cell, config in untried[:1]]
+    steps += [of_cell("profile", cell, "where a step of the fastest goes", out=out) for _, cell, _ in rates[:1]]
+    yield from filter(None, steps)
+    yield NextStep(("report", *results, *folder(out)), "all of it on one page")
 
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:

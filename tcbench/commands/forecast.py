@@ -13,6 +13,7 @@ from tcbench.present.app import OUT, command, interruptible
 from tcbench.present.options import (
     ANOTHER_FILE,
     COUNTS,
+    DETAILS,
     RUN,
     WHAT,
     WHERE,
@@ -109,7 +110,7 @@ def forecast(
     output: Annotated[
         Path | None, output_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none.")
     ] = None,
-    details: Annotated[bool, option("--details", WHERE, "Also list every operation of every cell.")] = False,
+    details: Annotated[bool, option("--details", WHERE, f"Also every operation of every cell. {DETAILS}")] = False,
     quiet: QuietOption = False,
     format_: FormatOption = "table",
 ) -> None:
@@ -131,11 +132,9 @@ def forecast(
     if sizes is None and (over or output):
         raise SelectionError("--over and -o are of many ranks: give --ranks and --link too")
     if chosen.device:
-        if gpu or over or sizes or details:
-            raise SelectionError(
-                "--device cpu forecasts this machine alone: expected no --gpu, --over, --ranks, --details"
-            )
-        _print_here(chosen, fresh, quiet, format_ == "json")
+        if gpu or over or sizes:
+            raise SelectionError("--device cpu forecasts this machine alone: expected no --gpu, --over, --ranks")
+        _print_here(chosen, fresh, quiet, format_ == "json", details)
         return
     if gpu is not None and over:
         raise SelectionError("expected --gpu or --over RESULTS, got both")
@@ -148,13 +147,13 @@ def forecast(
 
         check_path(output)
     if over:
-        _refuse({"--model": chosen.models, "--details": details, "--fresh": fresh, "--image-size": chosen.image_size})
+        _refuse({"--model": chosen.models, "--fresh": fresh, "--image-size": chosen.image_size})
         from tcbench.present.results import read
 
         assert sizes is not None
         assert network is not None
         scaled = _measured(read(over, out), chosen, sizes, network)
-        _print_ranks(scaled, format_ == "json", output)
+        _print_ranks(scaled, format_ == "json", output, details)
         return
     assert gpu is not None
     result = _forecast(gpu, chosen, fresh, quiet)
@@ -162,7 +161,7 @@ def forecast(
         from tcbench.run import scale_out
 
         bases, left_out = scale_out.forecast(result, all_configs=bool(chosen.configs))
-        _print_ranks(scale_out.scale_out(bases, sizes, network, left_out), format_ == "json", output)
+        _print_ranks(scale_out.scale_out(bases, sizes, network, left_out), format_ == "json", output, details)
         return
     _print(result, details, format_ == "json")
 
@@ -199,7 +198,7 @@ def _measured(records: Sequence[Record], chosen: Selection, ranks: Sequence[int]
     return scale_out.scale_out(scale_out.measured(records, all_configs=bool(chosen.configs)), ranks, network)
 
 
-def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:
+def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) -> None:
     from tcbench.present.tables import make_console
     from tcbench.views.scale_out import table as view
 
@@ -211,7 +210,7 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:
     if json:
         typer.echo(view.to_json(out))
         return
-    console = make_console(least=view.WIDTH)
+    console = make_console(least=view.WIDTH, details=details)
     console.say(view.headline(out))
     for basis in out.bases:
         console.print()
@@ -219,12 +218,12 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:
         console.print(view.table(out, basis))
     console.print()
     console.say(*(f"Left out: {line}" for line in out.left_out), style="yellow")
-    console.say(*view.assumptions(out), style="dim")
+    console.notes(view.assumptions(out))
     if output is not None:
         console.say(f"wrote {output}")
 
 
-def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool) -> None:
+def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
     from tcbench.engine.accelerators.device import host
     from tcbench.present.progress import Stages
     from tcbench.present.tables import make_console
@@ -244,13 +243,13 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool) -> None
     if json:
         typer.echo(view.to_json(planned, told))
         return
-    console = make_console()
+    console = make_console(details=details)
     console.say(view.headline(planned))
     console.print()
     console.print(view.table(told))
     console.print()
     console.say(*view.reasons(planned, told), style="yellow")
-    console.say(*view.notes(told), style="dim")
+    console.notes(view.notes(told))
 
 
 def _print(result: Forecast, details: bool, json: bool) -> None:
@@ -260,7 +259,7 @@ def _print(result: Forecast, details: bool, json: bool) -> None:
     if json:
         typer.echo(view.to_json(result))
         return
-    console = make_console(least=view.WIDTH)
+    console = make_console(least=view.WIDTH, details=details)
     if details:
         for heading, works in view.details(result):
             console.say(heading, style="bold")
@@ -271,5 +270,5 @@ def _print(result: Forecast, details: bool, json: bool) -> None:
     console.print(view.table(result))
     console.print()
     console.say(*view.reasons(result), style="yellow")
-    console.say(*view.notes(result), style="dim")
+    console.notes(view.notes(result))
     console.say(view.verdict(result))

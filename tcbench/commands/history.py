@@ -10,6 +10,7 @@ import typer
 from tcbench.present.app import OUT, command
 from tcbench.present.options import (
     ANOTHER_FILE,
+    DetailsOption,
     FormatOption,
     ResultsFolderOption,
     output_option,
@@ -44,6 +45,7 @@ def history(
     output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
+    details: DetailsOption = False,
 ) -> None:
     """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
     commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
@@ -64,6 +66,7 @@ def history(
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
     from tcbench.present.format import counted
+    from tcbench.present.notes import Caution
     from tcbench.present.results import chosen as chosen_of
     from tcbench.present.results import read, read_files, runs_here, without_gates
     from tcbench.present.tables import make_console
@@ -91,13 +94,13 @@ def history(
         for line in left_out:
             typer.echo(line, err=True)
         return
-    console = make_console()
+    console = make_console(details=details)
     console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
     for heading, table in view.blocks(cells):
         console.print(heading)
         console.print(table)
         console.print()
     console.say(view.verdict(cells))
-    console.say(*view.notes(cells), *left_out, style="dim")
+    console.notes([*view.notes(cells), *map(Caution, left_out)])
     if output is not None:
         console.say(wrote)

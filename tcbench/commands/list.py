@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from tcbench.present.app import command
-from tcbench.present.options import FormatOption, option
+from tcbench.present.options import DetailsOption, FormatOption, option
 
 
 @command("Show scenarios, configs and rungs, or GPUs.", "tcbench list\ntcbench list --gpus", name="list")
@@ -11,6 +11,7 @@ def list_(
     gpus: Annotated[
         bool, option("--gpus", None, "GPUs: Tensor Cores, formats, software that serves them, peak rates.")
     ] = False,
+    details: DetailsOption = False,
     format_: FormatOption = "table",
 ) -> None:
     """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it.
@@ -20,7 +21,7 @@ def list_(
     if gpus:
         from tcbench.views.gpus import show
 
-        show(format_ == "json")
+        show(format_ == "json", details)
         return
     from tcbench.engine.accelerators import device
     from tcbench.engine.backends import device_kinds

@@ -35,6 +35,7 @@ from tcbench.present.options import (
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Selection
     from tcbench.core.timeline import Timeline
+    from tcbench.present.next_steps import NextStep
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
     from tcbench.run.profiler import Listen
@@ -150,7 +151,8 @@ def profile(
     files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
     left += [text, *taken.files]
     stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
-    stdout.say(summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timelines[0], trace)}")
+    stdout.say(summary, "", *(f"wrote {path}" for path in left))
+    stdout.offer([_next_step(taken.timelines[0], trace)])
 
 
 def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
@@ -192,21 +194,16 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
     left = host_profiles.keep(taken, stem)
     stderr.say(*[f"note: {note}"] * (note is not None), style="yellow")
     stdout.print(view.table(taken))
-    stdout.say("", view.overhead(taken), *(f"wrote {path}" for path in left), _after_host(out))
+    stdout.say("", view.overhead(taken), *(f"wrote {path}" for path in left), "www.speedscope.app opens the file")
+    stdout.offer(_after_host(out))
 
 
-def _after_host(out: Path) -> str:
-    """One line: what to do with a profile of the host; `tcbench explain` takes a run."""
-    import shlex
+def _after_host(out: Path) -> list[NextStep]:
+    """`tcbench explain`, where there is a run to explain."""
+    from tcbench.present.next_steps import newest_run, of_run
 
-    from tcbench.present.results import newest
-
-    try:
-        newest(out)
-    except SelectionError:
-        return "www.speedscope.app opens the file"
-    explain = shlex.join(["tcbench", "explain", *(["--out", str(out)] if out != OUT else [])])
-    return f"Next: {explain}   (names the costliest function beside the verdict; www.speedscope.app opens the file)"
+    run = newest_run(out)
+    return [of_run("explain", run, out, "names the costliest function beside the verdict")] if run else []
 
 
 class _Failed(TcbenchError):
@@ -272,11 +269,10 @@ def _summary(timeline: Timeline) -> str:
     return "\n".join([verdict, *costs_lines(costliest(timeline, known), known is not None)])
 
 
-def _next_step(timeline: Timeline, trace: Path) -> str:
-    """One line: the first recorded step from near."""
-    import shlex
+def _next_step(timeline: Timeline, trace: Path) -> NextStep:
+    """The first recorded step from near."""
+    from tcbench.present.next_steps import NextStep
 
     end_ms = max(1, round((timeline.steps[0].end_s - timeline.begin_s) * 1e3)) if timeline.steps else 1
-    return (
-        f"tcbench timeline {shlex.quote(str(trace))} --zoom 0:{end_ms} -o zoomed.png   (ui.perfetto.dev opens it too)"
-    )
+    words = ("timeline", str(trace), "--zoom", f"0:{end_ms}", "-o", "zoomed.png")
+    return NextStep(words, "one step; ui.perfetto.dev opens the trace too")

@@ -10,6 +10,7 @@ import typer
 
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.present.app import OUT, command, refuse_input
+from tcbench.present.notes import aside
 from tcbench.present.options import (
     BASELINE,
     RUN,
@@ -114,7 +115,7 @@ def report(
         )
     )
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        aside(f"note: {note}")
     written = [output]
     if len(records) > MOST_TRIALS:
         from tcbench.views.export import to_csv

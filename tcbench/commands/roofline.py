@@ -14,6 +14,7 @@ from tcbench.present.options import (
     ANOTHER_FILE,
     WHAT,
     WHERE,
+    DetailsOption,
     FormatOption,
     ResultsFolderOption,
     option,
@@ -50,6 +51,7 @@ def roofline(
     ] = False,
     fresh: Annotated[bool, option("--fresh", WHAT, "Measure the ceilings again, ignoring kept ones.")] = False,
     layers: Annotated[bool, option("--layers", WHERE, "Also every layer.")] = False,
+    details: DetailsOption = False,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
@@ -97,7 +99,7 @@ def roofline(
     if format_ == "json":
         typer.echo(view.to_json(rooflines))
         return
-    console = make_console()
+    console = make_console(details=details)
     for ceiling in dict.fromkeys(known.values()):
         console.say(view.headline(ceiling))
     console.print()
@@ -109,7 +111,7 @@ def roofline(
         console.print(one_cell.summary.cell.label, style="bold")
         console.print(view.layers_table(one_cell))
         console.print()
-    console.say(*view.notes(shown, len(rooflines), console.width, layers=layers), style="dim")
+    console.notes(view.notes(shown, len(rooflines), console.width, layers=layers))
     console.say(f"wrote {output}")
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tcbench.analysis.scaling import Curve
     from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Cell, Record, Selection
+    from tcbench.present.next_steps import NextStep
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
     from tcbench.run.rounds import Rounds
@@ -87,9 +87,7 @@ def run(
     if dry_run:
         _show_plan(plan, format_ == "json")
         return
-    whole = (
-        shlex.join(["tcbench", "run", *given(context, without=_OF_ONE_RUN)]) if chosen.configs or chosen.quick else ""
-    )
+    whole = ["run", *given(context, without=_OF_ONE_RUN)] if chosen.configs or chosen.quick else []
     earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
     failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
     if failed:
@@ -126,9 +124,16 @@ _Earlier = tuple[Path | None, tuple["Record", ...], str]
 
 
 def _run(
-    plan: Plan, launcher: Launcher, out: Path, ending: str, earlier: _Earlier, quiet: bool, json: bool, whole: str
+    plan: Plan,
+    launcher: Launcher,
+    out: Path,
+    ending: str,
+    earlier: _Earlier,
+    quiet: bool,
+    json: bool,
+    whole: Sequence[str],
 ) -> bool:
-    """Run a plan to its end, store and show it. `whole` as in `_next_step`. True when some cell failed."""
+    """Run a plan to its end, store and show it. `whole` as in `_next_steps`. True when some cell failed."""
     from tcbench.core import messages, store
     from tcbench.present import tables
     from tcbench.present.format import counted
@@ -189,7 +194,7 @@ def _run(
         wanted = {planned.cell.key for planned in plan.cells}
         records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
         failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
-        _show_results(records_now, path, failed, json, whole)
+        _show_results(records_now, path, out, failed, json, whole)
     except KeyboardInterrupt:
         stored = len(store.read([path]).records)  # an interrupt may come just after one was written
         where = f"{counted(stored, 'record')} kept in {path}" if stored else "nothing was measured yet"
@@ -237,7 +242,9 @@ def _library(plan: Plan) -> str | None:
     return f"{library} computes" + (f": {shortfall}" if shortfall else "")
 
 
-def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool, whole: str) -> None:
+def _show_results(
+    records: Sequence[Record], path: Path, out: Path, failed: bool, json: bool, whole: Sequence[str]
+) -> None:
     """The table or its JSON, the chart, what to do next."""
     from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
@@ -267,10 +274,10 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
         stdout.print()
     stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
     stdout.say(*console.reasons(summaries), style="yellow")
-    stdout.say(*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ()), style="dim")
+    stdout.notes([*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())])
     stdout.say(f"{console.tally(summaries)}. Records: {path}")
     stdout.say(*(f"Chart: {chart}" for chart in charts))
-    stdout.say(_next_step(summaries, path, failed, whole))
+    stdout.offer(_next_steps(summaries, path, out, failed, whole))
 
 
 def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:
@@ -292,22 +299,17 @@ def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: 
     return save_each(drawings)
 
 
-def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool, whole: str) -> str:
-    """One line: the most useful thing to do with these results. `whole`: the command for all configs, where some were
-    chosen."""
-    from tcbench.analysis.ladder import climbs
+def _next_steps(
+    summaries: Sequence[CellSummary], path: Path, out: Path, failed: bool, whole: Sequence[str]
+) -> Iterator[NextStep]:
+    """The most useful things to do with these results. `whole`: the words for all configs, where some were chosen."""
     from tcbench.analysis.networks import networks
+    from tcbench.present.next_steps import NextStep, again, of_run
 
     if failed:
-        return f"Next: {command_again(resume=True)}   (runs again what failed; its log is in the record)"
-    if any(summary.cell.ranks > 1 for summary in summaries):
-        return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each cell back: the all-reduce?)"
-    if climbs(summaries):
-        return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
-    if any(summary.cell.is_own for summary in summaries):
-        return f"Next: tcbench explain {shlex.quote(str(path))}   (which phase takes most of each step)"
-    of_networks = bool(networks(summaries))
-    if of_networks or not whole:
-        what = "network" if of_networks else "cell"
-        return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each {what} back)"
-    return f"Next: {whole}   (all configs of the scenario: what each rung buys)"
+        yield again("runs again what failed; its log is in the record")
+    if any(summary.images_per_s for summary in summaries):
+        yield of_run("explain", path, out, "what holds each cell back, and what to try next")
+        yield of_run("report", path, out, "all of it on one page")
+    if whole and not networks(summaries):
+        yield NextStep(tuple(whole), "all configs of the scenario: what each rung buys")

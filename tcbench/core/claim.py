@@ -92,10 +92,14 @@ class Claim:
         return LOW in self.says or any(side is not None and LOW in side.config for side in (self.left, self.right))
 
     def of(self, low: str) -> Self:
-        """The claim with `low` as that precision."""
+        """The claim with `low` as that precision. One of the talk's keeps the talk's word, and says what stands in."""
         left, right = (side and replace(side, config=side.config.replace(LOW, low)) for side in (self.left, self.right))
         assert left is not None
-        return replace(self, says=self.says.replace(LOW, low), left=left, right=right)
+        talks = LOW_PRECISIONS[0]
+        says = self.says.replace(LOW, low if self.slide is None else talks)
+        if self.asks_low and self.slide is not None and low != talks:
+            says += f" ({low} here, {talks} in the talk)"
+        return replace(self, says=says, left=left, right=right)
 
     @property
     def least(self) -> float | None:

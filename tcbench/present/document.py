@@ -12,10 +12,17 @@ from tcbench.core.text import cleaned
 def encoded(value: Any) -> str:
     """The value as JSON, indented. What is not finite is null, since JSON has no infinity."""
     try:
-        data = msgspec.json.encode(value)
+        data = msgspec.json.encode(value, enc_hook=_as_text)
     except UnicodeEncodeError:  # the name of a file that is not UTF-8
-        data = msgspec.json.encode(cleaned(msgspec.to_builtins(value)))
+        data = msgspec.json.encode(cleaned(msgspec.to_builtins(value, enc_hook=_as_text)))
     return msgspec.json.format(data, indent=1).decode()
+
+
+def _as_text(value: object) -> str:
+    """A text of a type of its own, as a caution among notes."""
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} is no JSON")
 
 
 def document(schema: str, version: int, **values: Any) -> str:

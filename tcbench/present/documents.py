@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, StoreError
+from tcbench.present.notes import aside
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import OtherSource
@@ -56,7 +55,7 @@ def training(named: Sequence[Path], files: Sequence[Path]) -> OtherSource:
         except StoreError as error:
             if named:
                 raise
-            typer.echo(f"note: left out: {error}", err=True)
+            aside(f"note: left out: {error}")
             continue
         many = document.setting.ranks > 1
         if many in chosen and named:

@@ -453,6 +453,8 @@ ResultsFolderOption = Annotated[
         "--out FOLDER", WHERE, "The folder of results: ids of runs and baselines are looked up in it.", takes="a folder"
     ),
 ]
+DETAILS = "All notes, not the two lines of those that matter most."
+DetailsOption = Annotated[bool, option("--details", WHERE, DETAILS)]
 QuietOption = Annotated[bool, option("--quiet -q", WHERE, "No progress.")]
 
 

@@ -15,6 +15,7 @@ import typer
 
 from tcbench.core.errors import SelectionError, StoreError, hint
 from tcbench.present.documents import documents
+from tcbench.present.notes import aside
 
 if TYPE_CHECKING:
     from tcbench.core.record import Record
@@ -45,7 +46,7 @@ def newest(out: Path, *, says: bool = False) -> Path:
             continue
         if is_blank(path):
             if path.stat().st_size:
-                typer.echo(f"note: {path}: holds only a line that is cut off; skipped", err=True)
+                aside(f"note: {path}: holds only a line that is cut off; skipped")
         elif not tracked(path):
             if says:
                 typer.echo(f"the newest run: {path}", err=True)
@@ -124,7 +125,7 @@ def read_files(paths: Sequence[Path]) -> Results:
         why = content.notes[0] if content.notes else f"{', '.join(map(str, paths))}: no records in it"
         raise StoreError(f"{why}; `tcbench run` makes some")
     for note in content.notes:
-        typer.echo(f"note: {note}", err=True)
+        aside(f"note: {note}")
     return Results(store.current(content.records), content.notes, tuple(paths))
 
 
@@ -133,7 +134,7 @@ def read_newest(out: Path) -> Results:
     SelectionError too."""
     given = read_files([newest(out, says=True)])
     if any(record.environment and record.environment.simulated for record in given.records):
-        typer.echo("note: it is simulated", err=True)
+        aside("note: it is simulated")
     return given
 
 
@@ -161,7 +162,7 @@ def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
         run = "" if len(of) > 1 or of[0].is_dir() else of[0].name.partition(".")[0] + "-"
         return folders[0] / f"{run}{name}"
     why = "the results are of several folders" if len(folders) > 1 else f"{folders[0]} cannot be written"
-    typer.echo(f"note: {why}, so {name} is in the working folder; -o names another file", err=True)
+    aside(f"note: {why}, so {name} is in the working folder; -o names another file")
     return Path(name)
 
 

@@ -21,6 +21,8 @@ from tcbench.core.record import Cell
 from tcbench.present.document import encoded
 from tcbench.present.format import factor, milliseconds, number, percent, plus_minus, rate, size
 from tcbench.present.groups import grouped
+from tcbench.present.next_steps import NextStep, next_lines
+from tcbench.present.notes import broken, fitting
 from tcbench.present.terminal import harmless
 
 JSON_SCHEMA_VERSION = 1
@@ -33,30 +35,42 @@ _PLAIN_WIDTH = 132
 
 class Screen(Console):
     """Colours are its own; a text is never markup, and its characters that a terminal would act on are shown as their
-    escapes."""
+    escapes. `columns`: those of a terminal, None of a file or pipe. `details`: all notes are shown."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, columns: int | None = None, details: bool = False, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+        self._columns, self._details = columns, details
 
     def say(self, *lines: str, style: str = "") -> None:
-        """Lines of text, which a terminal wraps where they are longer than it."""
+        """Lines of text. A terminal breaks them between words."""
         for line in lines:
-            self.print(line, style=style, soft_wrap=True)
+            for part in [line] if self._columns is None else broken(line, self._columns):
+                self.print(part, style=style, soft_wrap=True)
+
+    def notes(self, notes: Iterable[str]) -> None:
+        """Notes under a table: all of them with --details, else those that matter most."""
+        self.say(*(notes if self._details else fitting(notes, self._columns or self.width)), style="dim")
+
+    def offer(self, steps: Iterable[NextStep]) -> None:
+        """Commands to go on with, the best first. Nothing breaks a command, so that it can be copied."""
+        for line in next_lines(steps, self._columns or self.width):
+            self.print(line, soft_wrap=True)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
-def make_console(*, stderr: bool = False, least: int = 80) -> Screen:
+def make_console(*, stderr: bool = False, least: int = 80, details: bool = False) -> Screen:
     """A console as wide as the terminal, or wide enough for a table in a file or pipe.
 
     A table is never squeezed below `least` columns: a narrower terminal wraps its lines, which loses nothing.
     """
     console = Screen(stderr=stderr)
-    if stderr and console.is_terminal:
-        return console
-    return Screen(stderr=stderr, width=max(console.width, least) if console.is_terminal else _PLAIN_WIDTH)
+    if not console.is_terminal:
+        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details)
+    width = None if stderr else max(console.width, least)
+    return Screen(stderr=stderr, width=width, columns=console.width, details=details)
 
 
 # -- entries -------------------------------------------------------------------------------------------------------
@@ -253,7 +267,7 @@ def keyed(columns: Iterable[Column[R]], row: R) -> dict[str, Any]:
 def heads(cells: Iterable[Cell], cell: Callable[[R], Cell]) -> list[Column[R]]:
     """Columns before a config's: model where there are several, batch size, ranks where a cell has several."""
     cells = list(cells)
-    found = [Column[R]("batch", lambda row: cell(row).batch_size, COUNT, wraps=True)]
+    found = [Column[R]("batch", lambda row: cell(row).batch_size, COUNT, wraps=True, width=5)]
     if len({each.model for each in cells}) > 1:
         found.insert(0, Column("model", lambda row: cell(row).model))
     if many_ranks(cells):

@@ -3,7 +3,7 @@
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
 of the machine falls on both alike, and the two trials of a round are compared with each other where it does
 (`analysis.rounds`). When all cells that go on have the trials of a look, `verdict.judge_interim` judges them together;
-what is decided stops, what is inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
+a cell that is decided stops, an inconclusive one goes on to the next look. Knows nothing of processes, files or clocks.
 """
 
 from __future__ import annotations
@@ -229,21 +229,21 @@ def missing(cell: Cell, metrics: Sequence[Metric]) -> tuple[CellComparison, ...]
 
 
 def summary(gate: Gate) -> str:
-    """The cells decided after each number of trials: `decided after 3 trials a side: 4, after 6: 1; undecided: 2`."""
+    """The verdicts made after each number of trials: `4 decided after 3 trials a side, 1 after 6; 2 undecided`."""
     measured = [cell for cell in gate.cells if not cell.gave_up]
     decisions = [decision for cell in measured for decision in cell.decisions]
     counts = [
         (interim.trials, sum(d is not None and d[1] == n for d in decisions)) for n, interim in enumerate(gate.interims)
     ]
-    decided = [f"after {trials}: {count}" for trials, count in counts if count]
+    decided = [f"{count} after {trials}" for trials, count in counts if count]
     if decided:
-        decided[0] = decided[0].replace(":", " trials a side:", 1)
+        decided[0] = f"{decided[0].replace(' ', ' decided ', 1)} trials a side"
     undecided = sum(
         decision is None and (not cell.interims_taken or all(cell.figures(side, metric) for side in (BASE, CURRENT)))
         for cell in measured
         for metric, decision in enumerate(cell.decisions)
     )
-    parts = ["decided " + ", ".join(decided)] * bool(decided) + [f"undecided: {undecided}"] * bool(undecided)
+    parts = [", ".join(decided)] * bool(decided) + [f"{undecided} undecided"] * bool(undecided)
     return "; ".join(parts)
 
 

@@ -160,7 +160,7 @@ def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile
             )
             for cell in state.cells
         ),
-        notes=(*content.notes, spent) if spent else content.notes,
+        notes=(spent, *content.notes) if spent else content.notes,
         ended="the budget was spent" if spent else content.ended,
     )
 
@@ -196,5 +196,5 @@ def comparison(content: GateFile, base: Sequence[Record], current: Sequence[Reco
     )
     compared = gate.comparison(state, asked.cells, base, current, asked.rule, content.ended)
     missing = (one for cell in content.gone for one in gate.missing(cell, metrics))
-    notes = (gate.summary(state), *content.notes)
-    return replace(compared, cells=(*compared.cells, *missing), notes=(*compared.notes, *filter(None, notes)))
+    notes = (*content.notes, gate.summary(state))
+    return replace(compared, cells=(*compared.cells, *missing), notes=(*filter(None, notes), *compared.notes))

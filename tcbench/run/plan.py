@@ -170,7 +170,7 @@ def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...
         if name not in MODELS:
             raise SelectionError(f"--model '{name}': unknown; {hint(name, MODELS)}")
     if not any(builds_models(config.backend) for config in scenario.configs):
-        raise SelectionError(f"--model: scenario {scenario.name} measures steps of one's own, which bring their model")
+        raise SelectionError(f"--model: scenario {scenario.name} measures steps of your own, which bring their model")
     return asked
 
 

@@ -304,7 +304,7 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
     def loaded(name: str) -> Scenario:
         if scenario is None and name not in shipped():
             raise ScenarioError(
-                f"scenario '{name}' of the results is none that comes with tcbench; name its file with --scenario"
+                f"scenario '{name}' of the results does not come with tcbench; name its file with --scenario"
             )
         return load(scenario or name)
 
@@ -319,12 +319,14 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
 
 
 def setting_of(cell: Cell, scenario: Scenario) -> Selection:
-    """The selection by which a run of the scenario has the cell's setting, where that is not what the scenario has or
-    `auto` takes."""
+    """The selection by which a run of the scenario has the cell's setting, where that is not what the scenario has. Its
+    device is named where it is simulated, or one of several here."""
     kind, source = kinds().get(cell.device.partition(":")[0]), cell.input
+    here = [device.name for each in kinds().values() if each.simulates is None for device in each.devices()]
+    is_chosen = (kind is not None and kind.simulates is not None) or (cell.device in here and len(here) > 1)
     taken = source.kind == "modelled" or (source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind)
     return Selection(
-        device=cell.device if kind is not None and kind.simulates is not None else "auto",
+        device=cell.device if is_chosen else "auto",
         models=(cell.model,) if cell.model in MODELS and (cell.model,) != scenario.models else None,
         image_size=cell.image_size if cell.image_size != scenario.image_size else None,
         ranks=(cell.ranks,) if cell.ranks > 1 else None,

@@ -14,6 +14,7 @@ from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.present.document import document, fields
 from tcbench.present.format import size
 from tcbench.present.groups import grouped
+from tcbench.present.notes import Caution
 from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, Kind, Ladder, Table
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 
@@ -111,9 +112,11 @@ def _number(engine: str) -> tuple[int, str]:
 
 def notes(forecast: Forecast) -> list[str]:
     """Notes on how to read the table: what each figure includes and leaves out."""
-    lines = []
+    lines: list[str] = []
     if forecast.plans_unchecked:
-        lines.append(f"Plans: not checked: {forecast.plans_unchecked}. The workspace is assumed to be at its limit.")
+        lines.append(
+            Caution(f"Plans: not checked: {forecast.plans_unchecked}. The workspace is assumed to be at its limit.")
+        )
     else:
         calls = any(cell.of_kind("call") for cell in forecast.cells)
         more = "; batch normalisation by cuDNN's older calls needs none" if calls else ""
@@ -123,7 +126,7 @@ def notes(forecast: Forecast) -> list[str]:
         )
         lines += [f"Engines of {line}." for line in engines(forecast)]
     if forecast.kernels_unchecked:
-        lines.append(f"Kernels: not compiled: {forecast.kernels_unchecked}.")
+        lines.append(Caution(f"Kernels: not compiled: {forecast.kernels_unchecked}."))
     allowance = size(ALLOWANCE_BYTES)
     lines += [
         f"Memory: peak of all arrays, the largest workspace, and an estimated {allowance} for the device's context and "

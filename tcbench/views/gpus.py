@@ -41,25 +41,25 @@ class _Row:
         return self.tensor_cores.formats if self.tensor_cores else ()
 
 
-def show(as_json: bool) -> None:
+def show(as_json: bool, details: bool = False) -> None:
     """Print for each GPU its Tensor Cores, the software that still serves it, and its peak rates with their source."""
     rows = tuple(_rows())
     if as_json:
         typer.echo(versioned(gpus=[_json(row) for row in rows]))
         return
     software = [one.name for one in rows[0].support.software] if rows[0].support else []
-    console = make_console(least=120)
+    console = make_console(least=120, details=details)
     console.print(Table(_columns(software), rows))
-    for line in _notes(rows):
-        console.print(Text(line), soft_wrap=True)
+    console.print()
+    console.notes(_notes(rows))
 
 
 def _notes(rows: Sequence[_Row]) -> Iterator[str]:
-    yield "\n`uv sync --extra NAME` installs the newest packages that serve a GPU."
-    yield "Peak rates in TFLOP/s, dense, at the highest clock; 16-bit: fp16 or bf16, summed in float32. By NVIDIA:"
+    yield "`uv sync --extra NAME` installs the newest packages that serve a GPU."
+    yield "TFLOP/s: dense, highest clock; 16-bit sums in float32."
     for source in dict.fromkeys(row.rates.source for row in rows if row.rates):
         names = ", ".join(row.name for row in rows if row.rates and row.rates.source == source)
-        yield f"  {names}: {source}"
+        yield f"{names}: {source}"
 
 
 def _rows() -> Iterator[_Row]:

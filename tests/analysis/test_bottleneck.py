@@ -151,7 +151,7 @@ def test_input_on_the_host_overlaps_with_the_gpus_work_only() -> None:
 @pytest.mark.parametrize(
     ("io_s", "verdict", "says"),
     [
-        (0.2, "host-bound", "forward 80%: the CPU computes 800 ms per step, input takes 200 ms before it"),
+        (0.2, "host-bound", "compute-bound: the CPU computes 800 ms per step, input takes 200 ms before it"),
         (0.7, "input-bound", "input-bound: input takes 700 ms per step, computing 300 ms, one after the other"),
         (0.5, "balanced", "balanced: the CPU computes 500 ms per step, input takes 500 ms before it"),
     ],
@@ -162,7 +162,7 @@ def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, sa
     assert bottleneck.device is None
     assert bottleneck.io_overlap == 0
     bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
-    assert bottleneck.sentence == "forward 99%: the CPU computes 990 ms per step, input needs 500 ms beside it"
+    assert bottleneck.sentence == "compute-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
     assert bottleneck.io_overlap == close(1)
 
 
@@ -250,7 +250,7 @@ def record(
 def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
     explained = explain_record(record(0.15, io=0.02, forward=0.08))
     assert explained.needs == StageNeeds(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
-    assert explained.sentence == "forward 80%: the CPU computes 120 ms per step, input takes 30 ms before it"
+    assert explained.sentence == "compute-bound: the CPU computes 120 ms per step, input takes 30 ms before it"
     assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
 
 
@@ -283,7 +283,7 @@ def test_a_profiled_pass_that_is_not_the_timed_ones_is_doubtful(step_s, device, 
 def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
     hidden = explain_record(record(0.15, prefetch=2, io=0.0002, forward=0.1))
     assert hidden.needs.input_s is None
-    assert hidden.sentence == "forward 100%: the CPU computes 150 ms per step; input is made beside it"
+    assert hidden.sentence == "compute-bound: the CPU computes 150 ms per step; input is made beside it"
     starved = explain_record(record(0.15, prefetch=2, io=0.05, forward=0.05))
     assert starved.needs.input_s == close(0.15)
     assert starved.sentence == ("input-bound: input needs 150 ms per step, computing 75 ms; the CPU waits 75 ms for it")

@@ -15,7 +15,7 @@ import factories
 import msgspec
 import projects
 import pytest
-from command import tcbench
+from command import next_step, tcbench
 from projects import commit, planted
 
 from tcbench.analysis.verdict import Rule
@@ -99,8 +99,7 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     assert {one.commit for one in record.skipped} <= {id_of(project, "c5"), id_of(project, "c10")}
     assert len(record.built) <= 2 + 6
     # The commands that go on from it work.
-    (why,) = [line for line in done.out.splitlines() if line.startswith("why: ")]
-    assert tcbench(project, *why.split()[2:]).code == 0
+    assert tcbench(project, *next_step(done)).code == 0
     # What it measured is nobody's newest run.
     refused = tcbench(project, "explain")
     assert refused.code == 2 and "no run of yours" in refused.err

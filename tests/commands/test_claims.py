@@ -11,7 +11,7 @@ import factories
 import msgspec
 import pytest
 import timelines
-from command import tcbench
+from command import next_step, tcbench
 from numerics_documents import make_ranks_document
 
 from tcbench.core import record
@@ -116,7 +116,7 @@ def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path)
     assert done.code == 0, done.err
     assert done.out.startswith("cpu on amd-epyc-2cpu (AMD EPYC), resnet50, 64x64 pixels, generated\n")
     assert "0 of 10 claims hold here, 0 do not, 8 are undecided, 2 are not measured" in done.out
-    assert "To measure what is missing: tcbench numerics" in done.out
+    assert next_step(done) == ["numerics"]
     named = tcbench(tmp_path, "claims", CPU.stem, "--format", "markdown")
     assert named.out.startswith("### cpu on amd-epyc-2cpu")
 
@@ -186,8 +186,7 @@ def test_results_of_a_scenario_that_is_not_here_ask_for_its_file(tmp_path: Path)
     done = tcbench(tmp_path, "claims", "mine.jsonl")
     assert done.code == 2
     assert done.err == (
-        "tcbench: error: scenario 'mine' of the results is none that comes with tcbench; "
-        "name its file with --scenario\n"
+        "tcbench: error: scenario 'mine' of the results does not come with tcbench; name its file with --scenario\n"
     )
     [card] = outcomes(tmp_path, "mine.jsonl", "--scenario", "mine.toml")
     assert [claim["outcome"] for claim in card["claims"]] == ["holds"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import factories
 import msgspec
 import pytest
-from command import tcbench
+from command import next_step, tcbench
 
 from tcbench.core import record
 from tcbench.core.record import Record
@@ -49,20 +49,19 @@ def test_a_verdict_is_an_exit_code(base, tmp_path, images_per_s, code, verdict):
     write(tmp_path / "current.jsonl", trials(images_per_s, seed=1))
     done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--strict")
     assert done.code == code, done
-    assert done.out.splitlines()[-1] == f"1 {verdict} at a threshold of 3%"
+    assert f"\n1 {verdict} at a threshold of 3%\n" in done.out
     assert done.err == ""
 
 
 def test_a_regression_names_the_command_that_takes_it_apart(base, tmp_path):
     write(tmp_path / "current.jsonl", trials(36.0, seed=1) + trials(30.0, "fp16"))
     write(base, trials() + trials(40.0, "fp16"))
-    out = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl").out
-    (line,) = [line for line in out.splitlines() if line.startswith("why: ")]
-    assert line == "why: tcbench diff base.jsonl current.jsonl --config fp16 --bs 4"
-    done = tcbench(tmp_path, *line.split()[2:])
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl")
+    assert next_step(done) == ["diff", "base.jsonl", "current.jsonl", "--config", "fp16", "--bs", "4"]
+    done = tcbench(tmp_path, *next_step(done))
     assert done.code == 0, done.err
     assert "step 100 ms -> 13" in done.out
-    assert "why: " not in tcbench(tmp_path, "compare", "base.jsonl", "again.jsonl").out
+    assert not next_step(tcbench(tmp_path, "compare", "base.jsonl", "again.jsonl"))
 
 
 def test_a_regression_names_its_change_and_its_phase(base, tmp_path):

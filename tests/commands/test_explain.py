@@ -8,15 +8,17 @@ from types import SimpleNamespace
 
 import factories
 import pytest
-from command import tcbench
+from command import next_steps, tcbench
 from factories import make_environment, make_record
 
 from tcbench.analysis.roofline import Ceilings
+from tcbench.commands import run as running
 from tcbench.core import record as records
 from tcbench.core.store import Store
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.engine import backends
 from tcbench.run import ceilings
+from tcbench.run.plan import Plan
 from tcbench.tracing import perfetto
 
 
@@ -111,3 +113,28 @@ def test_two_revisions_have_tables_of_their_own(tmp_path: Path) -> None:
     assert headings == ["tcbench 0.1.0 at aaaaaaaaaaaa", "tcbench 0.1.0 at bbbbbbbbbbbb"]
     cells = json.loads(tcbench(tmp_path, "explain", "0.jsonl", "1.jsonl", "--json").out)["cells"]
     assert [cell["code"][0]["commit"] for cell in cells] == ["a" * 12, "b" * 12]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "resnet18", "image_size": 32, "seed": 7},
+        {"scenario": "naruse2018", "device": "virtual:V100", "model": "resnet18", "image_size": 64, "host_speed": 2.0},
+    ],
+)
+def test_the_next_steps_are_in_the_cells_own_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict
+) -> None:
+    cell = factories.make_cell("fp32", **changes)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/run.jsonl").write_bytes(records.encode(factories.make_record(cell=cell)) + b"\n")
+    done = tcbench(tmp_path, "explain", "--out", "mine", "--quiet")
+    run, profile, report = next_steps(done)
+    assert (profile, report) == (["profile", "fp32", cell.scenario, *run[4:]], ["report", "--out", "mine"])
+    plans: list[Plan] = []
+    monkeypatch.setattr(running, "_show_plan", lambda plan, _: plans.append(plan))
+    assert tcbench(tmp_path, *run, "--dry-run").code == 0
+    [planned] = [planned.cell for plan in plans for planned in plan.cells]
+    assert f"+ {planned.config.removeprefix('fp32+')}" in done.out
+    names = ("scenario", "device", "batch_size", *changes)
+    assert [getattr(planned, name) for name in names] == [getattr(cell, name) for name in names]

@@ -98,7 +98,7 @@ def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
 def test_a_forecast_needs_no_cuda_package(here):
     blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('cupy', 'cudnn', 'pynvml', 'torch')]; "
     blocked += "from tcbench.commands import main; main()"
-    words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--config", "fp16")
+    words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--config", "fp16", "--details")
     done = finish(start(here, *words, python=("-c", blocked)))
     assert done.code == 0, done.err
     assert "Plans: not checked: " in done.out
@@ -108,7 +108,7 @@ def test_a_forecast_needs_no_cuda_package(here):
 
 def test_a_forecast_step_on_many_ranks_is_a_bound_with_its_assumptions_and_a_chart(here):
     words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--ranks", "8,4096", "--link", "ABCI", "-q")
-    done = tcbench(here, *words, "-o", "chart.svg")
+    done = tcbench(here, *words, "-o", "chart.svg", "--details")
     assert (done.code, done.err) == (0, "")
     for line in (
         "Network abci: 4 V100 a node on NVLink, 2 x InfiniBand EDR (Mikami 2018)",

@@ -241,7 +241,6 @@ MISTAKES = {
     f"forecast {MANY}": "expected --gpu, such as --gpu V100, or --over RESULTS",
     f"forecast --gpu V100 --over r {MANY}": "expected --gpu or --over RESULTS, got both",
     f"forecast --over nowhere.jsonl {MANY}": "nowhere.jsonl",
-    f"forecast --over r {MANY} --details": "--details: has no meaning with --over",
     f"forecast --gpu V100 {MANY} -o a.txt": "a.txt: expected a file name that ends in",
     # Not comparable: 5
     "report good.jsonl --compare other.jsonl": "other.jsonl: no config and batch size in common",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command import Done, finish, next_step, start, tcbench
+from command import finish, next_step, start, tcbench
 from factories import make_record
 from timelines import record_in
 
@@ -220,12 +220,12 @@ def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_co
 
 def test_after_a_host_profile_explain_is_named_where_it_has_a_run_to_explain(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert not next_step(Done(0, profile._after_host(Path("here")), ""))
+    assert not profile._after_host(Path("here"))
     with Store(tmp_path / "here" / "run.jsonl") as store:
         store.append(make_record())
-    words = next_step(Done(0, profile._after_host(Path("here")), ""))
-    assert words[0] == "explain"
-    assert tcbench(tmp_path, *words).code == 0
+    [step] = profile._after_host(Path("here"))
+    assert step.words == ("explain", "--out", "here")
+    assert tcbench(tmp_path, *step.words).code == 0
 
 
 @pytest.mark.skipif(host.find() is None, reason="py-spy is not installed")

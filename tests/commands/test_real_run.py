@@ -84,7 +84,7 @@ def test_explain_says_what_holds_a_real_cell_back_and_what_is_next(ran: Path) ->
     [cell, _] = value["cells"]
     bottleneck = cell["bottleneck"]
     assert bottleneck["verdict"] in ("input-bound", "host-bound", "balanced")
-    assert bottleneck["sentence"].startswith(bottleneck["dominant_phase"] or bottleneck["verdict"])
+    assert bottleneck["sentence"].startswith(("compute-bound: ", "update ", bottleneck["verdict"]))
     needs = bottleneck["needs"]
     assert needs["host_s"] == pytest.approx(sum(p["host_s"] for p in bottleneck["phases"] if p["name"] != "io"))
     assert needs["input_s"] > 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import odd_images
 import pytest
-from command import next_step, tcbench
+from command import next_steps, tcbench
 from factories import make_cell, make_environment, make_record
 from typer.testing import CliRunner
 
@@ -295,15 +295,19 @@ def test_a_dry_run_says_how_often_and_how_long(tmp_path, trials_of_30_s):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--config", "fp32", "--model", "alexnet", "--bs=8"), "run --bs 8 --model alexnet "),
-        (("settings", "--device", "virtual:V100", "--config", "fp16"), "run settings --device virtual:V100 "),
-        (("--config", "fp32", "--bs", "4", "--model", "alexnet,vgg16"), "explain results/"),
+        (("--config", "fp32", "--model", "alexnet", "--bs=8"), ("", "run --bs 8 --model alexnet ")),
+        (("settings", "--device", "virtual:V100", "--config", "fp16"), ("", "run settings --device virtual:V100 ")),
+        (("--config", "fp32", "--bs", "4", "--model", "alexnet,vgg16"), ("",)),
+        (("cpu", "--bs", "4", "--quick", "--out", "mine"), (" --out mine", "run cpu --bs 4 --trials 1 --out mine ")),
     ],
 )
-def test_the_next_step_keeps_what_was_asked_and_runs(tmp_path, trials_of_30_s, monkeypatch, words, expected):
+def test_the_next_steps_keep_what_was_asked_and_run(tmp_path, trials_of_30_s, monkeypatch, words, expected):
     monkeypatch.setattr("tcbench.run.images.generate", lambda *_: None)
     done = tcbench(tmp_path, "run", *words, "--trials", "1", "--quiet")
-    again = next_step(done)
-    assert shlex.join(again).startswith(expected)
-    done = tcbench(tmp_path, *again, *["--dry-run"] * (again[0] == "run"))
-    assert done.code == 0, done.err
+    steps, (folder, *whole) = next_steps(done), expected
+    assert [shlex.join(step) for step in steps[:2]] == [f"explain{folder}", f"report{folder}"]
+    for step, start in zip(steps[2:], whole, strict=True):
+        assert f"{shlex.join(step)} ".startswith(start)
+    for step in steps:
+        done = tcbench(tmp_path, *step, *["--dry-run"] * (step[0] == "run"))
+        assert done.code == 0, done.err

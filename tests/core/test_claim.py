@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,9 @@ def test_a_claim_may_leave_the_low_precision_to_the_machine_and_must_be_there_in
     assert (claim.asks_low, asked.asks_low) == (True, False)
     words = (asked.says, str(asked.left), str(asked.right))
     assert words == ("+ DALI is faster than bf16 without", "best of bf16*", "bf16")
+    of_the_talk = replace(claim, slide=21)
+    assert of_the_talk.of("bf16").says == "+ DALI is faster than fp16 without (bf16 here, fp16 in the talk)"
+    assert of_the_talk.of("fp16").says == "+ DALI is faster than fp16 without"
     [fixed] = load(CLAIM).claims
     assert not fixed.asks_low
     assert fixed.of("bf16") == fixed
@@ -164,7 +168,7 @@ def test_every_shipped_claim_names_configs_and_batch_sizes_that_exist(name, kind
             assert any(map(side.matches, configs)), claim
         assert set(claim.batch_sizes) | {claim.right_batch_size or claim.batch_sizes[0]} <= set(shipped.batch_sizes)
         assert claim.relation in RELATIONS
-        assert len(claim.says) < 80
+        assert len(claim.says.partition(" (bf16 here")[0]) < 80
     assert len({claim.says for claim in shipped.claims}) == len(shipped.claims)
 
 

@@ -14,7 +14,19 @@ import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present.app import INTERRUPTED, OUT, command, given
-from tcbench.present.options import HOW, SELECTION, TIMES, WHERE, OutOption, QuietOption, option, seconds, selects, tune
+from tcbench.present.options import (
+    HOW,
+    SELECTION,
+    TIMES,
+    WHERE,
+    DetailsOption,
+    OutOption,
+    QuietOption,
+    option,
+    seconds,
+    selects,
+    tune,
+)
 from tcbench.views.comparison.outcome import (
     COMPARED,
     JUDGE,
@@ -55,7 +67,7 @@ the same levels, so that no name becomes likelier to be wrong."""
     """
 tcbench gate                                       the working tree against where its branch left the main one
 tcbench gate --base main                           ...against a revision, with its own environment
-tcbench gate ./my_step.toml --base HEAD            before a commit: a step of one's own
+tcbench gate ./my_step.toml --base HEAD            before a commit: a step of your own
 tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
 tcbench gate --base-python old/bin/python          the same code on other libraries
 tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
@@ -151,13 +163,14 @@ def gate(
     out: OutOption = OUT,
     resume: Annotated[bool, option("--resume", WHERE, "Go on with the newest gate that did not end.")] = False,
     dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run and how long, and stop.")] = False,
+    details: DetailsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run base and current in turns, each trial in a process of its own, and judge all cells together: what is decided
-    stops, what is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a
-    regression, or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4 nothing at all
-    was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing was measured on
-    both sides; 130 interrupted."""
+    """Run base and current in turns, each trial in a process of its own, and judge all cells together. A cell that is
+    decided stops; one that is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no
+    regression; 1 a regression, or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4
+    nothing at all was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing
+    was measured on both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
     from tcbench.core.store import read
     from tcbench.present import tables
@@ -231,10 +244,10 @@ def gate(
     before, after = (read([p]).records if p.exists() else () for p in gate_file.record_files(path).values())
     comparison = gate_file.comparison(content, before, after)
     gate_file.write(path, gate_file.shown(content, comparison))
-    runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else None
+    runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else _named(path)
     labels = Labels(called(ready[0].says, before), called(ready[1].says, after), runs)
     comparison = comparable(comparison, labels, may_differ, retry_command(context))
-    present(comparison, labels, format_, output)
+    present(comparison, labels, format_, output, details)
     raise typer.Exit(exit_code(comparison, strict or (comparison.unsettled and not lenient)))
 
 
@@ -358,7 +371,7 @@ def _settled(
     from tcbench.views import planning
 
     paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
-    named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
+    named = _named(path)
     before = {side: store.read([file]).records if file.exists() else () for side, file in paths.items()}
     stderr = tables.make_console(stderr=True)
     try:
@@ -392,6 +405,15 @@ def _settled(
     after = f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
     ended_by = after if ended.spent else None
     return gate_file.judged(content, ended.state, ended_by)
+
+
+def _named(path: Path) -> tuple[str, str]:
+    """The files of a gate's records, as a command names them."""
+    from tcbench.present.next_steps import from_here
+    from tcbench.run import gate_file
+
+    base, current = map(from_here, gate_file.record_files(path).values())
+    return base, current
 
 
 def _new_path(out: Path, machine: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -81,7 +80,7 @@ def bisect(
     else:
         from tcbench.views import bisect as view
 
-        typer.echo("\n".join([*view.verdict(ended), *_why(ended, path), f"wrote {path}"]))
+        typer.echo("\n".join([*view.verdict(ended), f"wrote {path}", *_next_lines(ended, path)]))
     raise typer.Exit({"named": REGRESSION, "no loss": 0}.get(ended.state, INCONCLUSIVE))
 
 
@@ -192,9 +191,10 @@ def _not_slower(comparison: Comparison, say: Say) -> State:
     return "not settled" if comparison.inconclusive else "no loss"
 
 
-def _why(bisection: Bisection, path: Path) -> list[str]:
-    """The commands that go on from a commit that was named."""
+def _next_lines(bisection: Bisection, path: Path) -> list[str]:
+    """The command that goes on from a commit that was named."""
     from tcbench.core.store import SUFFIX
+    from tcbench.present.next_steps import NextStep, from_here, next_lines
 
     if bisection.named is None:
         return []
@@ -202,6 +202,4 @@ def _why(bisection: Bisection, path: Path) -> list[str]:
     files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (before, bisection.named)]
     if not all(file.exists() for file in files):
         return []
-    cwd = Path.cwd()
-    shown = [str(file.relative_to(cwd) if file.is_relative_to(cwd) else file) for file in files]
-    return [f"why: {shlex.join(['tcbench', 'diff', *shown])}"]
+    return next_lines([NextStep(("diff", *map(from_here, files)))], 0)

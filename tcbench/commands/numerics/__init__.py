@@ -14,6 +14,7 @@ from tcbench.present.options import (
     CONFIGS,
     HOW,
     WHAT,
+    DetailsOption,
     FormatOption,
     QuietOption,
     complete_config,
@@ -46,7 +47,7 @@ def loss_scale(text: str | None) -> float | None:
     "Train in fp16 and fp32 side by side; look at gradients.",
     """
 tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
-tcbench numerics --scale 2^40             a static loss scale of one's own
+tcbench numerics --scale 2^40             your own static loss scale
 tcbench numerics --global-batch 32        one machine alone: gradients are not so small
 tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
 tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
@@ -187,6 +188,7 @@ def numerics(
         ),
     ] = None,
     out: Annotated[Path, out_option("Document and charts")] = OUT,
+    details: DetailsOption = False,
     quiet: QuietOption = False,
     format_: FormatOption = "table",
 ) -> None:
@@ -212,7 +214,7 @@ def numerics(
     plan.check_computes(target)
     refuse(target, ("chainer",))
     loaded = scenarios.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
-    call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json")
+    call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json", details)
     of_one_rank = {"--scale": scale, "--global-batch": global_batch}
     of_precisions = {"--data": data, "--lr": learning_rate, "--margin": margin, "--ranks": ranks, **of_one_rank}
     if rungs:

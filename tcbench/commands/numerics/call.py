@@ -23,6 +23,7 @@ class Call:
     out: Path
     quiet: bool
     json: bool
+    details: bool
 
     def runner(self, setting: TrainingSetting, listen: Listen) -> Runner:
         """Runs training jobs, on a processor as many at once as it has room for."""

@@ -36,13 +36,13 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
     if call.json:
         typer.echo(view.to_json(job, held, judged, skipped))
     else:
-        console = make_console()
+        console = make_console(details=call.details)
         console.say(view.headline(job))
         console.print()
         console.print(view.table(held, judged))
         console.print()
         console.say(*off, style="red")
-        console.say(*view.notes(judged, skipped), style="dim")
+        console.notes(view.notes(judged, skipped))
         console.say(view.summary(held, judged))
     if off:
         raise typer.Exit(PARITY_OFF)

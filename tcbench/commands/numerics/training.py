@@ -19,6 +19,7 @@ from tcbench.core.record import Environment
 from tcbench.present.app import SOME_CELL_FAILED, interruptible
 from tcbench.present.charts.files import save_each
 from tcbench.present.format import counted
+from tcbench.present.next_steps import NextStep, folder, newest_run
 from tcbench.present.options import ANOTHER_FOLDER
 from tcbench.present.progress import Stages
 from tcbench.present.tables import make_console
@@ -69,7 +70,7 @@ def train(
     if call.json:
         typer.echo(text)
     else:
-        _show(document, margins, [stem.with_suffix(".json"), *charts])
+        _show(document, margins, [stem.with_suffix(".json"), *charts], call)
     failed = [run for run in runs if run.status in ("failed", "oom")]
     if failed:
         first = failed[0]
@@ -149,10 +150,9 @@ def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
     return save_each({stem.with_name(f"{stem.name}-{name}.png"): draw for name, draw in charts.items()})
 
 
-def _show(document: Document, margins: Margins, written: Sequence[Path]) -> None:
-    console = make_console()
+def _show(document: Document, margins: Margins, written: Sequence[Path], call: Call) -> None:
+    console = make_console(details=call.details)
     console.say(view.setting_line(document))
-    console.say(*view.why_lines(document), style="dim")
     console.print()
     if document.setting.ranks == 1:
         console.print(view.gradients_table(document))
@@ -163,5 +163,8 @@ def _show(document: Document, margins: Margins, written: Sequence[Path]) -> None
     console.print()
     console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
     console.print()
-    console.say(*view.notes(document, margins), style="dim")
+    console.notes([*view.notes(document, margins), *view.why_lines(document)])
     console.say(*(f"wrote {path}" for path in written))
+    if run := newest_run(call.out):  # whose claims on training the document decides
+        words = ("claims", str(run), str(written[0]), *folder(call.out))
+        console.offer([NextStep(words, "what of the talk holds, training included")])

@@ -47,7 +47,7 @@ class _Own:
 
     def open_on(self, cell: Cell, site: OpenDevice, make_feed: Any) -> Session:
         """Nobody but the user knows what the step does: ScenarioError."""
-        raise ScenarioError(f"backend '{self._name}': a step of one's own cannot be traced without its device")
+        raise ScenarioError(f"backend '{self._name}': a step of your own cannot be traced without its device")
 
 
 class OwnStep(_Own):

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
 from matplotlib.figure import Figure
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.present.notes import aside
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -46,7 +46,7 @@ def save_each(drawings: Mapping[Path, Callable[[], Figure]], what: str = "chart"
         try:
             save(draw(), path)
         except TcbenchError as error:
-            typer.echo(f"note: no {what}: {error}", err=True)
+            aside(f"note: no {what}: {error}")
         else:
             drawn.append(path)
     return drawn

@@ -51,24 +51,21 @@ def section(explanations: Sequence[Explanation], settings: Settings) -> Section 
 
 
 def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
-    """The number of cells of each verdict, or with a CPU's phase in its place, and the fastest of them."""
+    """The number of cells of each verdict, and the fastest of them."""
     known = [(cell.bottleneck, cell.summary.cell.label) for cell in explanations if cell.bottleneck]
     known.sort(key=lambda cell: VERDICTS.index(cell[0].verdict))
-    groups = grouped(
-        (_badge(cell[0], f"mostly {cell[0].dominant.name}" if cell[0].dominant else None), cell) for cell in known
-    )
+    groups = grouped((_badge(cell[0], cell[0].limit.partition(" ")[0]), cell) for cell in known)
     lines: list[tuple[Badge | None, Paragraph]] = []
     for badge, cells in groups.items():
         _, fastest = max(cells, key=lambda cell: cell[0].images_per_s)
-        which = ", the fastest of them " if len(cells) > 1 else ": "
+        which = "; the fastest: " if len(cells) > 1 else ": "
         lines.append((badge, say(counted(len(cells), "cell"), which, strong(spaced(fastest)))))
     return lines
 
 
-def _badge(bottleneck: Bottleneck, phase: str | None) -> Badge:
-    """The verdict's, with the words of a CPU's dominant phase in its place."""
-    badge = _BADGES[bottleneck.verdict]
-    return badge if phase is None else replace(badge, word=phase)
+def _badge(bottleneck: Bottleneck, words: str) -> Badge:
+    """The verdict's, with these words."""
+    return replace(_BADGES[bottleneck.verdict], word=words)
 
 
 def _figure(part: SettingCells, cells: Sequence[Explanation], remarks: Sequence[str]) -> AnyBlock:

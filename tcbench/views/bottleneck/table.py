@@ -6,6 +6,7 @@ Also a timeline described in lines, for the commands that show one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,9 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 from tcbench.analysis.advice import Gain
-from tcbench.analysis.bottleneck import Bottleneck
+from tcbench.analysis.bottleneck import INPUT, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.roofline import PartCost, precision_of
+from tcbench.analysis.scaling import ALLREDUCE
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
@@ -34,6 +36,7 @@ from tcbench.present.format import (
 )
 from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name, rate_unit, stack_name
+from tcbench.present.notes import Caution
 from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, Ladder, Table, heads
 from tcbench.run import ceilings
@@ -47,6 +50,8 @@ SCHEMA_VERSION = 2
 _ROOM = 8
 """Columns for what to try next beside its longest word."""
 _UNBOUNDED = 1 << 10
+_APART = (INPUT, ALLREDUCE)
+"""Phases with a column of their own."""
 
 
 def fits(explanations: Sequence[Explanation], console: Console) -> bool:
@@ -69,15 +74,11 @@ def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explana
 
 def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Ladder[Explanation]:
     """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. `narrow`:
-    without what the stages need, and with a rung's figures behind its name."""
-    figures = columns(explanations)
+    without what the stages need. A rung's figures stand behind its name."""
+    figures = [*itertools.takewhile(lambda column: column.heading != "next", columns(explanations))]
     if narrow:
-        rated = next(column for column in figures if column.kind is RATE)
-        figures = (
-            rated,
-            *(each for each in figures if each.kind is WHOLE_SHARE),
-            Column("next", lambda row: _next(row, known=True)),
-        )
+        figures = [column for column in figures if column.kind is not SECONDS]
+    figures.append(Column("next", lambda row: _next(row, known=True)))
     return Ladder(
         [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
         explanations,
@@ -94,10 +95,12 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
         return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS)
 
+    on_gpu = any(of.on_gpu for of in known)
+    phases = () if on_gpu else dict.fromkeys(p.name for of in known for p in of.phases if p.name not in _APART)
     return (
         need("input", lambda of: "beside" if of.needs.input_s is None else of.needs.input_s),
-        need("host", lambda of: of.needs.host_s),
-        *([need("GPU", lambda of: of.needs.gpu_s)] if any(of.on_gpu for of in known) else []),
+        *([need("host", lambda of: of.needs.host_s), need("GPU", lambda of: of.needs.gpu_s)] if on_gpu else []),
+        *(need(name, functools.partial(_phase_s, name)) for name in phases),
         *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
         need("step", lambda of: of.step_s),
         Column(
@@ -130,12 +133,18 @@ def utilisation(explanation: Explanation) -> float | None:
     return summary.gflops_s * 1e9 / summary.cell.ranks / limits.flops_s(precision_of(summary.cell.rungs))
 
 
+def _phase_s(name: str, of: Bottleneck) -> float | None:
+    """Seconds of a phase per step on the host; None where the step has it not."""
+    return next((phase.host_s for phase in of.phases if phase.name == name), None)
+
+
 def _next(explanation: Explanation, *, known: bool = False) -> Text:
     """The rung to try next, where `known` with its figures, and what was tried and is slower."""
     gain, ran = explanation.advice, heading([explanation.summary.environment])
-    foreseen = gain.expected.value if gain and gain.expected else None
-    rates = () if gain is None else (("expected", foreseen), (ran, gain.measured_images_per_s))
-    figures = ", ".join(f"{name} {rate(figure)}" for name, figure in rates if known and figure is not None)
+    expected = RATE.interval(gain.expected) if gain and gain.expected else ""
+    measured = rate(gain.measured_images_per_s) if gain and gain.measured_images_per_s is not None else ""
+    rates = {"expected": expected, ran: measured} if known else {}
+    figures = ", ".join(f"{name} {figure}" for name, figure in rates.items() if figure)
     words = Text("none known", style="dim") if gain is None else Text(added(gain) + (figures and f": {figures}"))
     if slower := tried_and_slower(explanation):
         words.append(f" ({slower})", style="dim")
@@ -205,12 +214,13 @@ def sentences(explanations: Sequence[Explanation]) -> list[str]:
 
 def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[str]:
     """Notes on how to read the tables. `narrow`: as for `table`."""
-    lines = [
-        "A wider terminal shows what input and host need per step too; so does --details."
-        if narrow
-        else "input, host, GPU: time that each needs per step without waiting, from the profiled pass; 'beside': input "
-        "is made in its own threads, and no step waits for it."
-    ]
+    advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
+    evidence = grouped((gain.evidence, added(gain)) for gain in advice)
+    lines: list[str] = [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
+    if any(e.bottleneck and e.bottleneck.on_gpu for e in explanations):
+        lines.append("input, host, GPU: what each needs per step without waiting.")
+    if any(e.bottleneck and e.bottleneck.needs.input_s is None for e in explanations):
+        lines.append("beside: input is made in its own threads, and no step waits for it.")
     if any(map(utilisation, explanations)):
         lines.append(
             "FLOPs: those that the step declares, in a second, over the most that `tcbench roofline` measured."
@@ -221,16 +231,13 @@ def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[
             "within the limits. Empty where the model does not know both configs."
         )
     if any(e.checked and e.summary.unit == "steps" for e in explanations):
-        lines.append(f"Not judged: {TAKE_ENOUGH}.")
-    if any(e.bottleneck and e.bottleneck.dominant for e in explanations):
-        lines.append("On a CPU, which computes itself, the verdict is the phase that takes most of a step.")
+        lines.append(Caution(f"Not judged: {TAKE_ENOUGH}."))
     if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):
         lines.append("With many ranks: the needs of the rank that the others wait for; throughput of all of them.")
     if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
-    advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
-    evidence = grouped((gain.evidence, added(gain)) for gain in advice)
-    lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
+    if narrow:
+        lines.append("A wider terminal shows what a step's parts need too; so does --details.")
     return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
 
 

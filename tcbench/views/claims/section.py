@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tcbench.analysis.claims import Scorecard
 from tcbench.present.page.page import AnyBlock, Data, Heading, Prose, Section, say
-from tcbench.views.claims.table import notes, table, tally, title
+from tcbench.views.claims.table import missing, notes, table, tally, title
 
 
 def section(cards: Sequence[Scorecard]) -> Section | None:
@@ -19,5 +19,5 @@ def section(cards: Sequence[Scorecard]) -> Section | None:
         if len(cards) > 1:
             blocks.append(Heading(title(card)))
         blocks.append(Prose((say(f"{tally(card)}."),)))
-        blocks.append(Data(table(card), notes=tuple(notes([card]))))
+        blocks.append(Data(table(card), notes=(*notes([card]), *missing([card]))))
     return Section("claims", "Claims", tuple(blocks))

@@ -17,6 +17,7 @@ from tcbench.present.document import document, fields
 from tcbench.present.format import rate
 from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name
+from tcbench.present.notes import Caution
 from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import COUNT, Badge, Column, Table
 from tcbench.present.verdicts import STYLES
@@ -83,19 +84,22 @@ def table(card: Scorecard) -> Table[Evaluated]:
 
 
 def notes(cards: Sequence[Scorecard]) -> list[str]:
-    """Hints on reading the tables, and the commands that measure what is missing."""
-    lines = []
+    """Hints on reading the tables."""
+    lines: list[str] = []
+    compared = [at for card in cards for evaluated in card.claims for at in evaluated.at if at.ratio is not None]
+    if any(at.unit == "steps" for at in compared):
+        lines.append(Caution(f"*: over the steps of one trial; {TAKE_ENOUGH}."))
+    if compared:
+        lines.append("(a to b): 95% interval; the whole of it decides a claim.")
     if any(evaluated.claim.slide is not None for card in cards for evaluated in card.claims):
         lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
-    low = {card.machine: card.low for card in cards if card.low is not None}
-    lines += [f"Low precision on {machine or 'an unknown machine'}: {name}." for machine, name in low.items()]
-    compared = [at for card in cards for evaluated in card.claims for at in evaluated.at if at.ratio is not None]
-    if compared:
-        lines.append("(a to b): 95% interval. A claim holds, or does not, when the whole interval says so.")
-    if any(at.unit == "steps" for at in compared):
-        lines.append(f"*: over the steps of one trial; {TAKE_ENOUGH}.")
+    return lines
+
+
+def missing(cards: Sequence[Scorecard]) -> list[str]:
+    """The commands that measure what is missing, a line each."""
     commands = dict.fromkeys(command for card in cards for command in card.commands)
-    return lines + [f"To measure what is missing: {command}" for command in commands]
+    return [f"To measure what is missing: {command}" for command in commands]
 
 
 def markdown(cards: Sequence[Scorecard]) -> str:
@@ -112,13 +116,15 @@ def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
         if card.claims:
             yield from table(card).markdown(_escaped)
             yield ""
-    for line in notes(cards):
+    for line in [*notes(cards), *missing(cards)]:
         yield f"- {_escaped(line)}"
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:
     """Everything, with units in the names; an open end of an interval is null."""
-    return document(SCHEMA, SCHEMA_VERSION, scorecards=list(map(_card_json, cards)), notes=notes(cards))
+    return document(
+        SCHEMA, SCHEMA_VERSION, scorecards=list(map(_card_json, cards)), notes=[*notes(cards), *missing(cards)]
+    )
 
 
 def _card_json(card: Scorecard) -> dict[str, Any]:

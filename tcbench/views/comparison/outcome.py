@@ -20,6 +20,7 @@ from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
 from tcbench.present.app import given
+from tcbench.present.notes import aside
 from tcbench.present.options import ANOTHER_FILE, format_option, option, output_option
 from tcbench.present.sides import Labels, several
 
@@ -197,7 +198,7 @@ def retry_command(context: typer.Context) -> str:
     return shlex.join(["tcbench", context.info_name or "", *given(context, without=("allow",))])
 
 
-def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None) -> None:
+def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
     """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
     have been shown."""
     from tcbench.views.comparison import form, github, junit, markdown, table
@@ -215,7 +216,7 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
     if text is None or file is not None:
         from tcbench.present.tables import make_console
 
-        table.show(comparison, make_console(least=100), labels)
+        table.show(comparison, make_console(details=details), labels)
     else:
         typer.echo(text, nl=False)
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
@@ -224,7 +225,7 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
             with open(summary, "ab") as job:
                 job.write(_encoded(markdown.markdown(comparison, labels)))
         except OSError as error:
-            typer.echo(f"note: no job summary: {summary}: cannot be written ({error.strerror})", err=True)
+            aside(f"note: no job summary: {summary}: cannot be written ({error.strerror})")
     if output is None:
         return
     if chart:

@@ -52,7 +52,7 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
         ratio = mean.ratio
         parts += [
             "Over " if mean.cells > 1 else "In ",
-            f"{over} that both sides measured with two trials or more, {mean.metric.name} is ",
+            f"{over} with two trials a side or more, {mean.metric.name} is ",
             strong(f"{factor(ratio.value)} the base's"),
             f" (geometric mean; 95% interval {limits(ratio, factor)}). ",
         ]

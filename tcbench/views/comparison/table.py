@@ -5,55 +5,51 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from tcbench.analysis.compare import CellComparison, Comparison, Metric, Side
 from tcbench.present import sides
 from tcbench.present.format import change, counted, ratio
+from tcbench.present.notes import Caution
 from tcbench.present.sides import UNNAMED, Labels
-from tcbench.present.tables import NUMBER, Column, Field, Ladder
+from tcbench.present.tables import NUMBER, Column, Field, Ladder, Screen
 from tcbench.present.verdicts import STYLES, tone
 from tcbench.views.comparison import wording
 
 _WIDTH = 132
 """Columns in a file."""
 
-_MOST_DOUBTS = 8
-"""So many lines on doubtful trials are read; more are counted."""
+_ROOM = 100
+"""Columns that a table needs with all that it says."""
+
+_MOST_DOUBTS = 2
+"""So many lines on doubtful trials are shown; more are counted."""
 
 
 def table(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """Everything that `show` prints, without colours."""
-    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_terminal=False, markup=False)
+    console = Screen(details=True, file=io.StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
     show(comparison, console, labels)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
-def show(comparison: Comparison, console: Console, labels: Labels = UNNAMED) -> None:
-    """Print the tables of all metrics, then reasons, means, doubts and the count of verdicts."""
-
-    def lines(*texts: str, style: str = "") -> None:
-        for text in texts:
-            console.print(text, style=style, soft_wrap=True)
-
+def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> None:
+    """Print the tables of all metrics, then reasons, means, doubts, the count of verdicts and what to do next."""
+    lines = console.say
     lines(f"base {labels.base}, current {labels.current}")
     for metric, cells in wording.by_metric(comparison).items():
         console.print()
         lines(wording.heading(metric, [cell.cell for cell in cells]), style="bold")
-        console.print(_table(metric, cells))
+        console.print(_table(metric, cells, narrow=console.width < _ROOM))
         reasons = _reasons(cells)
         if reasons:
             console.print()
             lines(*reasons)
-    go_on = wording.go_on(comparison, labels)
-    if go_on:
-        lines(f"why: {go_on}")
     console.print()
     lines(*(wording.mean(one) for one in comparison.means), *filter(None, [wording.power(comparison)]))
-    lines(*_remarks(comparison), style="dim")
+    console.notes(_remarks(comparison))
     worst = "bold red" if comparison.failing else "yellow" if comparison.inconclusive else "bold"
     lines(wording.headline(comparison), style=worst)
+    console.offer(wording.next_steps(comparison, labels))
 
 
 def _reasons(cells: Sequence[CellComparison]) -> list[str]:
@@ -82,12 +78,12 @@ def _remarks(comparison: Comparison) -> list[str]:
         remarks.append(
             "median step: the ratio at the median step, where slow steps (spikes: over 2 x the median) tell it apart."
         )
-    remarks += [f"allowed to differ: {line}" for line in sides.allowed(comparison.differences)]
-    remarks += comparison.notes
+    remarks += map(Caution, comparison.notes)
+    remarks += [Caution(f"allowed to differ: {line}") for line in sides.allowed(comparison.differences)]
     doubts = wording.doubts(comparison)
     if len(doubts) > _MOST_DOUBTS:
         doubts = [f"{line} (--format json names them)" for line in wording.doubts_in_short(comparison)]
-    return remarks + doubts
+    return [*remarks, *map(Caution, doubts)]
 
 
 Row = tuple[CellComparison, str]
@@ -120,15 +116,17 @@ def figures(unit: str = "") -> tuple[Column[Row], ...]:
     )
 
 
-def _table(metric: Metric, cells: Sequence[CellComparison]) -> Ladder[Row]:
+def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> Ladder[Row]:
+    """`narrow`: headings of two lines, and without the change, which the ratio says too."""
     named = rows(cells)
-    unit = "" if metric.unit == "bytes" else f" {wording.unit(metric, [cell.cell for cell in cells])}"
-    columns = [*figures(unit), Column("verdict", lambda row: row[0].verdict + _more(row[0]), style=_style, wraps=False)]
+    of = "" if metric.unit == "bytes" else wording.unit(metric, [cell.cell for cell in cells])
+    columns = [*figures(("\n" if narrow else " ") + of if of else "")[: -1 if narrow else None]]
+    columns.append(Column("verdict", lambda row: row[0].verdict + _more(row[0]), style=_style, wraps=False))
     if any(where for _, where in named):
         columns.insert(0, Column("where", lambda row: row[1], width=8))
-    if any(map(wording.median_step, cells)):
+    if not narrow and any(map(wording.median_step, cells)):
         columns.insert(-1, Column("median step", lambda row: wording.median_step(row[0])))
-    return Ladder(columns, named, cell=lambda row: row[0].cell, min_width=16)
+    return Ladder(columns, named, cell=lambda row: row[0].cell, min_width=16, gap=1 if narrow else 2)
 
 
 def _style(row: Row) -> str:

@@ -5,7 +5,6 @@ Every text is one line without control characters, and is not yet escaped for Ma
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +14,7 @@ from tcbench.core.record import STATUSES, Cell
 from tcbench.present.format import change, counted, milliseconds, number, percent, quotient, ratio, size, threshold
 from tcbench.present.groups import grouped
 from tcbench.present.naming import apart, rate_unit
+from tcbench.present.next_steps import NextStep
 from tcbench.present.sides import Labels, several
 
 _TELLING_SPIKES = 0.005
@@ -147,14 +147,14 @@ def attribution(cell: CellComparison) -> str:
     )
 
 
-def go_on(comparison: Comparison, labels: Labels) -> str:
-    """The command that takes the greatest loss apart; empty without a loss, or where no file has its records."""
+def next_steps(comparison: Comparison, labels: Labels) -> list[NextStep]:
+    """The command that takes the greatest loss apart; none without a loss, or where no file has its records."""
     lost = [c for c in comparison.cells if c.verdict == "regression" and c.metric.name == "throughput" and c.ratio]
     if not lost or labels.files is None or any(wheres(comparison.cells)):
-        return ""
+        return []
     cell = min(lost, key=lambda c: c.ratio.value if c.ratio else 1.0).cell
     chosen = ["--config", cell.config, "--bs", str(cell.batch_size)] if comparison.paired > 1 else []
-    return shlex.join(["tcbench", "diff", *labels.files, *chosen])
+    return [NextStep(("diff", *labels.files, *chosen), "where the loss sits")]
 
 
 def headline(comparison: Comparison) -> str:

@@ -12,6 +12,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
 from tcbench.present.format import counted, doubtful, listed, milliseconds, quotient
+from tcbench.present.notes import Caution
 from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
 from tcbench.present.tables import COUNT, Column, Kind, Table
@@ -112,9 +113,9 @@ def _table(diff: Diff, level: Level, top: int) -> Table[_Row]:
         Column("current", lambda row: "-" if row[0].current_s is None else row[0].current_s, _TIME),
         Column("change", lambda row: row[0].change_s, CHANGE),
         Column("ratio", lambda row: row[0].ratio, Kind(quotient)),
-        Column("of the change", lambda row: share(diff, row[0]), COUNT),
+        Column("of the\nchange", lambda row: share(diff, row[0]), COUNT),
         *([Column[_Row]("launches", lambda row: _launches(row[0]), COUNT)] if level.name == "kernels" else []),
-        Column("", lambda row: row[2], wraps=False),
+        Column("", lambda row: row[2]),
     ]
     return Table([replace(column, style=lambda row: row[1]) for column in columns], rows, header="dim")
 
@@ -153,15 +154,15 @@ def _measured(side: DiffSide) -> str:
 
 def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
     """Remarks that the tables rest on."""
-    remarks = ["of the change: the part's change over the step's; with the rest they add up to 100%."]
+    remarks = ["of the change: the part's change over the step's; with the rest, 100%."]
     if any(one.step.change is None for one in diffs):
         one = "profile" if of_timelines else "trial"
-        remarks.append(f"one {one} a side has no interval: any of these may be nothing.")
+        remarks.append(Caution(f"one {one} a side has no interval: any of these may be nothing."))
     if any(one.step.change is not None for one in diffs):
         remarks.append("may be nothing: the 95% interval of the change over trials holds 0.")
     remarks += doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
     differences = dict.fromkeys(difference for one in diffs for difference in one.differences)
-    remarks += [f"differs beside: {line}" for line in allowed(differences)]
+    remarks += [Caution(f"differs beside: {line}") for line in allowed(differences)]
     return remarks
 
 

@@ -14,6 +14,7 @@ from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present.document import document, fields
 from tcbench.present.format import changes, counted, plural, threshold
 from tcbench.present.naming import apart, rate_unit
+from tcbench.present.notes import Caution
 from tcbench.present.simulated import is_simulated
 from tcbench.present.tables import COUNT, RATE, Column, Table
 from tcbench.present.verdicts import FORMS, STYLES, signed, tone
@@ -71,7 +72,7 @@ def notes(history: History) -> list[str]:
     ]
     points = [point for cell in history.cells for point in cell.points]
     if any(point.change and point.change.verdict == "inconclusive" for point in points):
-        lines.append(f"inconclusive: such a loss is neither certain nor ruled out; {TAKE_ENOUGH}.")
+        lines.append(Caution(f"inconclusive: such a loss is neither certain nor ruled out; {TAKE_ENOUGH}."))
     if any(point.broken_by for point in points):
         lines.append(
             "new line: machine, libraries or settings differ from the commit before: not compared; --allow does it."

@@ -39,6 +39,7 @@ from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bflo
 from tcbench.present import tables
 from tcbench.present.document import fields
 from tcbench.present.format import factor, ratio, size
+from tcbench.present.notes import Caution
 from tcbench.present.tables import COUNT, Column, Table
 
 _STYLES: dict[Word, str] = {
@@ -251,9 +252,11 @@ def notes(document: Document, margins: Margins) -> list[str]:
         return lines
     if document.setting.device == "cpu":
         lines.append(
-            "On the CPU fp16 computes in fp32 and only stores 16 bits: its time is that of the conversions, and the "
-            "memory is the whole process', most of which is the program. Ratios are fp32's figure over the "
-            "technique's, as in Yamamoto's table."
+            Caution("On the CPU fp16 computes in fp32 and only stores 16 bits: its time is that of the conversions.")
+        )
+        lines.append(
+            "memory: the whole process's, most of which is the program. Ratios: fp32's figure over the technique's, as "
+            "in Yamamoto's table."
         )
     if any(run.technique == "dynamic" and run.status == "ok" for run in document.runs):
         runs = [run for run in document.runs if run.technique == "dynamic"]

@@ -8,6 +8,7 @@ from tcbench.analysis.scale_out import BACKWARD, IMAGES_TO_TRAIN, OVERLAP, PLATE
 from tcbench.hardware.networks import sources
 from tcbench.present.document import document, fields
 from tcbench.present.format import counted, duration, milliseconds, number
+from tcbench.present.notes import Caution
 from tcbench.present.tables import COUNT, NUMBER, SECONDS, SHARE, Column, Kind, Table
 from tcbench.run.scale_out import Basis, ScaleOut, Size
 
@@ -89,8 +90,10 @@ def assumptions(out: ScaleOut) -> list[str]:
     ]
     if any(basis.source == "forecast" for basis in out.bases):
         lines.append(
-            "Forecast step: the time that the device is expected to be busy; a host or an input that cannot keep up "
-            "makes it longer. So images/s are at most, and times and efficiencies at least, what is shown."
+            Caution(
+                "Forecast step: the time that the device is expected to be busy; a host or an input that cannot keep "
+                "up makes it longer. So images/s are at most, and times and efficiencies at least, what is shown."
+            )
         )
     known = (sources()[name] for name in network.sources)
     return lines + [f"Source: {source['what']} ({source['confirmed']})." for source in known]

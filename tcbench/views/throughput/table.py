@@ -15,6 +15,7 @@ from tcbench.present.busy import busy_line
 from tcbench.present.cells import Row
 from tcbench.present.document import fields
 from tcbench.present.format import counted, factor, limits
+from tcbench.present.notes import Caution
 from tcbench.present.simulated import emulated, is_simulated
 from tcbench.present.tables import Ladder, keyed, versioned
 from tcbench.run.rounds import Rounds
@@ -61,18 +62,18 @@ def reasons(summaries: Sequence[CellSummary]) -> list[str]:
 
 def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     """Notes on how to read the table of results."""
-    lines = []
+    lines: list[str] = []
+    if busy := busy_line([summary for summary in summaries if summary.images_per_s]):
+        lines.append(Caution(f"†: {busy}; stop it and measure again."))
+    if any(summary.images_per_s and not summary.settled for summary in summaries):
+        lines.append(Caution("*: step times had not settled when the warm-up ended."))
     units = {summary.unit for summary in summaries if summary.images_per_s}
     if units == {"steps"}:
-        lines.append(f"±: 95% interval over the steps of one trial each: not judged; {TAKE_ENOUGH}.")
+        lines.append(Caution(f"±: over the steps of one trial each, not judged; {TAKE_ENOUGH}."))
     elif units:
         of_one = " or ".join([cells.BY_THE_RUN] * ("run" in units) + ["over its steps"] * ("steps" in units))
         lines.append("±: 95% interval over trials" + (f"; of a cell with one trial, {of_one}." if of_one else "."))
-    if any(summary.images_per_s and not summary.settled for summary in summaries):
-        lines.append("*: step times had not settled when the warm-up ended.")
-    if busy := busy_line([summary for summary in summaries if summary.images_per_s]):
-        lines.append(f"†: {busy}; stop it and measure again.")
-    return lines + [f"{line[:1].upper()}{line[1:]}." for line in emulated(summary.cell for summary in summaries)]
+    return lines + [Caution(f"{line[:1].upper()}{line[1:]}.") for line in emulated(s.cell for s in summaries)]
 
 
 def summary_json(

@@ -1,0 +1,94 @@
+"""What to do next: the commands that a command offers when it is done, each as it can be pasted into a shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT, command_again
+from tcbench.present.options import words
+from tcbench.present.results import newest
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Cell
+
+MOST = 3
+"""Commands that are offered at once."""
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """A command: the words after `tcbench`, and what it is good for."""
+
+    words: tuple[str, ...]
+    says: str = ""
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["tcbench", *self.words])
+
+
+def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
+    """A line for each of the first steps; what it is good for is left out where there is no room."""
+    lines = []
+    for step in list(dict.fromkeys(steps))[:MOST]:
+        line = f"Next: {step.command}"
+        full = f"{line}   ({step.says})"
+        lines.append(full if step.says and len(full) <= columns else line)
+    return lines
+
+
+def again(says: str) -> NextStep:
+    """The command that was given, to go on with what is left of it."""
+    return NextStep(tuple(shlex.split(command_again(resume=True))[1:]), says)
+
+
+def folder(out: Path) -> tuple[str, ...]:
+    """The option that names the folder of results, where it is not the default."""
+    return () if out == OUT else ("--out", str(out))
+
+
+def from_here(path: Path) -> str:
+    """A path as a command names it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def newest_run(out: Path) -> Path | None:
+    """The run that a command reads which is told of none; None where there is none."""
+    try:
+        return newest(out)
+    except SelectionError:
+        return None
+
+
+def of_run(command: str, path: Path, out: Path, says: str) -> NextStep:
+    """A command that reads a run, whose file is only named where it is not the newest."""
+    named = () if newest_run(out) == path else (str(path),)
+    return NextStep((command, *named, *folder(out)), says)
+
+
+def of_cell(
+    command: Literal["run", "profile"],
+    cell: Cell,
+    says: str,
+    *,
+    config: str = "",
+    out: Path = OUT,
+    threads: bool = False,
+) -> NextStep | None:
+    """A command on a cell, in its setting: its device, images, network. `config` in place of the cell's; with its
+    `threads`. None where the cell does not tell which file its scenario is."""
+    from tcbench.run.scenario import load, setting_of, shipped
+
+    if cell.scenario not in shipped():
+        return None
+    named = [cell.scenario, "--config", config or cell.config]
+    if command == "profile":
+        named = [config or cell.config, cell.scenario]
+    sizes = ["--bs", str(cell.batch_size), *(["--threads", str(cell.threads)] if threads else [])]
+    setting = words(setting_of(cell, load(cell.scenario).on(cell.device.partition(":")[0])))
+    return NextStep((command, *named, *sizes, *setting, *folder(out)), says)
