@@ -4,6 +4,8 @@ Whoever records one (Nsight Systems, CUPTI, a simulation, tcbench's own ranges) 
 nothing else. Standard library only.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
