@@ -1,9 +1,9 @@
 """The batched update in one pass over memory, by a function in C where this machine compiles it: update.c.
 
 Else each block of a parameter goes through oneDNN's primitives in the second-level cache, where NumPy takes six passes.
-ResNet-50 on two busy cores of an AMD EPYC, least times in ms: a plain loop 24; C 25 (bfloat16) and 28 (float32), oneDNN
-65 and 67, NumPy 143 and 84. Tried too: oneDNN's addition of a bfloat16 gradient to float32 is its reference, value by
-value; Numba took 327, and 6 s to compile.
+ResNet-50 on two cores of an AMD EPYC, least times in ms: a plain loop 7.0, C 10.1 in each dtype; oneDNN 17.0 (float32),
+23.6 (bfloat16) and 58.9 (float16, which NumPy converts); NumPy 1.2 to 1.4 times oneDNN's. Tried too: oneDNN's addition
+of a bfloat16 gradient to float32 is its reference, value by value; a loop in Numba took ten times a plain one's time.
 """
 
 from __future__ import annotations
