@@ -113,7 +113,7 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
                 if both not in pairs:
                     pairs[both] = _pooled(cells, name, other)
                 estimate_ = pairs[both].get(number)
-                if estimate_ is None or estimate_.ratio.limit(1 - rule.change_level) >= 1:
+                if estimate_ is None or estimate_.ratio.limit(1 - rule.change_level / SHARE) >= 1:
                     phases[name] = replace(phase, decision="moved")
     return judged
 
