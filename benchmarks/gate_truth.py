@@ -17,8 +17,8 @@ has 200 of them. Machines differ in how much trials do (standard deviation of th
 Code gets slower in two ways: every step takes longer, or one step in ten takes twice as long (`stalls`).
 
 `--phases` judges matrices whose trials have phases: how these differ from trial to trial together is drawn, a trial's
-phases at once, from the trials of 30 real cells, scaled to what the machine's trials do in all. They change in one phase,
-in all, or from one to another.
+phases at once, from the trials of 30 real cells, scaled to what the machine's trials do in all. They change in one
+phase, in all, or from one to another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,14 +230,14 @@ def real_phases() -> tuple[tuple[str, ...], Array, Array]:
     return names, np.array(shares), np.array(residuals) / np.array(residuals).sum(axis=1).std()
 
 
-PhaseChanges = Literal["nothing", "one", "all", "moved"]
+PhaseChanges = Literal["nothing", "forward", "backward", "update", "all", "moved"]
 
 
 def phase_times_s(
-    random: np.random.Generator, trials: int, of: PhasedMachine, loss: float, what: PhaseChanges
+    random: np.random.Generator, trials: int, of: PhasedMachine, loss: float, what: PhaseChanges, place: str = ""
 ) -> Array:
     """Seconds of phases of a matrix, shape (2 sides, CELLS, trials, phases); the first side is base's."""
-    _, shares, residuals = real_phases()
+    names, shares, residuals = real_phases()
     of_cell = shares[random.integers(len(shares), size=CELLS)]
     sd = np.full(CELLS, of.trial_sd)
     if of.wild:
@@ -249,7 +249,7 @@ def phase_times_s(
     grown = loss / (1 - loss)
     big = of_cell > 0.08
     for cell in range(CELLS):
-        slower = int(random.choice(np.flatnonzero(big[cell])))
+        slower = names.index(place) if place else int(random.choice(np.flatnonzero(big[cell])))
         if what == "all":
             times[1, cell] *= 1 + grown
         elif what != "nothing":
@@ -279,8 +279,9 @@ def measure_phases(
     random = np.random.default_rng(seed)
     names = real_phases()[0]
     called = []
+    place = what if what in names else ""
     for _ in range(matrices):
-        times_s = phase_times_s(random, of.interims[-1].trials, machine, loss, what)
+        times_s = phase_times_s(random, of.interims[-1].trials, machine, loss, what, place)
         rates = (1 / times_s.sum(axis=-1)).tolist()
         cells = [(current, base) for base, current in zip(*rates, strict=True)]
         by_phase = [[dict(zip(names, trials.T.tolist(), strict=True)) for trials in side] for side in times_s]
@@ -312,11 +313,10 @@ def show_phases(matrices: int, seed: int, only: str) -> None:
         "2.5%, rounds by 10%": PhasedMachine(0.025, drift_sd=DRIFT_SD),
     }
     looks = {"5 trials": Judgement(FIVE), "8 trials": Judgement(EIGHT), "gate": Judgement(GATE, IN_TURNS)}
-    what: PhaseChanges
     print(f"{matrices} pairs of {CELLS} cells: cells called (whole, with phases), pairs with any (whole, with phases)")
     for machine, of_machine in machines.items():
         for name, of in looks.items():
-            for what in ("nothing", "one", "all", "moved"):
+            for what in get_args(PhaseChanges):
                 if only not in f"{machine}, {name}, {what}":
                     continue
                 shares = measure_phases(of, of_machine, what, matrices, seed=seed)

@@ -2,8 +2,9 @@
 
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
 of the machine falls on both alike, and the two trials of a round are compared with each other where it does
-(`analysis.rounds`). When all cells that go on have the trials of a look, `phase_tests.judge_interim` judges them together;
-what is decided stops, what is inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
+(`analysis.rounds`). When all cells that go on have the trials of a look, `phase_tests.judge_interim`
+judges them together; what is decided stops, what is inconclusive goes on to the next look. Knows nothing of processes,
+files or clocks.
 """
 
 from __future__ import annotations
