@@ -399,8 +399,8 @@ def compare(
     pairs = _pairs(bases, currents)
     chosen = [METRICS[name] for name in metrics]
     drafts = [_draft(before, after, metric, method) for before, after in pairs for metric in chosen]
-    whole, of_phases = phase_tests.split(rule.among(_family(drafts)), [draft.phase_trials for draft in drafts])
-    of_cells = phase_tests.judge([draft.phase_trials for draft in drafts], of_phases)
+    whole = rule.among(_family(drafts))
+    of_cells = phase_tests.judge([draft.phase_trials for draft in drafts], whole)
     cells = _judged(drafts, whole, of_cells, decisions)
     return Comparison(
         cells=cells,
@@ -409,15 +409,14 @@ def compare(
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
         power=power([cell for cell in cells if cell.metric is chosen[0]], whole),
-        phase_power=phase_tests.power(of_cells, of_phases),
+        phase_power=phase_tests.power(of_cells, whole),
     )
 
 
 def compare_cell(base: Trials, current: Trials, metric: Metric, rule: Rule) -> CellComparison:
     """One cell by itself, by one metric."""
     draft = _draft(base, current, metric, APART)
-    whole, of_phases = phase_tests.split(rule, [draft.phase_trials])
-    [judged] = _judged([draft], whole, phase_tests.judge([draft.phase_trials], of_phases))
+    [judged] = _judged([draft], rule, phase_tests.judge([draft.phase_trials], rule))
     return judged
 
 

@@ -28,8 +28,8 @@ from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired, Unpaired
 
 SHARE = 0.1
-"""The part of the level of "anything changed" that the phases of all cells have together. A phase scatters by less than
-the threshold, so that little is enough; the whole's power is spared."""
+"""The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep theirs:
+no verdict of a whole is another for its phases. A phase scatters by less than the threshold, so that little is enough."""
 
 PhaseDecision = Literal["slower", "moved"]
 """Surely slower by more than the threshold; the same, but another phase may have won as much."""
@@ -86,18 +86,8 @@ NONE = PhaseTrials(1.0, {}, {})
 """Of a cell whose phases are not judged."""
 
 
-def split(rule: Rule, cells: Sequence[PhaseTrials]) -> tuple[Rule, Rule]:
-    """The whole's rule, and that which the phases of one cell share. Without phases the whole has all of it."""
-    if not any(cell.names for cell in cells):
-        return rule, rule
-    return (
-        replace(rule, change_level=rule.change_level * (1 - SHARE)),
-        replace(rule, change_level=rule.change_level * SHARE),
-    )
-
-
 def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdict]]:
-    """The verdicts of each cell's phases by the `rule` that those of one cell share."""
+    """The verdicts of each cell's phases; `rule` is that of a whole."""
     judged: list[dict[str, PhaseVerdict]] = [{} for _ in cells]
     for name in dict.fromkeys(name for cell in cells for name in cell.names):
         for number, estimate in _pooled(cells, name).items():
@@ -113,7 +103,7 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
                 if both not in pairs:
                     pairs[both] = _pooled(cells, name, other)
                 estimate_ = pairs[both].get(number)
-                if estimate_ is None or estimate_.ratio.limit(1 - rule.change_level / SHARE) >= 1:
+                if estimate_ is None or estimate_.ratio.limit(1 - rule.change_level) >= 1:
                     phases[name] = replace(phase, decision="moved")
     return judged
 
@@ -133,11 +123,11 @@ def judge_interim(
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
 ) -> list[Decided | None]:
     """As `verdict.judge_interim`; what the whole leaves open may be decided by a phase."""
-    whole, of_phases = split(looks[number].rule.among(len(cells)), phases)
-    by_whole = verdict.judge_interim(cells, decided, number, looks, estimate, whole)
+    rule = looks[number].rule.among(len(cells))
+    by_whole = verdict.judge_interim(cells, decided, number, looks, estimate)
     return [
         one or (("regression", number) if lost(judged) else None)
-        for one, judged in zip(by_whole, judge(phases, of_phases), strict=True)
+        for one, judged in zip(by_whole, judge(phases, rule), strict=True)
     ]
 
 
@@ -153,7 +143,7 @@ def power(judged: Sequence[Mapping[str, PhaseVerdict]], rule: Rule, trials: int 
 
 
 def _divided(rule: Rule, among: int) -> Rule:
-    return replace(rule, level=rule.level / among, change_level=rule.change_level / among)
+    return replace(rule, level=rule.level / among, change_level=rule.change_level * SHARE / among)
 
 
 def _pooled(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:

@@ -173,13 +173,12 @@ def judge_interim(
     number: int,
     looks: Sequence[Interim],
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
-    rule: Rule | None = None,
 ) -> list[Decided | None]:
-    """The decisions after a look at all cells of one metric together, by the look's rule unless another is given. A
-    cell that is decided stays so, and adds to the common noise with the trials that decided it."""
+    """The decisions after a look at all cells of one metric together. A cell that is decided stays so, and adds to the
+    common noise with the trials that decided it."""
     trials = [looks[number if one is None else one[1]].trials for one in decided]
     estimates = [estimate(current[:n], base[:n]) for (current, base), n in zip(cells, trials, strict=True)]
-    rule = rule or looks[number].rule.among(len(cells))
+    rule = looks[number].rule.among(len(cells))
     judged = [rule.judge(one.ratio) for one in noise.pooled(estimates)]
     return [
         before or (None if decision == "inconclusive" else (decision, number))
