@@ -29,7 +29,7 @@ from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired, Unpair
 
 SHARE = 0.1
 """The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep
-theirs: no verdict of a whole is another for its phases. A phase scatters by less than the threshold: little is enough."""
+theirs: no verdict of a whole is another for its phases. A phase scatters by less than the threshold: that is enough."""
 
 PhaseDecision = Literal["slower", "moved"]
 """Surely slower by more than the threshold; the same, but another phase may have won as much."""
