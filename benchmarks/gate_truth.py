@@ -15,22 +15,28 @@ has 200 of them. Machines differ in how much trials do (standard deviation of th
   four times as many as took twice as long in the real trials.
 
 Code gets slower in two ways: every step takes longer, or one step in ten takes twice as long (`stalls`).
+
+`--phases` judges matrices whose trials have phases: how these differ from trial to trial together is drawn, a trial's
+phases at once, from the trials of 30 real cells, scaled to what the machine's trials do in all. They change in one
+phase, in all, or from one to another.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from tcbench.analysis import noise, verdict
+from tcbench.analysis import noise, phase_tests, verdict
 from tcbench.analysis.compare import APART, IN_TURNS, Method
 from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
 from tcbench.core import store
@@ -198,6 +204,125 @@ def _matrix(random: np.random.Generator, of: Judgement, loss: float, number: int
     return list(zip(*rates, strict=True))
 
 
+PHASED_RUN = "amd-epyc-2cpu/cpu-20261123-025926.jsonl"
+"""30 cells of five trials, in a matrix whose rounds take turns."""
+
+WILD_EVERY, WILD_FACTOR = 10, 5.0
+
+
+@functools.cache
+def real_phases() -> tuple[tuple[str, ...], Array, Array]:
+    """Names of phases; their shares of the step, by cell; and how trials of a cell differ in them, over the standard
+    deviation of the cell's trials in all, by trial."""
+    cells: dict[str, list[list[float]]] = {}
+    names: tuple[str, ...] = ()
+    for record in store.read([RESULTS / PHASED_RUN]).records:
+        if record.measurement is not None and record.measurement.phases:
+            names = tuple(phase.name for phase in record.measurement.phases)
+            times_s = [statistics.median(phase.host_s) for phase in record.measurement.phases]
+            cells.setdefault(record.cell.key, []).append(times_s)
+    shares, residuals = [], []
+    for trials in map(np.array, cells.values()):
+        mean_s = trials.mean(axis=0)
+        apart = trials - mean_s
+        shares.append(mean_s / mean_s.sum())
+        residuals += [*(apart / apart.sum(axis=1).std(ddof=1) * np.sqrt(len(trials) / (len(trials) - 1)))]
+    return names, np.array(shares), np.array(residuals) / np.array(residuals).sum(axis=1).std()
+
+
+PhaseChanges = Literal["nothing", "forward", "backward", "update", "all", "moved"]
+
+
+def phase_times_s(
+    random: np.random.Generator, trials: int, of: PhasedMachine, loss: float, what: PhaseChanges, place: str = ""
+) -> Array:
+    """Seconds of phases of a matrix, shape (2 sides, CELLS, trials, phases); the first side is base's."""
+    names, shares, residuals = real_phases()
+    of_cell = shares[random.integers(len(shares), size=CELLS)]
+    sd = np.full(CELLS, of.trial_sd)
+    if of.wild:
+        sd[::WILD_EVERY] *= WILD_FACTOR
+    times = (
+        of_cell[None, :, None]
+        + sd[None, :, None, None] * residuals[random.integers(len(residuals), size=(2, CELLS, trials))]
+    )
+    grown = loss / (1 - loss)
+    big = of_cell > 0.08
+    for cell in range(CELLS):
+        slower = names.index(place) if place else int(random.choice(np.flatnonzero(big[cell])))
+        if what == "all":
+            times[1, cell] *= 1 + grown
+        elif what != "nothing":
+            times[1, cell, :, slower] += grown
+        if what == "moved":
+            others = [n for n in np.flatnonzero(big[cell]) if n != slower]
+            times[1, cell, :, int(random.choice(others))] -= grown
+    rounds = np.exp(of.drift_sd * random.standard_normal((CELLS, trials)))
+    return np.asarray(STEP_TIME_S * np.maximum(times, 1e-5) * rounds[None, :, :, None])
+
+
+@dataclass(frozen=True)
+class PhasedMachine:
+    """Standard deviations from trial to trial, and from round to round; `wild`: one cell in ten varies five times as
+    much."""
+
+    trial_sd: float
+    drift_sd: float = 0.0
+    wild: bool = False
+
+
+def measure_phases(
+    of: Judgement, machine: PhasedMachine, what: PhaseChanges, matrices: int, loss: float = 0.05, seed: int = 0
+) -> tuple[float, float, float, float]:
+    """The shares of cells that are called a regression by the whole alone as before there were phases, and with phases;
+    and of matrices with any, likewise."""
+    random = np.random.default_rng(seed)
+    names = real_phases()[0]
+    called = []
+    place = what if what in names else ""
+    for _ in range(matrices):
+        times_s = phase_times_s(random, of.interims[-1].trials, machine, loss, what, place)
+        rates = (1 / times_s.sum(axis=-1)).tolist()
+        cells = [(current, base) for base, current in zip(*rates, strict=True)]
+        by_phase = [[dict(zip(names, trials.T.tolist(), strict=True)) for trials in side] for side in times_s]
+        whole: list[Decided | None] = [None] * CELLS
+        both: list[Decided | None] = [None] * CELLS
+        for number in range(len(of.interims)):
+            whole = verdict.judge_interim(cells, whole, number, of.interims, of.method.estimate)
+            phases = []
+            for cell, decided in enumerate(both):
+                n = of.interims[decided[1] if decided else number].trials
+                base, current = ({k: v[:n] for k, v in side[cell].items()} for side in by_phase)
+                step_s = 1 / statistics.geometric_mean(cells[cell][1][:n])
+                by_round = of.method.estimate(cells[cell][0][:n], cells[cell][1][:n]).by_round
+                phases.append(phase_tests.PhaseTrials(step_s, base, current, by_round))
+            both = phase_tests.judge_interim(cells, phases, both, number, of.interims, of.method.estimate)
+        called.append([[one is not None and one[0] == "regression" for one in by] for by in (whole, both)])
+    judged = np.array(called)
+    before, now = judged.mean(axis=(0, 2))
+    any_before, any_now = judged.any(axis=2).mean(axis=0)
+    return float(before), float(now), float(any_before), float(any_now)
+
+
+def show_phases(matrices: int, seed: int, only: str) -> None:
+    """Print how often a regression is called by the whole, and with phases beside it."""
+    machines = {
+        "trials differ by 2.5%": PhasedMachine(0.025),
+        "trials differ by 5%": PhasedMachine(0.05),
+        "2.5%, one cell in ten wild": PhasedMachine(0.025, wild=True),
+        "2.5%, rounds by 10%": PhasedMachine(0.025, drift_sd=DRIFT_SD),
+    }
+    looks = {"5 trials": Judgement(FIVE), "8 trials": Judgement(EIGHT), "gate": Judgement(GATE, IN_TURNS)}
+    print(f"{matrices} pairs of {CELLS} cells: cells called (whole, with phases), pairs with any (whole, with phases)")
+    for machine, of_machine in machines.items():
+        for name, of in looks.items():
+            for what in get_args(PhaseChanges):
+                if only not in f"{machine}, {name}, {what}":
+                    continue
+                shares = measure_phases(of, of_machine, what, matrices, seed=seed)
+                print(f"{machine}, {name}, {what}: " + "  ".join(f"{share:.2%}" for share in shares), flush=True)
+
+
 FIVE, EIGHT, GATE = (Interim(5, Rule()),), (Interim(8, Rule()),), verdict.interims()
 _GATE = f"gate, looks at {', '.join(map(str, verdict.DEFAULT_INTERIMS))}"
 COMPARISONS = {
@@ -226,8 +351,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--matrices", type=int, default=1000, help=f"of {CELLS} cells each (default: 1000)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--phases", action="store_true", help="judge phases beside the whole")
     parser.add_argument("--only", default="", metavar="WORDS", help="comparisons whose names hold this")
     arguments = parser.parse_args()
+    if arguments.phases:
+        show_phases(arguments.matrices, arguments.seed, arguments.only)
+        return
     print(f"{arguments.matrices} matrices of {CELLS} cells, threshold {Rule().threshold:.0%}, seed {arguments.seed}")
     print(f"{len(real_trials())} real trials, {sum(map(len, real_trials()))} steps")
     heading = ("loss", "regression", "pass", "matrices with any", "95% interval holds", "power told", "trials a side")

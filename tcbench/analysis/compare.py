@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tcbench.analysis import comparability, noise, rounds, welch
+from tcbench.analysis import comparability, noise, phase_tests, rounds, welch
 from tcbench.analysis.comparability import Difference
+from tcbench.analysis.phase_tests import PhaseDecision, PhaseTrials, PhaseVerdict
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import by_cell, by_phase, telling
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
@@ -182,6 +183,12 @@ class Trials:
         """Whether the phases' times on the device are known in every trial and add up to the step."""
         return all(map(_fills_device, self._measurements, self._medians_s))
 
+    @functools.cached_property
+    def times_phases(self) -> bool:
+        """Whether the phases are those of the timed steps in every trial, or fill the step on the device: then they are
+        judged, and not only shown."""
+        return self.fills_device or all(measurement.phases_are_timed for measurement in self._measurements)
+
     def phase_times(self, clock: ClockName) -> Mapping[str, Sequence[float]]:
         """Median time of each phase, one entry per trial."""
 
@@ -236,12 +243,16 @@ def _fills_device(measurement: Measurement, median_step_s: float) -> bool:
 
 @dataclass(frozen=True)
 class PhaseChange:
-    """Median time of one phase, mean over trials. `change_s` is current - base with its 95% interval over trials."""
+    """Median time of one phase, mean over trials. `change_s` is current - base with its 95% interval over trials. Of a
+    phase that is judged beside the whole `slower_by` is the share of the base's step that it takes longer, with the
+    95% interval by the noise that the cells have in common, and `decision` what is sure of it."""
 
     name: str
     base_s: float
     current_s: float
     change_s: Interval
+    slower_by: Interval | None = None
+    decision: PhaseDecision | None = None
 
 
 @dataclass(frozen=True)
@@ -250,7 +261,7 @@ class CellComparison:
     have in common (`tcbench.analysis.noise`), and `ratio` the same with its 95% interval; both are None unless both
     sides have two trials. `why` says what a verdict rests on where the ratio does not. `more_trials` a side would
     decide an inconclusive one (None: no sensible number), `held_back` is the interval that makes it so where `ratio`
-    does not show it. `phases` are those of the profiled pass, on the `clock` that fills the step; `culprit` is the
+    does not show it. `phases` are on the `clock` that fills the step, and judged by `phase_trials`; `culprit` is the
     phase that a loss of throughput sits in, None where none surely grew."""
 
     metric: Metric
@@ -264,12 +275,21 @@ class CellComparison:
     held_back: HeldBack | None = None
     clock: ClockName = "host"
     phases: tuple[PhaseChange, ...] = ()
+    phase_trials: PhaseTrials = phase_tests.NONE
     culprit: PhaseChange | None = None
     differences: tuple[Difference, ...] = ()
 
     @property
     def ratio(self) -> Interval | None:
         return None if self.estimate is None else self.estimate.ratio.interval()
+
+    @property
+    def moved(self) -> bool:
+        """Whether some phase surely takes longer and the cell is not slower for it: work moved."""
+        decisions = [phase.decision for phase in self.phases]
+        return (self.verdict in ("pass", "improved") and any(decisions)) or (
+            self.verdict == "inconclusive" and "moved" in decisions
+        )
 
     @property
     def measured(self) -> bool:
@@ -314,7 +334,8 @@ class Mean:
 class Comparison:
     """Everything that was compared, cell by cell, then metric by metric. `paired` is how many cells both sides have.
     `notes` tell what the trials of a side do not agree on. `power`: of cells that vary as these do by the first metric,
-    the share that would be called a regression if they were slower by `rule.slowdown`; None where none has a ratio."""
+    the share that would be called a regression if they were slower by `rule.slowdown`; None where none has a ratio.
+    `phase_power`: of their phases, the share in which a loss of so much of the step would be seen."""
 
     cells: tuple[CellComparison, ...]
     means: tuple[Mean, ...]
@@ -322,6 +343,7 @@ class Comparison:
     paired: int
     notes: tuple[str, ...] = ()
     power: float | None = None
+    phase_power: float | None = None
 
     @property
     def verdicts(self) -> dict[Verdict, int]:
@@ -377,20 +399,24 @@ def compare(
     pairs = _pairs(bases, currents)
     chosen = [METRICS[name] for name in metrics]
     drafts = [_draft(before, after, metric, method) for before, after in pairs for metric in chosen]
-    cells = _judged(drafts, rule, decisions)
+    whole = rule.among(_family(drafts))
+    of_cells = phase_tests.judge([draft.phase_trials for draft in drafts], whole)
+    cells = _judged(drafts, whole, of_cells, decisions)
     return Comparison(
         cells=cells,
         means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
-        power=power([cell for cell in cells if cell.metric is chosen[0]], rule.among(_family(cells))),
+        power=power([cell for cell in cells if cell.metric is chosen[0]], whole),
+        phase_power=phase_tests.power(of_cells, whole),
     )
 
 
 def compare_cell(base: Trials, current: Trials, metric: Metric, rule: Rule) -> CellComparison:
     """One cell by itself, by one metric."""
-    [judged] = _judged([_draft(base, current, metric, APART)], rule)
+    draft = _draft(base, current, metric, APART)
+    [judged] = _judged([draft], rule, phase_tests.judge([draft.phase_trials], rule))
     return judged
 
 
@@ -502,10 +528,13 @@ def _family(cells: Iterable[CellComparison]) -> int:
 
 
 def _judged(
-    drafts: Sequence[CellComparison], rule: Rule, decisions: Mapping[str, Decision] | None = None
+    drafts: Sequence[CellComparison],
+    rule: Rule,
+    of_phases: Sequence[Mapping[str, PhaseVerdict]],
+    decisions: Mapping[str, Decision] | None = None,
 ) -> tuple[CellComparison, ...]:
-    """The verdicts of those that have a ratio, by the noise that the cells have in common by one metric."""
-    rule = rule.among(_family(drafts))
+    """The verdicts of those that have a ratio, by the noise that the cells have in common by one metric: what the whole
+    leaves open may be decided by a phase."""
     estimates: dict[int, Estimate] = {}
     for metric in dict.fromkeys(draft.metric for draft in drafts):
         of_it = {n: d.estimate for n, d in enumerate(drafts) if d.metric is metric and d.estimate is not None}
@@ -513,11 +542,13 @@ def _judged(
     judged = []
     for number, draft in enumerate(drafts):
         estimate = estimates.get(number)
-        cell = replace(draft, estimate=estimate)
+        cell = _with_verdicts(replace(draft, estimate=estimate), of_phases[number])
         if estimate is not None and draft.verdict == "inconclusive":
             # The rule speaks of figures of which more is better.
             better = estimate if draft.metric.more_is_better else estimate.inverse
             decision = (decisions or {}).get(draft.cell.key) or rule.judge(better.ratio)
+            if decision == "inconclusive" and not decisions and phase_tests.lost(of_phases[number]):
+                decision = "regression"
             held_back = rule.held_back(better.ratio)
             cell = replace(
                 cell,
@@ -528,6 +559,17 @@ def _judged(
             )
         judged.append(cell if cell.verdict == "regression" else replace(cell, culprit=None))
     return tuple(judged)
+
+
+def phase_trials(before: Trials, after: Trials, step_s: float, by_round: bool) -> PhaseTrials:
+    """The phases of both sides as they are judged; none where either side's are not those of
+    the timed steps, or the two have different phases."""
+    clock: ClockName = "device" if before.fills_device else "host"
+    times, others = before.phase_times(clock), after.phase_times(clock)
+    timed = before.times_phases and after.times_phases and before.fills_device == after.fills_device
+    if not timed or times.keys() != others.keys():
+        return phase_tests.NONE
+    return PhaseTrials(step_s, times, others, by_round)
 
 
 def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Method) -> CellComparison:
@@ -541,9 +583,31 @@ def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Met
             continue
         change_s = method.difference(current_s, base_s)
         changes.append(PhaseChange(name, statistics.fmean(base_s), statistics.fmean(current_s), change_s))
+    pair = replace(pair, clock=clock, phases=tuple(changes), culprit=_grown_most(changes))
+    if pair.estimate is None or pair.base is None or not pair.base.figure:
+        return pair
+    step_s = pair.cell.images_per_step / pair.base.figure
+    return replace(pair, phase_trials=phase_trials(before, after, step_s, pair.by_round))
+
+
+def _grown_most(changes: Iterable[PhaseChange]) -> PhaseChange | None:
     grown = [change for change in changes if change.change_s.low > 0]
-    culprit = max(grown, key=lambda change: change.change_s.value, default=None)
-    return replace(pair, clock=clock, phases=tuple(changes), culprit=culprit)
+    return max(grown, key=lambda change: change.change_s.value, default=None)
+
+
+def _with_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> CellComparison:
+    """With what is sure of its phases; the one that surely lost most is the culprit."""
+    if not judged:
+        return cell
+    changes = tuple(
+        replace(change, slower_by=judged[change.name].slower_by, decision=judged[change.name].decision)
+        if change.name in judged
+        else change
+        for change in cell.phases
+    )
+    name = phase_tests.lost(judged)
+    culprit = next((change for change in changes if change.name == name), None) or _grown_most(changes)
+    return replace(cell, phases=changes, culprit=culprit)
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

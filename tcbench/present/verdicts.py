@@ -52,6 +52,8 @@ def signed(comparison: CellComparison) -> str:
         words = "✓ runs now"
     if comparison.culprit is not None:
         words += f" in {comparison.culprit.name}"
+    if comparison.moved:
+        words += ", work moved"
     if comparison.verdict == "inconclusive" and comparison.more_trials is not None:
         words += f", {counted(comparison.more_trials, 'more trial')}"
     return words

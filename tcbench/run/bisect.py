@@ -52,6 +52,21 @@ FIGURES: Mapping[str, Callable[[Record], float | None]] = {
 """Figures of a trial that rounds may compare: images/s over total time, and at the median step, which a machine that
 stops now and then disturbs less."""
 
+_SPEED_OF = "speed of "
+
+
+def figure_of(name: str) -> Callable[[Record], float | None]:
+    """One of FIGURES, or of a phase how often a second holds it: `speed of update`."""
+    if name in FIGURES:
+        return FIGURES[name]
+
+    def speed(record: Record) -> float | None:
+        phases = () if record.measurement is None else record.measurement.phases
+        times_s = next((p.device_s or p.host_s for p in phases if p.name == name.removeprefix(_SPEED_OF)), ())
+        return 1 / statistics.median(times_s) if times_s else None
+
+    return speed
+
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """A round: log(the commit's figure / GOOD's), and the seconds that its two trials took."""
@@ -241,7 +256,7 @@ def _measured(of: Bisection, bench: Bench, commit: str) -> Bisection:
         for _ in range(_TRIES):
             record = bench.run(one)
             of = msgspec.structs.replace(of, trials=of.trials + 1)
-            figure = FIGURES[of.figure](record) if record.status == "ok" else None
+            figure = figure_of(of.figure)(record) if record.status == "ok" else None
             if figure or record.status not in ACCIDENTS:
                 break
         if not figure:
@@ -308,10 +323,13 @@ def _ok(records: Iterable[Record], cell: Cell) -> list[Record]:
     return [record for record in records if record.cell.key == cell.key and record.status == "ok"]
 
 
-def begun(of: Bisection, cell: PlannedCell, base: Sequence[Record], current: Sequence[Record]) -> Bisection:
+def begun(
+    of: Bisection, cell: PlannedCell, base: Sequence[Record], current: Sequence[Record], phase: str | None = None
+) -> Bisection:
     """The search for the commit that made a cell slower, from the trials of GOOD and of BAD in turns. It compares that
-    figure of trials by which these two lie apart most clearly."""
+    figure of trials by which these two lie apart most clearly; the speed of the phase that surely lost is one too."""
     before, after = _ok(base, cell.cell), _ok(current, cell.cell)
+    figures = {name: figure_of(name) for name in (*FIGURES, *([] if phase is None else [_SPEED_OF + phase]))}
     rounds = {
         name: [
             Measured(
@@ -321,9 +339,9 @@ def begun(of: Bisection, cell: PlannedCell, base: Sequence[Record], current: Seq
             )
             for ours, theirs in zip(before, after, strict=False)
         ]
-        for name, figure in FIGURES.items()
+        for name, figure in figures.items()
     }
-    clearest = max(FIGURES, key=lambda name: _clear([one.log_ratio for one in rounds[name]]))
+    clearest = max(figures, key=lambda name: _clear([one.log_ratio for one in rounds[name]]))
     of = msgspec.structs.replace(
         of,
         state="searching",

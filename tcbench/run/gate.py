@@ -2,28 +2,35 @@
 
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
 of the machine falls on both alike, and the two trials of a round are compared with each other where it does
-(`analysis.rounds`). When all cells that go on have the trials of a look, `verdict.judge_interim` judges them together;
-a cell that is decided stops, an inconclusive one goes on to the next look. Knows nothing of processes, files or clocks.
+(`analysis.rounds`). When all cells that go on have the trials of a look, `phase_tests.judge_interim` judges them
+together; a cell that is decided stops, an inconclusive one goes on to the next look. Knows nothing of processes, files
+or clocks.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tcbench.analysis import phase_tests, rounds
 from tcbench.analysis.compare import (
     ACCIDENTS,
     IN_TURNS,
     METRICS,
+    THROUGHPUT,
     CellComparison,
     Comparison,
     Metric,
     Side,
+    Trials,
     compare,
+    phase_trials,
     power,
 )
-from tcbench.analysis.verdict import Decided, Interim, Rule, judge_interim
+from tcbench.analysis.phase_tests import PhaseTrials
+from tcbench.analysis.verdict import Decided, Interim, Rule
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import Cell, Record, Status
 
@@ -38,10 +45,11 @@ _JUDGED = ("regression", "pass", "improved")
 @dataclass(frozen=True)
 class Outcome:
     """The end of a trial and its figures by each of the gate's metrics: figures of which more is better; None where
-    the record does not tell one."""
+    the record does not tell one. `record` has the phases of a trial that is ok."""
 
     status: Status
     figures: tuple[float | None, ...] = ()
+    record: Record | None = None
 
     @staticmethod
     def of(record: Record, metrics: Sequence[Metric]) -> Outcome:
@@ -49,7 +57,8 @@ class Outcome:
         if record.status != "ok":
             return Outcome(record.status)
         figures = [(metric, metric.of(record)) for metric in metrics]
-        return Outcome("ok", tuple(f if f is None or metric.more_is_better else 1 / f for metric, f in figures))
+        of_metrics = tuple(f if f is None or metric.more_is_better else 1 / f for metric, f in figures)
+        return Outcome("ok", of_metrics, record)
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,14 @@ class Settling:
         """A side's, in order."""
         figures = (outcome.figures[metric] for outcome in self.trials(side) if outcome.status == "ok")
         return [figure for figure in figures if figure is not None]
+
+    def phases(self, metric: int, trials: int) -> PhaseTrials:
+        """The phases of both sides' first trials beside the metric, throughput."""
+        base, current = ([o.record for o in self.trials(side) if o.record is not None] for side in (BASE, CURRENT))
+        before, after = Trials(base[:trials], None), Trials(current[:trials], None)
+        rates, others = (self.figures(side, metric)[:trials] for side in (BASE, CURRENT))
+        step_s = before.cell.images_per_step / statistics.geometric_mean(rates)
+        return phase_trials(before, after, step_s, rounds.estimate(others, rates).by_round)
 
     @property
     def gave_up(self) -> Role | None:
@@ -166,7 +183,12 @@ class Gate:
         for metric in range(len(self.metrics)):
             there = [place for place, cell in enumerate(self.cells) if self._tells(cell, metric, number)]
             figures = [(self.cells[n].figures(CURRENT, metric), self.cells[n].figures(BASE, metric)) for n in there]
-            judged = judge_interim(figures, [self.cells[n].decisions[metric] for n in there], number, self.interims)
+            before = [self.cells[n].decisions[metric] for n in there]
+            of_phases = [phase_tests.NONE] * len(there)
+            if self.metrics[metric] is THROUGHPUT:
+                seen = [self.interims[one[1] if one else number].trials for one in before]
+                of_phases = [self.cells[n].phases(metric, trials) for n, trials in zip(there, seen, strict=True)]
+            judged = phase_tests.judge_interim(figures, of_phases, before, number, self.interims)
             for place, decision in zip(there, judged, strict=True):
                 decisions[place][metric] = decision
         trials = self.interims[number].trials

@@ -224,6 +224,42 @@ def test_the_phase_that_surely_grew_most_is_named_where_a_cell_regressed(rate, b
         assert "wild" not in changes or changes["wild"].value > changes["update"].value
 
 
+def timed_by_phase(record, **grown_s):
+    """Phases of the timed steps: trials differ by 3% in all, and the update does by 1% of itself."""
+    n = record.trial
+    draw, steady = (1 + sd * math.sin(n * 5 + 2 * len(record.run_id)) for sd in (0.045, 0.01))
+    phases = {"forward": 0.03 * draw, "backward": 0.05 * draw, "update": 0.02 * steady}
+    phases = {name: time_s + grown_s.get(name, 0.0) for name, time_s in phases.items()}
+    step_s = sum(phases.values())
+    steps = len(record.measurement.step_times_s)
+    return remeasured(record, phases=factories.make_phases(phases), step_times_s=(step_s,) * steps)
+
+
+@pytest.mark.parametrize(
+    ("grown_s", "verdict", "decisions"),
+    [
+        ({"update": 0.005}, "regression", {"update": "slower"}),
+        ({"update": 0.012, "backward": -0.012}, "inconclusive", {"update": "moved"}),
+        ({"update": 0.001}, "inconclusive", {}),
+    ],
+)
+def test_what_the_whole_leaves_open_is_decided_by_a_phase_unless_its_work_came_from_another(
+    grown_s, verdict, decisions
+):
+    base, current = pair(trials_a_side=6)
+    before, after = [timed_by_phase(r) for r in base], [timed_by_phase(r, **grown_s) for r in current]
+    cell = only(compare(before, after))
+    assert cell.verdict == verdict
+    assert {phase.name: phase.decision for phase in cell.phases if phase.decision} == decisions
+    assert cell.moved == ("moved" in decisions.values())
+    update = next(phase for phase in cell.phases if phase.name == "update")
+    assert update.slower_by.holds(grown_s["update"] / 0.1)
+    # Where the phases are not those of the timed steps nothing but the whole is judged.
+    untimed = [remeasured(r, phases=factories.make_phases({"update": 0.02 + grown_s["update"]})) for r in after]
+    of_whole = only(compare([remeasured(r, phases=factories.make_phases({"update": 0.02})) for r in before], untimed))
+    assert (of_whole.verdict, of_whole.phases[0].slower_by) == ("inconclusive", None)
+
+
 def test_where_the_device_fills_the_step_its_times_are_compared():
     def on_device(record, backward_s):
         phases = {"forward": (0.001, 0.03), "backward": (0.001, backward_s), "update": (0.05, 0.02)}

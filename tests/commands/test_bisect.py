@@ -171,6 +171,11 @@ def test_a_machine_that_stops_now_and_then_does_not_hide_a_loss_at_the_median_st
     )
     assert begun.figure == "throughput at the median step"
     assert [one.log_ratio for one in begun.rounds] == [pytest.approx(math.log(0.9))] * 4
+    timed = ((before, 0.01), (after, 0.02))
+    phased = [[factories.remeasured(r, phases=factories.make_phases({"update": s})) for r in rs] for rs, s in timed]
+    by_phase = bisections.begun(begun, PlannedCell(cell), *phased, "update")
+    assert by_phase.figure == "speed of update"
+    assert [one.log_ratio for one in by_phase.rounds[-4:]] == [pytest.approx(math.log(0.5))] * 4
 
 
 @pytest.mark.usefixtures("stand_ins")

@@ -106,6 +106,23 @@ def test_a_loss_is_found_at_the_first_look_and_its_phase_is_named():
     assert compared.failing
 
 
+@pytest.mark.parametrize(("timed", "verdict"), [(True, "regression"), (False, "inconclusive")])
+def test_a_loss_in_one_phase_is_found_where_the_whole_stays_open(timed, verdict):
+    def slower(trial: Trial) -> Record:
+        sign = (-1) ** (trial.number + (trial.side == BASE))
+        wavers, update_s = 1 + 0.035 * sign, 0.02 + 1e-5 * trial.number + 0.006 * (trial.side == CURRENT)
+        phases = {"forward": 0.03 * wavers, "backward": 0.05 * wavers, "update": update_s}
+        one = record(trial, 40)
+        steps_s = (sum(phases.values()),) * len(one.measurement.step_times_s)
+        kept = factories.make_phases(phases) if timed else ()
+        return factories.remeasured(one, step_times_s=steps_s, phases=kept)
+
+    state, ran = drive(gate.start(1, interims()), slower)
+    (cell,) = said(state, ran, CELLS[:1]).cells
+    assert (cell.verdict, cell.culprit and cell.culprit.name) == (verdict, "update" if timed else None)
+    assert not timed or cell.culprit.slower_by.holds(0.06)
+
+
 def test_a_machine_that_drifts_is_told_apart_from_a_change_by_its_rounds():
     """Rounds differ by tens of percents, which both sides share; the change is the same 10% in each of them."""
 

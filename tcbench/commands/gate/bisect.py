@@ -174,7 +174,9 @@ def _ends(
         return msgspec.structs.replace(bisection, state=_not_slower(comparison, asked.say))
     most_lost = min(lost, key=lambda key: lost[key])
     planned = next(planned for planned in plan.cells if planned.cell.key == most_lost)
-    return bisections.begun(bisection, planned, ended.base, ended.current)
+    culprit = next((c.culprit for c in comparison.cells if c.cell.key == most_lost), None)
+    phase = culprit.name if culprit is not None and culprit.decision == "slower" else None
+    return bisections.begun(bisection, planned, ended.base, ended.current, phase)
 
 
 def _not_slower(comparison: Comparison, say: Say) -> State:

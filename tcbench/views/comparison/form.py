@@ -23,7 +23,11 @@ def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         SCHEMA_VERSION,
         **fields(labels, "base current"),
         **fields(comparison, "threshold=rule.threshold level=rule.level failing inconclusive unsettled"),
-        power={"slowdown": comparison.rule.slowdown, "seen": comparison.power},
+        power={
+            "slowdown": comparison.rule.slowdown,
+            "seen": comparison.power,
+            "seen_in_a_phase": comparison.phase_power,
+        },
         paired_cells=comparison.paired,
         verdicts=dict(comparison.verdicts),
         geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in comparison.means],
@@ -45,7 +49,7 @@ def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
         **fields(cell, "verdict failing why"),
         "says": wording.sentence(cell),
         **fields(cell, "ratio ratio_by_round=by_round held_back more_trials_a_side=more_trials phases_clock=clock"),
-        **fields(cell, "phases culprit=culprit.name differences"),
+        **fields(cell, "phases culprit=culprit.name moved differences"),
         "base": _side(cell.base),
         "current": _side(cell.current),
     }

@@ -61,6 +61,8 @@ def _case(suite: ET.Element, cell: CellComparison, name: str) -> None:
         facts |= {f"ratio.{end}": f"{getattr(cell.ratio, end):.6g}" for end in ("value", "low", "high")}
     if cell.culprit is not None:
         facts["phase"] = _legal(cell.culprit.name)
+        if (by := cell.culprit.slower_by) is not None:
+            facts |= {f"phase.slower_by.{end}": f"{getattr(by, end):.6g}" for end in ("value", "low", "high")}
     _properties(case, facts)
     message = _legal(wording.sentence(cell) or cell.verdict)
     if cell.failing:

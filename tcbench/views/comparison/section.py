@@ -27,7 +27,7 @@ from tcbench.present.tables import COUNT, Badge, Column, Field, Table, heads
 from tcbench.present.verdicts import FORMS
 from tcbench.views.comparison.chart import comparison_chart
 from tcbench.views.comparison.table import Row, figures, rows
-from tcbench.views.comparison.wording import by_metric, power, telling, titled
+from tcbench.views.comparison.wording import by_metric, power, slower_in, telling, titled
 
 
 def section(comparison: Comparison, base: str) -> Section:
@@ -127,7 +127,7 @@ def _trials(one: CellComparison) -> Field:
 
 def _remarks(one: CellComparison) -> list[str]:
     """Why, where the loss sits, what would decide, and which trials are doubtful."""
-    lines = [*filter(None, [one.why]), *telling(one)]
+    lines = [*filter(None, [slower_in(one), one.why]), *telling(one)]
     for name, side in (("base", one.base), ("current", one.current)):
         lines += [f"{name}: {note}" for note in (side.notes if side else ())]
     return lines

@@ -57,7 +57,7 @@ def _reasons(cells: Sequence[CellComparison]) -> list[str]:
     pairs = [
         (cell, name)
         for cell, name in zip(cells, wording.names(cells), strict=True)
-        if cell.verdict != "improved" and (cell.held_back or not _more(cell))
+        if cell.verdict != "improved" and (cell.held_back or cell.moved or not _more(cell))
     ]
     return wording.reasons([cell for cell, _ in pairs], [name for _, name in pairs])
 

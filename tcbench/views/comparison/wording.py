@@ -92,13 +92,31 @@ def sentence(cell: CellComparison) -> str:
         return f"not in current; base: {_state(cell.base)}"
     if cell.verdict == "new":
         return f"not in base; current: {_state(cell.current)}"
-    parts = []
+    parts = [*filter(None, [slower_in(cell)])]
     if cell.ratio is not None:
         low, high = sorted((cell.ratio.low, cell.ratio.high))
         parts.append(f"{cell.metric.name} {change(cell.ratio.value)} ({change(low)} to {change(high)})")
     if cell.why:
         parts.append(cell.why)
     return "; ".join([*parts, *telling(cell)])
+
+
+def slower_in(cell: CellComparison) -> str:
+    """The phase that surely takes longer, as a share of the base's step: `slower by 5.4% of the step (4.3% to 6.5%) in
+    update`; of work that moved, what takes longer and what less. Empty where no phase is sure."""
+    if cell.verdict == "regression":
+        phases = [cell.culprit] if cell.culprit and cell.culprit.decision == "slower" else []
+        start = "slower by"
+    else:
+        phases = [p for p in cell.phases if p.decision or p.change_s.high < 0] if cell.moved else []
+        start = "work moved:"
+    shares = [(phase.name, phase.slower_by) for phase in phases if phase.slower_by is not None]
+    if not shares:
+        return ""
+    if cell.verdict != "regression":
+        return f"{start} {', '.join(f'{name} {change(1 + by.value)} of the step' for name, by in shares)}"
+    [(name, by)] = shares
+    return f"{start} {percent(by.value)} of the step ({percent(by.low)} to {percent(by.high)}) in {name}"
 
 
 def telling(cell: CellComparison) -> list[str]:
@@ -140,7 +158,8 @@ def attribution(cell: CellComparison) -> str:
         return "no single phase surely takes longer" if cell.phases else ""
     grown_s = culprit.change_s.value
     step_s = cell.cell.images_per_step / cell.base.figure if cell.base and cell.base.figure else None
-    share = "" if step_s is None else f", {percent(grown_s / step_s)} of the step"
+    told = step_s is None or culprit.decision == "slower"  # by the line's first words
+    share = "" if told or step_s is None else f", {percent(grown_s / step_s)} of the step"
     return (
         f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
         f"{milliseconds(culprit.current_s)} on the {cell.clock}{share})"
@@ -171,7 +190,10 @@ def power(comparison: Comparison) -> str:
     if comparison.power is None:
         return ""
     slower = threshold(comparison.rule.slowdown)
-    return f"a slowdown of {slower} would be seen in {100 * comparison.power:.0f} of 100 cells that vary as these do"
+    seen = f"a slowdown of {slower} would be seen in {100 * comparison.power:.0f} of 100 cells that vary as these do"
+    if comparison.phase_power is None:
+        return seen
+    return f"{seen}; {slower} of the step in one phase, in {100 * comparison.phase_power:.0f} of 100 phases"
 
 
 def mean(of: Mean) -> str:
@@ -195,7 +217,9 @@ def drift(comparison: Comparison) -> str:
 def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
     """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
     named = zip(cells, called, strict=True)
-    groups = grouped(((cell.verdict, sentence(cell)), name) for cell, name in named if cell.verdict != "pass")
+    groups = grouped(
+        ((cell.verdict, sentence(cell)), name) for cell, name in named if cell.verdict != "pass" or cell.moved
+    )
     return [f"{several(group, most)}: {verdict}: {says}" for (verdict, says), group in groups.items()]
 
 

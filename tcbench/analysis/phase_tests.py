@@ -1,0 +1,151 @@
+"""Whether a phase of the step got slower: judged beside the whole, which varies more than one phase does.
+
+A phase counts as the throughput of a step in which nothing else changed, base's step over base's step and the seconds
+that the phase gained: so a loss in it has the unit, the threshold, the rules and the moderated noise of the whole. A
+cell regresses by a phase where
+
+- the loss is surely above the threshold, and surely there: the union of all phases' tests, each at its part of the
+  level (union-intersection: S. Roy, "On a heuristic method of test construction and its use in multivariate analysis",
+  Annals of Mathematical Statistics 24, 1953; Bonferroni's inequality bounds it);
+- no other phase surely undoes it: with each of the others the sum of both must surely be slower (intersection-union: R.
+  Berger, Technometrics 24, 1982). What else was won where the loss came from is work that moved;
+- the whole is not settled: what surely lost less than the threshold is no regression.
+
+Pure functions of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tcbench.analysis import noise, rounds, verdict
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired, Unpaired
+
+SHARE = 0.1
+"""The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep
+theirs: no verdict of a whole is another for its phases. A phase scatters by less than the threshold: that is enough."""
+
+PhaseDecision = Literal["slower", "moved"]
+"""Surely slower by more than the threshold; the same, but another phase may have won as much."""
+
+
+@dataclass(frozen=True)
+class PhaseTrials:
+    """Seconds of each phase, by trial, beside the base's step. `by_round`: as the whole is compared."""
+
+    step_s: float
+    base: Mapping[str, Sequence[float]]
+    current: Mapping[str, Sequence[float]]
+    by_round: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the phases that can be judged: each side has two trials of them."""
+        return tuple(
+            name for name in self.base if min(len(self.base[name]), len(self.current.get(name, ()))) >= LEAST_TRIALS
+        )
+
+    def estimate(self, *names: str) -> Estimate | None:
+        """The ratio of throughputs if these phases alone had changed; None where one is not there."""
+        if not set(names) <= set(self.names):
+            return None
+        base_s, current_s = (
+            [math.fsum(times) for times in zip(*(side[name] for name in names), strict=False)]
+            for side in (self.base, self.current)
+        )
+        rest_s = self.step_s - statistics.fmean(base_s)
+        if min(*base_s, *current_s) + rest_s <= 0:
+            return None
+        base, current = ([-math.log((rest_s + s) / self.step_s) for s in side] for side in (base_s, current_s))
+        if self.by_round and len(base) == len(current):
+            return Paired(Group.plain([x - y for x, y in zip(current, base, strict=True)]))
+        return Unpaired(Group.plain(current), Group.plain(base))
+
+
+@dataclass(frozen=True)
+class PhaseVerdict:
+    """A phase's ratio, with the noise that the cells have in common, and what is decided of it, if anything."""
+
+    estimate: Estimate
+    decision: PhaseDecision | None = None
+
+    @property
+    def slower_by(self) -> Interval:
+        """The share of the base's step that it takes longer."""
+        ratio = self.estimate.inverse.ratio.interval()
+        return Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
+
+
+NONE = PhaseTrials(1.0, {}, {})
+"""Of a cell whose phases are not judged."""
+
+
+def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdict]]:
+    """The verdicts of each cell's phases; `rule` is that of a whole."""
+    judged: list[dict[str, PhaseVerdict]] = [{} for _ in cells]
+    for name in dict.fromkeys(name for cell in cells for name in cell.names):
+        for number, estimate in _pooled(cells, name).items():
+            slower = _divided(rule, len(cells[number].names)).judge(estimate.ratio) == "regression"
+            judged[number][name] = PhaseVerdict(estimate, "slower" if slower else None)
+    pairs: dict[frozenset[str], dict[int, Estimate]] = {}
+    for number, phases in enumerate(judged):
+        for name, phase in phases.items():
+            for other in cells[number].names if phase.decision else ():
+                both = frozenset((name, other))
+                if other == name:
+                    continue
+                if both not in pairs:
+                    pairs[both] = _pooled(cells, name, other)
+                estimate_ = pairs[both].get(number)
+                if estimate_ is None or estimate_.ratio.limit(1 - rule.change_level) >= 1:
+                    phases[name] = replace(phase, decision="moved")
+    return judged
+
+
+def lost(phases: Mapping[str, PhaseVerdict]) -> str | None:
+    """The phase that surely lost most; None where none did."""
+    slower = [name for name, phase in phases.items() if phase.decision == "slower"]
+    return min(slower, key=lambda name: phases[name].estimate.ratio.log, default=None)
+
+
+def judge_interim(
+    cells: Sequence[Figures],
+    phases: Sequence[PhaseTrials],
+    decided: Sequence[Decided | None],
+    number: int,
+    looks: Sequence[Interim],
+    estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
+) -> list[Decided | None]:
+    """As `verdict.judge_interim`; what the whole leaves open may be decided by a phase."""
+    rule = looks[number].rule.among(len(cells))
+    by_whole = verdict.judge_interim(cells, decided, number, looks, estimate)
+    return [
+        one or (("regression", number) if lost(judged) else None)
+        for one, judged in zip(by_whole, judge(phases, rule), strict=True)
+    ]
+
+
+def power(judged: Sequence[Mapping[str, PhaseVerdict]], rule: Rule, trials: int | None = None) -> float | None:
+    """The share of phases in which a loss of `rule.slowdown` of the step would be seen, with the trials that there are,
+    or with `trials` a side."""
+    shares = []
+    for of_cell in judged:
+        one = _divided(rule, max(1, len(of_cell)))
+        estimates = [phase.estimate for phase in of_cell.values()]
+        shares += [one.power(e.grown(max(0, trials - e.n) if trials else 0)) for e in estimates]
+    return statistics.fmean(shares) if shares else None
+
+
+def _divided(rule: Rule, among: int) -> Rule:
+    return replace(rule, level=rule.level / among, change_level=rule.change_level * SHARE / among)
+
+
+def _pooled(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
+    estimates = {n: estimate for n, cell in enumerate(cells) if (estimate := cell.estimate(*names)) is not None}
+    return dict(zip(estimates, noise.pooled(list(estimates.values())), strict=True))
