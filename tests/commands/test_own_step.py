@@ -211,7 +211,7 @@ def test_declared_work_has_its_rate_in_tables_and_its_place_under_the_roof(folde
     declared = [factories.remeasured(records.decode(record("plain", 16, trial)), declared=work) for trial in (0, 1)]
     (folder / "declared.jsonl").write_bytes(b"".join(records.encode(one) + b"\n" for one in declared))
     out = said(folder, "explain", "declared.jsonl").out
-    assert re.search(r"host +step +samples/s +FLOPs .*\n.*attend 60% .* 50% ", out), out
+    assert re.search(r"step +samples/s +FLOPs .*\n.*attend 60% .* 50% ", out), out
     assert json.loads(said(folder, "explain", "declared.jsonl", "--json").out)["cells"][0]["flop_utilisation"] > 0.49
     [row] = json.loads(said(folder, "export", "declared.jsonl", "--format", "json", "--per", "cell").out)["rows"]
     assert row["gflops_s"] == pytest.approx(50, rel=0.01)

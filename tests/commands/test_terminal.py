@@ -181,7 +181,7 @@ def test_what_a_step_says_acts_on_no_terminal(tmp_path) -> None:
     with Terminal(tmp_path, *FAILING) as terminal:
         terminal.until(r"1/2 ETA .*")
         assert terminal.end() == 3
-        assert "".join(terminal.lines).count("failed: ValueError: \\x1b[2J\\x1b]0;title") == 4
+        assert " ".join(" ".join(terminal.lines).split()).count("failed: ValueError: \\x1b[2J\\x1b]0;title") == 4
 
 
 def test_a_terminal_that_cannot_redraw_gets_a_line_a_trial(tmp_path) -> None:

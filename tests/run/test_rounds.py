@@ -152,7 +152,7 @@ def test_a_run_of_the_same_cells_is_gone_on_with_whatever_its_trials():
     [
         ({"sizes": (64,)}, "batch size 64, here 4"),
         ({"seed": 3}, "seed 3, here 0"),
-        ({"max_time_s": 9.0}, "measure max time s 9.0, here 1.0"),
+        ({"max_time_s": 9.0}, "measure max time s 9.0, here 0.5"),
         ({"configs": ("fp32",)}, "config fp32, here fp32, fp32+dali, fp16"),
         ({"sizes": (4, 8)}, "batch size 4, 8, here 4"),
     ],

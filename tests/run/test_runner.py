@@ -12,6 +12,7 @@ from pathlib import Path
 
 import factories
 import pytest
+from standin_nvml import pynvml
 
 from tcbench.core.messages import Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
@@ -19,6 +20,8 @@ from tcbench.run import runner as module
 from tcbench.run.numerics_runner import worker_command as numerics_command
 from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Launch, Runner, python_module, watch_device, worker_environment
+
+__all__ = ["pynvml"]
 
 TESTS = str(Path(factories.__file__).parent)
 

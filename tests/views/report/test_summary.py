@@ -45,7 +45,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
     )
     assert said(results) == [
         "brought by: + nhwc + fused 1.45×, + static_graph 1.11×, + dali 1.10×; undecided: + batched 0.99×.",
-        "held back by: backward 50%: the CPU computes 91 ms per step (forward 30 ms, backward 51 ms, update 10 ms); "
+        "held back by: compute-bound: the CPU computes 91 ms per step (forward 30 ms, backward 51 ms, update 10 ms); "
         "input is made beside it.",
         "would help: + cuda_graph: by how much is not known; tried and slower: + fp16 0.50×.",
         "how sure: fp32 + dali + batched + nhwc + fused at batch size 8 is surely slower: 70.6 images/s; no factor "
@@ -108,7 +108,7 @@ def test_several_settings_are_a_table():
     assert [row[0] for row in rows] == [f"Processor {n}" for n in range(4)]
     assert rows[3][1:6] == [
         "fp32 + dali + batched + nhwc + fused + static_graph, batch size 256",
-        *("3525 images/s", "1.74× fp32", "+ nhwc + fused 1.45×", "backward 50%"),
+        *("3525 images/s", "1.74× fp32", "+ nhwc + fused 1.45×", "compute-bound"),
     ]
 
 

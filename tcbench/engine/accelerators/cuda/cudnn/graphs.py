@@ -190,11 +190,23 @@ class _Tensors:
         return [1, *dim], [operand.size, *stride]
 
 
-_CONVOLUTIONS: dict[type[Work], tuple[str, dict[str, str], str, dict[str, bool]]] = {
-    ConvFprop: ("conv_fprop", {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
-    ConvFpropStats: ("conv_fprop", {"image": "x", "weight": "w"}, "y", {}),
-    ConvDgrad: ("conv_dgrad", {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
-    ConvWgrad: ("conv_wgrad", {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
+def _fprop(graph: Any, **given: Any) -> Any:
+    return graph.conv_fprop(**given)
+
+
+def _dgrad(graph: Any, **given: Any) -> Any:
+    return graph.conv_dgrad(**given)
+
+
+def _wgrad(graph: Any, **given: Any) -> Any:
+    return graph.conv_wgrad(**given)
+
+
+_CONVOLUTIONS: dict[type[Work], tuple[Callable[..., Any], dict[str, str], str, dict[str, bool]]] = {
+    ConvFprop: (_fprop, {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
+    ConvFpropStats: (_fprop, {"image": "x", "weight": "w"}, "y", {}),
+    ConvDgrad: (_dgrad, {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
+    ConvWgrad: (_wgrad, {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
 }
 """By work: the operation of its graph, the operands that it takes as arguments, and its result; and where it can be a
 product of two matrices, these and whether each is transposed."""
@@ -207,7 +219,8 @@ def _convolution(tensors: _Tensors, work: Any) -> None:
         a, b = (tensors.matrix(name, transposed) for name, transposed in factors.items())
         tensors.result(result, graph.matmul(A=a, B=b, compute_data_type=wide, name="product"), as_matrix=True)
         return
-    computed = getattr(graph, operation)(
+    computed = operation(
+        graph,
         **{argument: tensors.given(name) for argument, name in arguments.items()},
         padding=[conv.pad, conv.pad],
         stride=[conv.stride, conv.stride],
