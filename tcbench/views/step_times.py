@@ -64,7 +64,7 @@ def notes(told: Told) -> list[str]:
     """How to read the table."""
     return [
         f"works: what a step launches, in its order; host: the program that launches it. Nine of ten steps lie within "
-        f"{percent(ON_HOST, 0)} of the step that is expected, on a quiet machine (docs/method.md)."
+        f"{percent(ON_HOST, 0)} of the step that is expected, as measured on two shared cores (docs/method.md)."
     ] * any(isinstance(answer, StepTime) for answer in told.values())
 
 
