@@ -310,7 +310,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def phases_are_timed(self) -> bool:
         """Whether the phases are those of the timed steps, which they add up to then."""
         times_s = [statistics.fmean(phase.host_s) for phase in self.phases if phase.host_s]
-        return bool(times_s) and math.isclose(sum(times_s), statistics.fmean(self.counted_times_s), rel_tol=1e-6)
+        steps_s = self.counted_times_s
+        return bool(times_s and steps_s) and math.isclose(sum(times_s), statistics.fmean(steps_s), rel_tol=1e-6)
 
     @property
     def warmup_steps(self) -> int:

@@ -262,6 +262,7 @@ def test_phases_that_the_timed_steps_tell_add_up_to_the_step_however_it_varies()
     )
     assert [phase.host_s for phase in explained.phases] == [close(0.08), close(0.08)]  # the medians are 0.05
     assert (explained.step_s, explained.doubt) == (close(0.16), "")
+    assert not make_measurement([0.4], phases=phases).phases_are_timed  # no step counts
 
 
 @pytest.mark.parametrize(
