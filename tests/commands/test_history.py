@@ -10,13 +10,12 @@ from pathlib import Path
 import msgspec
 import projects
 import pytest
+import shipped
 from command import tcbench
 from histories import commit, over_commits
 
 from tcbench.core.record import Record
 from tcbench.core.store import Store
-
-REAL = Path(__file__).parents[2] / "results"
 
 
 def plant(here: Path, records: Iterable[Record]) -> None:
@@ -119,7 +118,7 @@ def test_baselines_are_no_runs(planted: Path) -> None:
 
 
 def test_the_results_of_real_runs_have_a_history(tmp_path: Path) -> None:
-    shutil.copytree(REAL, tmp_path / "results", ignore=shutil.ignore_patterns("*.png"))
+    shipped.copy(tmp_path, ".jsonl")
     done = tcbench(tmp_path, "history", "results", "-o", "history.svg")
     assert done.code == 0, done.err
     assert "torch/bf16+dali+fused_optimizer, batch size 4" in done.out

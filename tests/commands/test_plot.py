@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 import reports
+import shipped
 from command import finish, start, tcbench
 from factories import make_cell, make_environment, make_record, write
 
 from tcbench.core.store import Store
 
-REAL = Path(__file__).parents[2] / "results"
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     """Real results, and planted ones of a machine that is another."""
-    shutil.copytree(REAL, tmp_path / "results", ignore=shutil.ignore_patterns("*.png"))
+    shipped.copy(tmp_path, ".jsonl")
     with Store(tmp_path / "results" / "other" / "other-20250101-000000.jsonl") as run:
         for config in ("fp32", "fp16"):
             for size in (4, 8):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import pytest
+import shipped
 
 from tcbench.core import numerics, record, store
 
-RESULTS = Path(__file__).parents[2] / "results"
-RUNS = sorted(RESULTS.rglob("*.jsonl"))
-DOCUMENTS = sorted(RESULTS.rglob("numerics-*.json"))
+RUNS = [shipped.ROOT / file for file in shipped.files() if file.suffix == ".jsonl"]
+DOCUMENTS = [shipped.ROOT / file for file in shipped.files() if file.match("numerics-*.json")]
 
 CELL = (
     b'{"scenario":"cpu","backend":"chainer","model":"resnet50","variant":"v1","config":"fp32","rungs":["fp32"],'

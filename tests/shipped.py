@@ -1,0 +1,24 @@
+"""The results that come with tcbench, without what runs in this checkout added to them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def files() -> list[Path]:
+    """What git keeps under `results/`, relative to the checkout."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "results"]
+    listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return [Path(name) for name in listed.split("\0") if name]
+
+
+def copy(to: Path, *suffixes: str) -> None:
+    """Those with one of these suffixes, as `to/results/...`."""
+    for file in files():
+        if file.suffix in suffixes:
+            (to / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, to / file)
