@@ -12,8 +12,6 @@ differ by `--noise` as a normal deviate. One line per run, then the share that i
 Goal: 19 of 20 that are named are right.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -5,8 +5,6 @@
 Goal: at most 2 s. The records are made up: 125 cells of 8 trials, the current ones 5% slower.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -7,8 +7,6 @@ DALI makes batches ahead, so its threads are let work only while its turn lasts:
 "Decode share" is the time to turn the same files' bytes into RGB pixels and nothing else, over the feed's time.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import itertools

@@ -9,8 +9,6 @@ above. in_turns.py does the measuring, and takes `floor/bf16+nhwc` as a config t
 the last layer and input: see floor.cpp.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib.metadata

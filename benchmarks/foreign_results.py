@@ -4,8 +4,6 @@ Many trials of 40 cells over 20 commits, as a folder of a year's runs has them. 
 a page of 10 MB. Prints a table.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import resource

@@ -12,8 +12,6 @@ function is timed too: without a GPU it refuses for want of a handle, which cost
 compiler, no GPU and no CUDA.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import itertools

@@ -11,8 +11,6 @@ beside a process that computes without end, and each config is compared with its
 takes there. `floor/bf16+nhwc` is ResNet-50's primitives in C++, see floor.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -7,8 +7,6 @@ Goal: at most 20 us per step, and at most 0.5% of the shortest step measured (de
 most 0.1% of it.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

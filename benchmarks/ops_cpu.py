@@ -6,8 +6,6 @@ Per op and shape: the median time of forward and backward together, in ms, of st
 in both layouts, measured in turn so that drift hits all alike; and how many times faster than stock ours is.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

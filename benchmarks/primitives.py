@@ -8,8 +8,6 @@ that each run it on a slice of the batch. `beside a busy process`: the step whil
 Synthetic input; medians over rounds, in which each takes one turn.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

@@ -3,8 +3,6 @@
 uv run python benchmarks/report_speed.py [--rounds 3]
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess

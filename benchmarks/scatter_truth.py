@@ -13,8 +13,6 @@ factor of the whole one; `apart`: the two intervals share nothing; `against`: th
 one says slower; `decided`: the share of factors that exclude 1, cut and whole.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 Goals: `tcbench --help` and `tcbench run --help` at most 0.45 s, `tcbench run --dry-run` at most 0.8 s.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

@@ -8,8 +8,6 @@ decodes. Prints predicted over measured images/s, the median error, and the erro
 is fitted. Needs quiet cores, and about 20 minutes on two.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

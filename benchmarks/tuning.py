@@ -6,8 +6,6 @@ Each config in a process of its own, since cuDNN keeps in a process what it has 
 top, within the same budget.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import time

@@ -12,8 +12,6 @@ Rule, made before the model is asked: every rate of one GPU, or per GPU of one n
 the model makes of it, but where the source itself shows that the device waited. Goal: those that count within 25%.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

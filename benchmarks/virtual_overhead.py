@@ -11,8 +11,6 @@ time of this thread, the least over rounds, since other processes only add to it
 the accelerator that does nothing has not, takes the host time on a real GPU too.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 

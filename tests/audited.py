@@ -5,8 +5,6 @@ What is looked for (docs/security.md): imports and code from outside the package
 file's text, processes, sockets, and files opened for writing but the output, the cache and temporary ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

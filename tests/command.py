@@ -1,7 +1,5 @@
 """`tcbench` inside the test's own process, and, where a signal or a stream is the point, in one of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

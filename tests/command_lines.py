@@ -1,7 +1,5 @@
 """tcbench's command line as its pages write it: parsed, not run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

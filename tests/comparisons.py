@@ -1,7 +1,5 @@
 """Comparisons for the tests of every format."""
 
-from __future__ import annotations
-
 import factories
 import msgspec
 

@@ -3,8 +3,6 @@
 Imported as `import consoles`: the suite's `pythonpath` is `tests`.
 """
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console, RenderableType

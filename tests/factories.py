@@ -3,8 +3,6 @@
 Imported as `import factories`: the suite's `pythonpath` is `tests`.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """A pytest plugin (`-p fake_gpu`) that lets the GPU tests run on the stand-in for CuPy: nothing about a GPU is learnt
 so, but that the tests themselves run, and pass where all is right."""
 
-from __future__ import annotations
-
 import pytest
 
 _PATCH = pytest.MonkeyPatch()

@@ -1,7 +1,5 @@
 """A run that is quick and leaves traces, for tests that end it, fill its disk or take its folder away."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

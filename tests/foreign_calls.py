@@ -4,8 +4,6 @@ A call counts as foreign where its receiver comes from such a library (an import
 an argument annotated Any that nothing of ours defines the method of), and where a C function is named in a string.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import collections

@@ -1,8 +1,6 @@
 """What the GPU tests and tools/gpu_smoke.py share: the accelerator, every different piece of work of every config, and
 a piece of work against its reference."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import zlib

@@ -3,8 +3,6 @@
 Imported as `import histories`: the suite's `pythonpath` is `tests`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Imported as `import hostile`: the suite's `pythonpath` is `tests`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

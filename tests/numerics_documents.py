@@ -1,7 +1,5 @@
 """Documents of `tcbench numerics` for tests: techniques whose losses and accuracies are planted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

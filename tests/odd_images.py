@@ -1,7 +1,5 @@
 """Image files as they are found in the wild: bytes by name. Those that every feed takes, and those that none does."""
 
-from __future__ import annotations
-
 import functools
 from io import BytesIO
 from typing import Any

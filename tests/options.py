@@ -3,8 +3,6 @@
 `uv run python tests/options.py > docs/options.md` writes the page.
 """
 
-from __future__ import annotations
-
 import contextlib
 import typing
 from collections.abc import Callable, Iterator

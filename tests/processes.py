@@ -1,7 +1,5 @@
 """Looking at processes that should be gone, for tests that end them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Throw-away git projects that hold a training step of one's own, by a clock of its own, for tests of the gate."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

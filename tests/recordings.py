@@ -1,7 +1,5 @@
 """Recordings for tests: two steps of two phases, with what a GPU did of them."""
 
-from __future__ import annotations
-
 from tcbench.core.recording import Activity, ApiCall, HostSpan, Recording, Title
 
 TITLE = Title(label="fp16, batch size 64", device="cuda:0", device_name="Tesla V100", batch_size=64)

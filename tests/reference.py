@@ -7,8 +7,6 @@ operations are checked against, so it shares no code with them and is not tuned.
 The bits of a mask and of a reserve space are cuDNN's own; here they are a byte and a bit per value, y > 0.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """An accelerator that computes every piece of work with the plain references: whole training steps take the path they
 take on a GPU, and their numbers can be looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

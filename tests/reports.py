@@ -3,8 +3,6 @@
 Imported as `import reports`: the suite's `pythonpath` is `tests`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import factories

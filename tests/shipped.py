@@ -1,7 +1,5 @@
 """The results that come with tcbench, without what runs in this checkout added to them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 Two partitions, a100 and h100, of one node that pretends to have a GPU of each kind. Needs root, since slurmd does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A stand-in for the module pynvml: one GPU, which answers what a test lets it answer."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace

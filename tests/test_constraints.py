@@ -1,7 +1,5 @@
 """constraints.txt and build-constraints.txt: versions that pip can be held to."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

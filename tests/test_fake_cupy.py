@@ -1,8 +1,6 @@
 """CuPy's stand-in refuses what CuPy 14.2 refuses, and its pool hands out memory as CuPy's does (core.pyx, memory.pyx,
 stream.pyx)."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

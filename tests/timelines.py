@@ -3,8 +3,6 @@
 Imported as `import timelines`: the suite's `pythonpath` is `tests`.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Trains a small ResNet-50 through the real session, for tests: same weights and batches whatever the config."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A command's pictures, pages and tables go to `out/`. Of the program itself only 
 and timelines are made by the tests' factories and written as `tcbench run` and `tcbench profile` write them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -9,8 +9,6 @@ mean of |log(modelled / measured)|. Kernels of less than 25 us are left out: wha
 Rows were fitted to the V100's sheet; the T4's shows how far they hold on another card.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -10,8 +10,6 @@ Steps are trials of `tcbench run` on gpu_smoke.toml, each in processes of its ow
 which is replaced when it has died, hangs, or its GPU answers no more. Pieces of work always go to the first GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import contextlib

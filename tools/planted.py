@@ -15,8 +15,6 @@ that takes five times as long as it should. A fault may kill every process that 
 with one sees its own processes alone and writes to its clone alone (unshare(1), mount(8): Linux).
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import functools

@@ -8,8 +8,6 @@ alone.
 Knows rungs by name and what kind of time each saves; whether a rung goes with others is asked of the caller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -10,8 +10,6 @@ of the gradients: all others wait for it, but for what an exchange hides beside 
 how anything is shown.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ configs, which was chosen by the same trials that then speak for it.
 Knows nothing of files, of scenarios' form or of how anything is shown.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ A facet is a kind of difference that a user may allow (`--allow gpu,driver`). Th
 the date are no facet: they are what is compared.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

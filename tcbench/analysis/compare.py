@@ -3,8 +3,6 @@
 Pure functions from records to frozen results. Knows nothing of files, of tables, or of how trials came about.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -5,8 +5,6 @@ Two steps of one machine are compared by the model, and the measured one gives t
 then, and what the model does not know, slows both. docs/method.md has the errors.
 """
 
-from __future__ import annotations
-
 from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.stats import Interval
 from tcbench.core.step_time import StepTime

@@ -1,7 +1,5 @@
 """The bottleneck of each cell of a whole matrix, and the rung to try next. Pure functions of records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Pure functions of what a step asks for and of what a GPU is. Knows nothing of cuDNN, of traces or of consoles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Knows nothing of files, tables or charts. A step from one commit to the next is 
 (`tcbench.analysis.compare`): the unit is the trial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Self time by function in a host profile, and whose code it is. Pure functions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

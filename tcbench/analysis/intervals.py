@@ -3,8 +3,6 @@
 An interval is (begin, end) with begin <= end; one without length counts as nothing.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The gain of each rung: a ladder's configs in order, each against the last one below it that ran. Pure functions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Networks beside each other: the base and the best config of each. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -14,8 +14,6 @@ cell regresses by a phase where
 Pure functions of numbers.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence

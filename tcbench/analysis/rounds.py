@@ -12,8 +12,6 @@ which say nothing of the differences within rounds: of two normal figures of equ
 are independent. `benchmarks/gate_truth.py` measures what comes of it on machines that drift and machines that do not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

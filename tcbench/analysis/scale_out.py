@@ -7,8 +7,6 @@ The all-reduce's terms are NCCL's own model of itself (src/graph/tuning.cc). `OV
 the backward pass, one number for every network. docs/forecast.md holds the model against five published results.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

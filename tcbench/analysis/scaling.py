@@ -4,8 +4,6 @@ Pure functions from records to frozen results, all of them with 95% intervals (`
 and their sources: docs/ranks.md. Knows nothing of launchers, of engines, or of how anything is shown.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -13,8 +13,6 @@ too narrow for noisy ones would decide what is open. `benchmarks/scatter_truth.p
 For factors within a run. Verdicts between two sides (`compare`, `gate`, `history`) never rest on one trial a side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Knows nothing of files, consoles or plots.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

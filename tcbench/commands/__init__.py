@@ -1,7 +1,5 @@
 """The command line: parse, call, print, exit code. Everything heavy is imported inside the command that needs it."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """`tcbench compare`: whether something got slower, and surely so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated

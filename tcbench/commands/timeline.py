@@ -1,7 +1,5 @@
 """`tcbench timeline`: what the input, the host and the GPU did, drawn as the talk does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The application itself, and what its commands share of form: help in groups, examples, exit codes."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The words that say which results were measured while the machine did something else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcbench.analysis.summary import CellSummary

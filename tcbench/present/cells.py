@@ -1,7 +1,5 @@
 """What a run says of each of its cells: columns of the console and the page; by their keys, of JSON and exports too."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

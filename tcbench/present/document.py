@@ -1,7 +1,5 @@
 """JSON as every command writes it: frozen dataclasses and structs as they are, units in the names of their fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -3,8 +3,6 @@
 Consoles, charts and the page write their figures with it. Knows nothing of fonts, tables or records.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 

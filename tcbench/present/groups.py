@@ -1,7 +1,5 @@
 """Things that belong together, by what they share."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Names of cells that stay different from each other."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

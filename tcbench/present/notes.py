@@ -1,7 +1,5 @@
 """Notes under a table: which of them a console shows, in which order, and where a line of text is broken."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import textwrap

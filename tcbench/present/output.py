@@ -4,8 +4,6 @@ Output that fails is never a verdict: a closed pipe ends the command as it does 
 is an error of one line. Without standard error the command goes on, since that only tells how it is going.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """Progress on standard error: a live line with an ETA on a terminal, one line per trial in a file or pipe."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

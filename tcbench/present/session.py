@@ -1,7 +1,5 @@
 """A profile set beside a run in words: when each was taken, and how fast each was."""
 
-from __future__ import annotations
-
 from tcbench.analysis.summary import CellSummary
 from tcbench.present.format import number
 from tcbench.present.naming import rate_unit

@@ -1,8 +1,6 @@
 """The words that say which results are simulated, or computed otherwise than their config says: in titles, and as lines
 beside figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tcbench.core.record import Cell, Environment

@@ -5,8 +5,6 @@ cleaned when they are decoded (`tcbench.core.text`); this catches all other text
 Everything that is printed comes through here or, where Rich colours it, through `tcbench.views.throughput.table`.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any, TextIO, cast
 

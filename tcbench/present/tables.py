@@ -4,8 +4,6 @@ A table is columns, each with a heading, a kind and a value, over rows of any ty
 take any of them.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

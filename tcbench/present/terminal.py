@@ -1,7 +1,5 @@
 """Characters on which a terminal would act."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -4,8 +4,6 @@ A sign or an icon stands beside each word, so that no colour is needed. Which co
 (`STYLES`), a chart or the page to say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tcbench.analysis.compare import CellComparison, Verdict

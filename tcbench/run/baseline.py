@@ -3,8 +3,6 @@
 Owns their names and their files. Knows nothing of what a comparison makes of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A commit that cannot be built, or whose trials fail, is skipped, as `git bisect 
 stands in the record, which is written anew after each round: whoever is interrupted goes on from it. Prints nothing.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -5,8 +5,6 @@ read their thread count as they are imported, and so that the device is not left
 cache by machine and threads. A GPU that is not here has its property file's figures instead.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Owns the orchestration: each cell's demand (`tcbench.run.demand`), and whether t
 libraries. `tcbench.analysis.floor` draws conclusions from the counts, `tcbench.views.forecast` shows them.
 """
 
-from __future__ import annotations
-
 import collections
 from dataclasses import dataclass
 

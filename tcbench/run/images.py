@@ -1,7 +1,5 @@
 """A run's images before any worker needs them: the user's are checked, generated ones are made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

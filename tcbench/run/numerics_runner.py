@@ -3,8 +3,6 @@
 Owns what an end means. Reaches the worker only through a process and JSON; keeps and prints nothing.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ GPU, or on a model of one, is traced, and its works have the times of the table
 (`tcbench.engine.accelerators.attained`). `tcbench.core.step_time` makes a step of the parts.
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence

@@ -3,8 +3,6 @@
 Owns which cells those are, and what is said of the others. `tcbench.analysis.scale_out` is the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -3,8 +3,6 @@
 Each error names the file, the key and what was expected. Knows nothing of what a scenario means.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args

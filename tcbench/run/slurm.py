@@ -1,8 +1,6 @@
 """submitit's executor for Slurm, with scripts of ours and states by squeue. The only module that imports submitit as it
 is imported: `tcbench.run.cluster` writes scripts without it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Whoever wants two revisions beside each other makes them ready (`tcbench.run.bui
 calls `measure`. Prints nothing, and judges nothing: which trial comes next is `tcbench.run.gate`'s to say.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

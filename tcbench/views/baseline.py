@@ -1,7 +1,5 @@
 """The output of `tcbench baseline`: a table of baselines, the facts of one, and the JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

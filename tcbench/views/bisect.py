@@ -1,7 +1,5 @@
 """A bisection in words: each step, what is left, and the verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 

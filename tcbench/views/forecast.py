@@ -1,8 +1,6 @@
 """Output of `tcbench forecast`: a table, the plan of every operation on request, notes on how to read them, and the
 JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

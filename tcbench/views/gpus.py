@@ -1,7 +1,5 @@
 """Output of `tcbench list --gpus`: the GPUs that come with tcbench, and those that are here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

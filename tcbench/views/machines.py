@@ -3,8 +3,6 @@
 Owns which cells of different settings stand together. Knows nothing of how bars are drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure

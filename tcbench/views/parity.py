@@ -1,7 +1,5 @@
 """The output of `tcbench numerics --rungs`: each config's distances beside its rung's tolerance, and the JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A plan before it runs: its cells, its rounds, and its JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from rich.text import Text

@@ -3,8 +3,6 @@
 Owns which configs each slide compares and what the talk said of them. Knows nothing of how bars are drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

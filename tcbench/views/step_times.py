@@ -1,7 +1,5 @@
 """Output of `tcbench forecast --device cpu`: the step to expect of each cell on this machine, by its parts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What could be added to a config, and which of that is next."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The search for a slow commit finds it as often as it says, in about as few rounds as noise allows."""
 
-from __future__ import annotations
-
 import random
 import statistics
 

@@ -1,7 +1,5 @@
 """What holds a cell back: known timelines give exactly the known numbers, any timeline gives numbers that add up."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The change of a step, shared out: every level adds up to it, whatever came, went, grew or shrank."""
 
-from __future__ import annotations
-
 import math
 
 import factories

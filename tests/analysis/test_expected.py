@@ -1,7 +1,5 @@
 """The one formula of a step, and what it makes of a measured one."""
 
-from __future__ import annotations
-
 import pytest
 from factories import make_measurement, make_phases, make_record
 from timelines import busy_timeline

@@ -1,7 +1,5 @@
 """A cell over commits: order, grouping, verdicts, and where lines begin anew."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Sets of time do what sets do: checked against single milliseconds counted one by one."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What each rung buys."""
 
-from __future__ import annotations
-
 import pytest
 from factories import LADDERS, make_ablation, make_peer_cell, make_record
 

@@ -1,7 +1,5 @@
 """FLOPs and bytes of layers and phases, and where they stand under the roof."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

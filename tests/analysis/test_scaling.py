@@ -1,7 +1,5 @@
 """Records of many ranks become curves of scaling, with the exchange's time and bandwidth and the ranks' imbalance."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

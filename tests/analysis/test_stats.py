@@ -1,7 +1,5 @@
 """The figure of a trial, an interval's width, and how often intervals over steps and over trials hold the truth."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Records become one summary per cell."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from factories import (

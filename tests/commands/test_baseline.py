@@ -1,7 +1,5 @@
 """`tcbench baseline` as a user meets it, on records of a real run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

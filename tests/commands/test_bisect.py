@@ -2,8 +2,6 @@
 
 Trials have stand-ins; the slow test runs them."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """`tcbench claims` as a user meets it, on the committed records of real runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line as a user meets it: mistakes are one line and exit code 2, runs leave what they say."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

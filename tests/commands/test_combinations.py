@@ -1,7 +1,5 @@
 """Commands with options drawn by chance: whatever meets, each ends as designed and in words."""
 
-from __future__ import annotations
-
 import random
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """`tcbench compare` as a user meets it: verdicts become exit codes, whatever cannot be read is one clear line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`tcbench diff` as a user meets it."""
 
-from __future__ import annotations
-
 import json
 
 import factories

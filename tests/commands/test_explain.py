@@ -1,7 +1,5 @@
 """`tcbench timeline`, `explain` and `roofline` as a user meets them, on the records of a real run on the CPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

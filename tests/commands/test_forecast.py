@@ -1,7 +1,5 @@
 """`tcbench forecast` as a user meets it, with CUDA packages and without."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -2,8 +2,6 @@
 
 Two gates run their trials, and one is interrupted; the others have stand-ins for them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`tcbench history` as a user meets it, on records of real runs and on planted ones."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Mistakes in what a command is given: one line that says what was expected, exit code 2, and nothing written."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

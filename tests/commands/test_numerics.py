@@ -1,7 +1,5 @@
 """`tcbench numerics` as a user meets it: real training in processes, tiny; mistakes; interrupts; workers that die."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Each option's valid values stand where it is declared, and in one table; all others end with exit code 2."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path

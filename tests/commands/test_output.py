@@ -1,7 +1,5 @@
 """Standard output and error that go away: never an internal error, and never a verdict. What -o names is no input."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every command on a step of the user's own: none ends in an internal error, none speaks of ResNet-50's rungs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

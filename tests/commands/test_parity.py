@@ -1,7 +1,5 @@
 """`tcbench numerics --rungs` as a user meets it: the exit code, the row that is off, the last line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

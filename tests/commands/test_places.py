@@ -1,7 +1,5 @@
 """Pictures and pages without -o: beside their records, or in the working folder, which is said."""
 
-from __future__ import annotations
-
 import factories
 import pytest
 from command import tcbench

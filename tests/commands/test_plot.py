@@ -1,7 +1,5 @@
 """`tcbench plot` with results of several machines and chosen configs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """One real run of ResNet-50, and what each command makes of it: the run itself, charts, `explain`, `roofline`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`tcbench report` as a user meets it, on the committed records of real runs and on small made ones."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

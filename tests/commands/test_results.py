@@ -1,7 +1,5 @@
 """Which files a command reads when it is given results."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

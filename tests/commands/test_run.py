@@ -1,7 +1,5 @@
 """Options of `tcbench run` that act within the worker or on which configs there are."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

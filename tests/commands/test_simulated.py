@@ -1,7 +1,5 @@
 """Simulated results say so wherever they are shown, and are never taken for measured ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

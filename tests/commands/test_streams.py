@@ -1,7 +1,5 @@
 """What anyone wrote into a record or a trace reaches a terminal as escapes, and errors stay short."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

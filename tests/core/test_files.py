@@ -1,7 +1,5 @@
 """Files are there whole or not at all, and nothing is left beside them."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

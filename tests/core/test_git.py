@@ -1,7 +1,5 @@
 """Git at our hands: odd repositories are read right, and nothing that one says is run or fetched."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Results that earlier versions of tcbench wrote still read: all that are kept here, and the first form of a record."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

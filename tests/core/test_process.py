@@ -1,7 +1,5 @@
 """Commands that are kept: all that they started ends when they do, when their process is told to, or when it dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Strings that anyone may have written are safe to show once they are read."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

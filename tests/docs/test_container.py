@@ -1,7 +1,5 @@
 """Dockerfile and .dockerignore fit the project, and their commands exist. CI lints them with hadolint."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import re

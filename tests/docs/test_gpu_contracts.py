@@ -1,7 +1,5 @@
 """docs/gpu-contracts.md has a row for every call into a library that only a GPU can exercise, and no others."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/onednn-contracts.md has a row for every function of oneDNN and OpenMP that is called, and no others."""
 
-from __future__ import annotations
-
 import ast
 import re
 

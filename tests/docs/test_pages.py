@@ -1,7 +1,5 @@
 """README.md, CONTRIBUTING.md and docs/: links lead somewhere, commands and paths exist, every command is listed."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

@@ -1,7 +1,5 @@
 """One number of trials is recommended, by help, tables and documents alike."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A small set of images; the accelerator of what is called outside a session."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Disks that are full: what was there stays whole, what cannot be written is one line, and nothing is left beside."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import faulty

@@ -1,7 +1,5 @@
 """Folders that go away under a run, or that nobody may write to: what was measured is kept, and it is said where."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

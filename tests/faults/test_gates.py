@@ -1,7 +1,5 @@
 """Gates that are killed, that begin together, and that run in hostile or odd repositories: as a user meets them."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """No reading command ever does what docs/security.md rules out: each under an audit hook, on hostile files."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Records that anyone may have made, against every command that reads records: one line and an exit code, always."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Traces that anyone may have made, against every command that reads traces: one line and an exit code, always."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whose commit a record tells."""
 
-from __future__ import annotations
-
 import sys
 import types
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers are short, carry their unit, and say so where they end."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

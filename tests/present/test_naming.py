@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import factories
 
 from tcbench.core.record import KfacSettings, TrainSettings

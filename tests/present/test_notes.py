@@ -1,7 +1,5 @@
 """Notes under a table, and lines of text on a terminal."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

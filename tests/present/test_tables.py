@@ -1,7 +1,5 @@
 """A table is written once: what a column declares is what every renderer writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Baselines: kept whole or not at all, under names that are names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The two builds of a gate: which interpreters are taken, what is said of those that will not do, a cache for each."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ceilings are measured where the device is, kept, and otherwise taken from a GPU's file, which says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

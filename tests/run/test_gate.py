@@ -1,7 +1,5 @@
 """The gate's sequence of trials and its decisions, with a fake executor: no process runs here."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Parts of steps: told by a process, kept, and asked for where they tell something."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from factories import make_cell, make_environment, make_measurement, make_phases, make_record

@@ -1,7 +1,5 @@
 """Revisions of a real git repository, checked out with an environment, never at the expense of the user's checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

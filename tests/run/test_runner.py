@@ -1,7 +1,5 @@
 """The runner with stand-in workers: small Python programs that end in every way a process can end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

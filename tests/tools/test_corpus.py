@@ -1,7 +1,5 @@
 """The corpus: what commands print and draw is what is kept, and the tool sees a difference in each kind of output."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import corpus

@@ -1,7 +1,5 @@
 """tools/gpu_smoke.py: on the stand-in for CuPy, with faults planted in pieces of work; on the CPU, in steps."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """tools/planted.py: every frozen fault has its place, what is drawn follows the rule, and faults go where code goes."""
 
-from __future__ import annotations
-
 import ast
 import os
 import tempfile

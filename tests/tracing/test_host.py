@@ -1,7 +1,5 @@
 """Host profiles: py-spy's stacks by phase, put together with a recording, kept and read back."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Reports of two of Nsight Systems' forms, made here with kernels in them; and a real one where nsys is installed."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

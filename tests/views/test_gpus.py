@@ -1,7 +1,5 @@
 """What `tcbench list --gpus` says of GPUs."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What `tcbench list` says of scenarios and rungs on a device."""
 
-from __future__ import annotations
-
 import json
 
 from tcbench.engine.accelerators.device import Device

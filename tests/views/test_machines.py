@@ -1,7 +1,5 @@
 """Machines stand beside each other in one chart, each in its own colour."""
 
-from __future__ import annotations
-
 import pytest
 from factories import LADDERS, make_cell, make_environment, make_record
 from matplotlib.colors import to_hex

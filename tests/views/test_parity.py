@@ -1,7 +1,5 @@
 """What `--rungs` shows: a row per config and one for the reference, why, the last line, the JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 

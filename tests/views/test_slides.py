@@ -1,7 +1,5 @@
 """A slide compares what the talk compared, and says what was not run."""
 
-from __future__ import annotations
-
 import pytest
 from factories import make_record
 from present.charts.charts import BATCHED, STATIC, assert_tidy, bars, legend, run, words

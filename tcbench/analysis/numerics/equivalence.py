@@ -6,8 +6,6 @@ comparison of the two one-sided tests procedure and the power approach for asses
 bioavailability", Journal of Pharmacokinetics and Biopharmaceutics 15, 1987).
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ Nothing is like an fp32 that has not clearly learnt, and few images tell accurac
 `undecided`.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

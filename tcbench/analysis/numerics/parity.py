@@ -5,8 +5,6 @@ may be observed to differ. What no rung declares stands here: how well a gradien
 optimizer its update.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Each method takes the learning rate of its own list with the fewest steps on a s
 is trained by both from the same weights on the same batches. Knows no file and no view.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 that two phases call is not mixed up. It sees every call and return of the thread of the steps, which is what it costs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import cProfile
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ many ranks train together, all of them begin a block together, and take as many 
 one step more would wait for the others' gradients for ever.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import math

@@ -3,8 +3,6 @@
 `tcbench.core.process` is the other end. Knows nothing of what a job is or a message means.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -2,8 +2,6 @@
 shows what the measuring loop did; one per layer where a session tells its layers; and marks that name the cell. With no
 tool attached the library's stand-in makes each call a no-op."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Owns bars, their groups and panels, and the page made of them. Knows nothing of 
 comes in as groups.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Owns the formats. Knows nothing of what a figure shows.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Knows nothing of what a figure shows, nor of the page but the few variables that
 --quiet, --grid and --page.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable

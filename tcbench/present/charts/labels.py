@@ -3,8 +3,6 @@
 Works in pixels, on a page that is settled. Knows nothing of what the words say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

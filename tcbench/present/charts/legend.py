@@ -3,8 +3,6 @@
 Owns which words stand beside each config's swatch. Knows configs by name only, nothing of their results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcbench.present.charts.palette import family

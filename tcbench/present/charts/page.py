@@ -4,8 +4,6 @@ matplotlib's constrained layout makes room for labels, and the page grows until 
 No pyplot: a figure here belongs to nobody else. Knows nothing of results or of what stands in a panel.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

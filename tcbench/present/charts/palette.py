@@ -3,8 +3,6 @@
 Owns the colours of all charts. Knows a config by its name alone: nothing of results, layout or fonts.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Sequence

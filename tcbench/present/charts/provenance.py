@@ -3,8 +3,6 @@
 Owns how summaries part into settings and how those are named. Knows nothing of what is drawn from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

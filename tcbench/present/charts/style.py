@@ -3,8 +3,6 @@
 Owns what holds for every chart before anything is drawn on it. Knows nothing of results.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.present.charts.palette import FAINT, INK, QUIET

@@ -4,8 +4,6 @@ Owns the type scale and the resolution. Knows nothing of what a text says, and n
 comes out in one.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import logging

@@ -3,8 +3,6 @@
 Knows nothing of fonts, of places, or of matplotlib.
 """
 
-from __future__ import annotations
-
 import re
 
 from tcbench.analysis.summary import CellSummary

@@ -1,7 +1,5 @@
 """Matplotlib's figures as blocks of the page, and the swatches that stand for configs in tables."""
 
-from __future__ import annotations
-
 import functools
 import html
 import re

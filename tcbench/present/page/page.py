@@ -4,8 +4,6 @@ Owns what a page can hold. Knows nothing of records or of HTML: sections are mad
 writes them down. All other texts are plain; escaping is the template's.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

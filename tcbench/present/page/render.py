@@ -4,8 +4,6 @@ Owns the templates and their environment. The template engine escapes everything
 script, which are files of this package.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Words that several sections of the page write alike."""
 
-from __future__ import annotations
-
 from tcbench.analysis.summary import CellSummary
 from tcbench.present.charts.wording import why_missing
 

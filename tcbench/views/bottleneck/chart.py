@@ -3,8 +3,6 @@
 Owns rows, columns and their common scale. Knows nothing of how a verdict came about.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

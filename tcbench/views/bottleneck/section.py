@@ -1,7 +1,5 @@
 """The section on bottlenecks: where a step's time goes, the verdict, and what to try next."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

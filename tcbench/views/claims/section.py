@@ -1,7 +1,5 @@
 """The scenario's claims: what the talk found in 2018, and what becomes of it here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcbench.analysis.claims import Scorecard

@@ -1,7 +1,5 @@
 """The scorecard of `tcbench claims`: the talk in 2018 beside this machine, as a table, in Markdown and as JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence

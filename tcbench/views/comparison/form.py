@@ -1,7 +1,5 @@
 """The comparison as JSON, for programs: everything that is known, with units in the names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.analysis.compare import CellComparison, Comparison, Side

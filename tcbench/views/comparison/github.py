@@ -3,8 +3,6 @@
 Escaping as in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

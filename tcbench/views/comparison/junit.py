@@ -3,8 +3,6 @@
 The form is the one that Jenkins, GitLab and GitHub's report actions read (https://github.com/testmoapp/junitxml).
 """
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 

@@ -5,8 +5,6 @@ everything that Markdown or HTML would act on as character references: these nev
 section 2.5), and nothing inside a code element is a mention or a reference to an issue.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The comparison with a base: verdicts, ratios with their intervals on one axis, and what differs beside."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcbench.analysis.comparability import FACETS

@@ -1,7 +1,5 @@
 """The comparison on a terminal: a table for each metric, and what the verdicts rest on."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Every text is one line without control characters, and is not yet escaped for Markdown, XML or anything else.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

@@ -3,8 +3,6 @@
 Owns the rows of a level and their scale. Knows nothing of how parts came about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Why cells changed against the base: a waterfall of phases for each, from one step to the other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcbench.analysis.diff import Diff, StepPart

@@ -5,8 +5,6 @@ as high in one as in any other. Owns strips, their marks and words, and the axis
 are judged.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

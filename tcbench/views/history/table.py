@@ -1,7 +1,5 @@
 """The texts of `tcbench history` beside its chart: a table per cell, how to read it, and the JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A host profile in words: the table of `tcbench profile --host`, and the line that `explain` has of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tcbench.analysis.host_time import FunctionTime, Origin, functions, longest_phase, phase_s

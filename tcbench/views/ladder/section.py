@@ -1,7 +1,5 @@
 """The section on rungs: each setting's ladders as waterfalls, and the table behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Owns which bars stand together. Knows nothing of how bars are drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

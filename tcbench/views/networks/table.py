@@ -1,7 +1,5 @@
 """Networks beside each other in words: one table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcbench.analysis.networks import NetworkResult

@@ -1,7 +1,5 @@
 """From results to the page: what is shown, in which order. A pure function; the template writes it down."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

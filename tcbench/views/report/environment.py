@@ -1,7 +1,5 @@
 """The origin of the numbers: machines, their software, the settings, and the runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from tcbench.core.record import Environment, Record

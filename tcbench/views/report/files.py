@@ -1,7 +1,5 @@
 """The report as a file: one name, one suffix, written whole or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tcbench.core import files

@@ -1,7 +1,5 @@
 """Every trial as a row, whatever became of it."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Owns the axes and what stands in them. Knows nothing of where rates come from.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

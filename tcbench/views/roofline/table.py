@@ -1,7 +1,5 @@
 """Output of `tcbench roofline` beside its chart: tables of phases and layers, and the JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any

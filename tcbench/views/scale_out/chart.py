@@ -3,8 +3,6 @@
 Draws curves and points. Knows nothing of the model or of where a figure was published.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

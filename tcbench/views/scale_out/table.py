@@ -1,7 +1,5 @@
 """Output of `tcbench forecast --ranks`: a table for each cell, the model's assumptions, and the JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tcbench.analysis.scale_out import BACKWARD, IMAGES_TO_TRAIN, OVERLAP, PLATEAU, WIRE, Scaled

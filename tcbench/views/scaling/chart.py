@@ -3,8 +3,6 @@
 Owns the axes and the lines on them. Knows nothing of how figures came about.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The section on scaling over ranks: the chart that `tcbench plot --kind scaling` draws, and the table behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcbench.analysis.scaling import Curve

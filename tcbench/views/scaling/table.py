@@ -1,7 +1,5 @@
 """Scaling over ranks in words: a table of its figures, how to read it, and the JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

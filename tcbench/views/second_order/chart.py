@@ -1,7 +1,5 @@
 """The loss over steps and over time, by SGD and by K-FAC."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from typing import Any

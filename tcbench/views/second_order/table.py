@@ -1,7 +1,5 @@
 """The output of `tcbench numerics --second-order` beside its picture: table and words."""
 
-from __future__ import annotations
-
 import statistics
 
 from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, StepsDocument

@@ -1,7 +1,5 @@
 """The talk's chart of all cells, by batch size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from matplotlib.figure import Figure

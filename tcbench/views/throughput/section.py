@@ -1,7 +1,5 @@
 """Throughput by batch size: the chart that `tcbench plot` draws of each setting, and the table behind it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 

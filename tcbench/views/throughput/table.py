@@ -1,7 +1,5 @@
 """Standard output of `tcbench run`, the parts that other commands share, and their JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ by itself is merged: a GPU's row is then as high as the GPU was busy in each pix
 are smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

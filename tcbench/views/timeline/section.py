@@ -1,7 +1,5 @@
 """Timelines under each other on one time scale, as `tcbench timeline` draws them, and their phases as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise

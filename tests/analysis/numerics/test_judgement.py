@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import pytest
 from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run

@@ -1,7 +1,5 @@
 """Distances become answers: what is off, why, and what it is called."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

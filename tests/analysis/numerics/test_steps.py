@@ -1,7 +1,5 @@
 """Steps to a loss by SGD and by K-FAC: the counting, the tuning, the table and the picture."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """A kind of device is one folder: nothing outside it asks for its name, and one that is dropped in is found."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

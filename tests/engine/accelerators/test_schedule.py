@@ -1,7 +1,5 @@
 """Launches that are recorded and made again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The accelerator that writes down what it is asked to do refuses what a device would compute garbage of."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

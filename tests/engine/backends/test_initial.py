@@ -1,7 +1,5 @@
 """Weights drawn ahead are those of the seed, whatever else is asked for between them."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Backends that users bring: how they are found, what they must have, what is said when they have not."""
 
-from __future__ import annotations
-
 import sys
 from types import MappingProxyType, SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A rung is one file: one that is dropped into a backend's folder is found, and may bring a kernel of its own."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """What every feed of files keeps: order, labels, pixels, and clear errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import shutil

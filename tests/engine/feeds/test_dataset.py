@@ -1,7 +1,5 @@
 """Finding, checking and generating images."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Which files every feed takes, by their first bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import odd_images

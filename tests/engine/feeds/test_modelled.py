@@ -1,7 +1,5 @@
 """Feeds whose decoding is modelled."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

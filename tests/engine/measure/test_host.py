@@ -1,7 +1,5 @@
 """cProfile's calls become stacks: phases apart, no time lost."""
 
-from __future__ import annotations
-
 import cProfile
 import time
 

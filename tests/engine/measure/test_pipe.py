@@ -1,7 +1,5 @@
 """The worker's end of a job."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

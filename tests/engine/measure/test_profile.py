@@ -1,7 +1,5 @@
 """What goes with the profiled pass: spans, layers, profilers."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

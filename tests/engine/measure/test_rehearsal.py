@@ -1,7 +1,5 @@
 """What a rehearsal tells of a step is what the step itself launches, on memory of the same shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A model is data: from its stages follow parameters, arithmetic, layers and every backend's network."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

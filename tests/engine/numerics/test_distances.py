@@ -1,7 +1,5 @@
 """`--rungs`: every config of the CPU scenario is where its rungs say; what is broken on purpose is found and named."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import msgspec

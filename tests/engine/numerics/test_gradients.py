@@ -1,7 +1,5 @@
 """Counting by power of two against an independent count: multiply, convert to float16, look."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

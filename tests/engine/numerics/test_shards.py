@@ -1,7 +1,5 @@
 """One process that takes the ranks' shards in turn, against ranks that are kept apart."""
 
-from __future__ import annotations
-
 import contextlib
 
 import msgspec

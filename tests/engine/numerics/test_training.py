@@ -1,7 +1,5 @@
 """Training runs, on the host and on the path of a GPU with NumPy in its place. Tiny: a few steps of 8-pixel images."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

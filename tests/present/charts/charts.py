@@ -3,8 +3,6 @@
 Imported from `show.charts.charts`: the suite's `pythonpath` is `tests`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The talk's chart holds what it should, and nothing in it covers anything else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from factories import LADDERS, make_environment, make_measurement, make_record

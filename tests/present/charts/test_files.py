@@ -1,7 +1,5 @@
 """The same figure is the same file, and what cannot be written is one clear line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

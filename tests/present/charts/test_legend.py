@@ -1,7 +1,5 @@
 """The legend says what each config adds."""
 
-from __future__ import annotations
-
 import pytest
 from matplotlib.patches import Patch
 from present.charts.charts import TWELVE, assert_tidy, legend, run

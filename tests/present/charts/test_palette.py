@@ -1,7 +1,5 @@
 """Colours stay apart for every kind of sight, and a config's fill is its own."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A chart says where its numbers come from, and parts those that come from elsewhere."""
 
-from __future__ import annotations
-
 from factories import make_cell, make_environment, make_record
 from present.charts.charts import assert_tidy, run, words
 

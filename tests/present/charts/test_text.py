@@ -1,7 +1,5 @@
 """Whatever is written can be drawn."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

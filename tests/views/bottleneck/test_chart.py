@@ -1,7 +1,5 @@
 """The chart of the host's time: a block per phase with its own words, and words where nothing was profiled."""
 
-from __future__ import annotations
-
 import reports
 from present.charts.charts import assert_tidy, words
 

@@ -1,7 +1,5 @@
 """`tcbench explain`'s table, wide and narrow."""
 
-from __future__ import annotations
-
 import io
 import json
 

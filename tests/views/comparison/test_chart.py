@@ -1,7 +1,5 @@
 """The forest plot says every verdict in words, and nothing in it covers anything else."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from factories import LADDERS, make_cell, make_environment, make_record, make_trials

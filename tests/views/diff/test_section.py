@@ -1,7 +1,5 @@
 """The page's section on why cells changed."""
 
-from __future__ import annotations
-
 import factories
 
 from tcbench.analysis.compare import compare

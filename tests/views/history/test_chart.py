@@ -1,7 +1,5 @@
 """The chart of cells over commits: regressions are marked by sign and word, and nothing covers anything else."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The flame graph: widths are times, callees stand on their callers, nothing overlaps."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

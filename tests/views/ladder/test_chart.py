@@ -1,7 +1,5 @@
 """The ladder chart says what each rung buys, and how sure that is."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from factories import make_cell, make_environment, make_record

@@ -1,7 +1,5 @@
 """Networks stand beside each other in one chart and one table: the base and the best of each."""
 
-from __future__ import annotations
-
 import pytest
 from consoles import printed
 from factories import make_cell, make_record

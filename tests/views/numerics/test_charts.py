@@ -1,7 +1,5 @@
 """The pictures of `tcbench numerics`: drawn whatever the runs did, texts within the page and apart from each other."""
 
-from __future__ import annotations
-
 import functools
 
 import msgspec

@@ -1,7 +1,5 @@
 """The words beside the pictures of `tcbench numerics`."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from consoles import printed

@@ -1,7 +1,5 @@
 """What each section makes of results; the browser's tests show what becomes of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import html

@@ -1,7 +1,5 @@
 """The roofline's picture: ceilings, marks and arrows, and labels that cover neither each other nor a mark."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The roofline's tables on consoles."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """The chart of scaling over ranks: lines, the ideal ones, efficiencies, and what it says of cells without a number."""
 
-from __future__ import annotations
-
 import pytest
 from factories import make_cell, make_environment, make_record
 from matplotlib.figure import Figure

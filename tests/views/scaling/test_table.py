@@ -1,7 +1,5 @@
 """Scaling over ranks as a table, in notes and as JSON."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """The pictures of timelines: what stands in them, and that no word covers another or leaves its block."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arrays in the host's memory, on which the processor's accelerators work: all of an accelerator but the work."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 """The host's ceilings: a matrix product in each dtype by NumPy's BLAS and by oneDNN, and passes over memory by all
 threads."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ What was compiled, and has passed its check, is kept in the user's cache. The co
 processor are its key.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -5,8 +5,6 @@ gets them anew, page by page, each by a fault: at 224x224 and batch size 8, 6,72
 they cost nothing, and the process's peak is the same, since the next step needs them.
 """
 
-from __future__ import annotations
-
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h

@@ -1,7 +1,5 @@
 """The host's processor as a kind of device: operations compute in this process, and their memory is the host's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

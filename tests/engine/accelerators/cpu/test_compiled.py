@@ -1,7 +1,5 @@
 """A function in C is compiled and checked once; where it cannot be had nobody is told, and nothing fails."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A GPU's ceilings: a product in each precision that it has and a copy, at the rate of the best turn."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

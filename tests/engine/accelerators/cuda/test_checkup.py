@@ -1,7 +1,5 @@
 """The doctor on machines with GPUs, drivers and packages in every state, through stand-ins."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess

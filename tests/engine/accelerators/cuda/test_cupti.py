@@ -1,7 +1,5 @@
 """CUPTI on a stand-in for its bindings, whose names and fields are those of cupti-python 12.8 and 13."""
 
-from __future__ import annotations
-
 import ctypes
 import enum
 from types import SimpleNamespace as Record

@@ -1,7 +1,5 @@
 """The driver's answers, from a stand-in for its library."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

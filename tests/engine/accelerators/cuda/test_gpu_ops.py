@@ -2,8 +2,6 @@
 poisoned output. The batched updates, which work through tables of addresses, are in kernels/test_gpu_kernels.py and
 in the parity tests."""
 
-from __future__ import annotations
-
 import pytest
 from gpu import THROUGH_TABLES, accelerator_scope, all_works, check_against_reference
 

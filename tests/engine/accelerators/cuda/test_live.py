@@ -1,7 +1,5 @@
 """The GPU's accelerator on a stand-in for CuPy: its own logic, with whole training steps through it."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

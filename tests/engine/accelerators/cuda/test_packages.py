@@ -1,7 +1,5 @@
 """Which CUDA packages are there and whether they fit, with a stand-in for what is installed."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import tomllib
 from pathlib import Path

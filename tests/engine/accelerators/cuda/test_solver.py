@@ -1,7 +1,5 @@
 """Kronecker factors and their inverses by cuBLAS and cuSOLVER, on a stand-in for CuPy."""
 
-from __future__ import annotations
-
 import types
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training sessions on the virtual GPU: against the forecast of the same cell, and through the real worker."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

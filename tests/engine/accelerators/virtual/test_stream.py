@@ -1,7 +1,5 @@
 """The stream as a queue, by a clock that only moves when it is read or slept on."""
 
-from __future__ import annotations
-
 import pytest
 
 from tcbench.engine.accelerators.virtual import stream as streams

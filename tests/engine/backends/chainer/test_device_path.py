@@ -1,8 +1,6 @@
 """The path that training takes on a GPU, with every piece of work computed by a plain NumPy reference: operations,
 optimizers, loss scaling and captured graphs must train as the host path does. Fresh memory is poisoned with NaN."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,8 +1,6 @@
 """Python's share of a training step, on an accelerator that computes nothing: counted, not timed, so that no noise of
 the machine decides. `benchmarks/host_time.py` times it."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

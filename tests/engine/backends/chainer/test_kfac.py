@@ -1,7 +1,5 @@
 """K-FAC against dense Fisher information in float64: every product of gradients written out, and solved as it is."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

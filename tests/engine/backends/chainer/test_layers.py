@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from training import run_step, small_session
 

@@ -1,7 +1,5 @@
 """Every network is what its description counts, and trains with every rung as without, and as in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from networks import THIN

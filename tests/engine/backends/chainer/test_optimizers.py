@@ -1,7 +1,5 @@
 """Both optimizers, on the processor, against the textbook's update."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

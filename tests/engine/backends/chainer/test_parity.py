@@ -6,8 +6,6 @@ error jumps by a factor of 100 or more, with the rung or without it. So the seco
 touched; and beside it a third: does the rung make kinks touch more runs?
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What Chainer's base feed is: its own classes, and the batches that every framework's base gets."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

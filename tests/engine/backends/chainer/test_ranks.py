@@ -1,7 +1,5 @@
 """Many ranks train as one process does that takes their batches one after another and averages the gradients."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

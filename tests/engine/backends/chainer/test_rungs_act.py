@@ -1,7 +1,5 @@
 """Rungs are seen to do what `numerics --rungs` does not observe of them, in a real session on a small model."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -4,8 +4,6 @@
 anew after a change that was meant: `python tests/engine/backends/chainer/test_trace.py`, then read the difference.
 """
 
-from __future__ import annotations
-
 import functools
 import textwrap
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 value, prepared once per work. All else, and dtypes that oneDNN lacks, by the accelerator that it falls back on.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ takes the one that has none, and for small arrays the first one on a single thre
 there (ResNet-50 in float32 at 64x64, batch 8, two threads: 9 ms a step).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import replace

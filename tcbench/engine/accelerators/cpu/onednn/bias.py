@@ -1,7 +1,5 @@
 """Biases: added, channel by channel, and their gradient as the product of a matrix and ones."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The three passes of a convolution: oneDNN's convolution, or its matrix product where a convolution is one."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace

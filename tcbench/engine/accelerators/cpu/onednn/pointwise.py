@@ -1,7 +1,5 @@
 """ReLU, additions and conversions on flat arrays, and pooling."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ ResNet-50 on two cores of an AMD EPYC, least times in ms: a plain loop 7.0, C 10
 of a bfloat16 gradient to float32 is its reference, value by value; a loop in Numba took ten times a plain one's time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import threading

@@ -4,8 +4,6 @@ Every dtype that work has is computed here, float64 too: it is the reference tha
 accelerator of any machine. Work is done when `launch` returns.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -7,8 +7,6 @@ With xhat = (x - mean) * inv_std:  y = gamma * xhat + beta, and
 gx = gamma * inv_std * (gy - mean(gy) - xhat * mean(gy * xhat))   (Ioffe and Szegedy, 2015)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Biases of matrices and of maps, row by row."""
 
-from __future__ import annotations
-
 import functools
 
 from tcbench.engine.accelerators.cpu import threads

@@ -1,7 +1,5 @@
 """The softmax cross entropy: small next to everything else, on one thread."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tcbench.engine.accelerators.cpu.reference.half import cast, cast_into

@@ -1,7 +1,5 @@
 """Columns of matrices, copied."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tcbench.engine.accelerators.cpu.threads import Array, by_chunks

@@ -4,8 +4,6 @@ A feature is a channel at a tap of the filter, in the order in which filters are
 has the order of their transposes, which BLAS takes as well.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import NamedTuple
 

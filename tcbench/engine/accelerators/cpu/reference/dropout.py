@@ -1,7 +1,5 @@
 """Dropout, with Philox4x32-10 over whole arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tcbench.engine.accelerators.cpu import threads

@@ -1,7 +1,5 @@
 """ReLU, addition and their gradients on flat chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Images are looked at as planes, (C, N, H, W), and columns by tap, (C, R, S, N, P
 has the layout's order.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kronecker factors of a layer's curvature, by products of NumPy's BLAS, and their inverses by SciPy's LAPACK."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Local response normalisation across channels, image by image."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tcbench.engine.accelerators.cpu import threads

@@ -1,7 +1,5 @@
 """Max pooling and global average pooling."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

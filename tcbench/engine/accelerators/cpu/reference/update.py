@@ -1,8 +1,6 @@
 """SGD with momentum: parameter by parameter, one pass over memory per piece of work; or all parameters in one pass,
 block by block in cache."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Callable

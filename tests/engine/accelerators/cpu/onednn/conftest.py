@@ -1,7 +1,5 @@
 """An engine of oneDNN that has prepared nothing yet."""
 
-from __future__ import annotations
-
 import pytest
 
 from tcbench.engine.accelerators.cpu.onednn import accelerator

@@ -1,8 +1,6 @@
 """Every piece of work that oneDNN does is what the float64 reference says; what is not a number stays so; and where the
 library is missing or another, one line says which command repairs that."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.metadata
 from collections.abc import Iterator

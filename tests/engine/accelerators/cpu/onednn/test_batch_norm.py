@@ -1,7 +1,5 @@
 """A batch normalisation that may be oneDNN's or NumPy's is the same by either."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

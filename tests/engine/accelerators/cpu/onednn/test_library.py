@@ -1,7 +1,5 @@
 """A launch is on the arrays that it was bound to, wherever these and oneDNN's own memory lie."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A small training on oneDNN is the same training on NumPy, as near as rungs that only round otherwise declare."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from training import SMOOTH, Trained, change_distance, loss_distance, numpys_processor, train

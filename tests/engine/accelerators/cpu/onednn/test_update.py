@@ -1,7 +1,5 @@
 """A batched update is NumPy's to the bit where C does it, and what the reference says where no compiler is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Where oneDNN has no vectors of 16 bits, its work of them is that of float32 between conversions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Every piece of work that the processor does is what the float64 reference says."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Columns of a batch are the same in however many parts they are laid out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

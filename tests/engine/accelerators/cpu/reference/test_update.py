@@ -1,7 +1,5 @@
 """An update is the same to the bit on any number of threads, and counts the same overflows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from engine.accelerators.cuda.kernels.cases import Case, Guarded, inputs, run

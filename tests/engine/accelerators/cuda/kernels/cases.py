@@ -3,8 +3,6 @@
 The same cases run on the CPU (test_kernels.py) and on a GPU (test_gpu_kernels.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import zlib

@@ -4,8 +4,6 @@ All modules that some pieces of work need become one shared library: each in a n
 definitions, and a function for each kernel that takes a grid, a block and the parameters' addresses.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import re

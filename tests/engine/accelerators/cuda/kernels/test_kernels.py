@@ -1,7 +1,5 @@
 """Every kernel, compiled as C++, does what the reference does, and writes nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operations compute on the processor."""
 
-from __future__ import annotations
-
 import pytest
 
 

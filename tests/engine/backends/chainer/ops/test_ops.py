@@ -1,8 +1,6 @@
 """What holds for every operation: its numbers are those of Chainer's own functions, in both layouts and every dtype,
 and its gradients are the slopes of what it computes. How each work is computed, tests of the accelerators hold."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any
