@@ -34,8 +34,10 @@ def slowdown() -> float:
 
 
 def counts(root: int) -> Counts | None:
-    """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell."""
-    return _counts(_family(root))
+    """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell, or
+    that process has ended: what it computed would count as others' work."""
+    told = _counts(_family(root))
+    return told if (_PROC / str(root)).exists() else None
 
 
 def own() -> Counts | None:

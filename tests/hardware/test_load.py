@@ -71,3 +71,9 @@ def test_a_trial_that_shares_its_processor_has_lost_time():
 def test_what_linux_does_not_tell_is_no_load(tmp_path, monkeypatch):
     monkeypatch.setattr(load, "_PROC", tmp_path)
     assert load.counts(1) is None
+
+
+def test_a_process_that_has_ended_has_no_load():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert load.counts(process.pid) is None
