@@ -149,9 +149,9 @@ def ceilings(folder: Path, *names: str, times: float = 1.0) -> None:
 
 def shipped(folder: Path) -> list[str]:
     """The results that come with tcbench."""
-    import shipped as kept  # of the tests, whose folder is on the path from here on
+    from shipped import copy
 
-    kept.copy(folder, ".json", ".jsonl", ".txt", ".tsv", ".md")
+    copy(folder, ".json", ".jsonl", ".txt", ".tsv", ".md")
     runs = sorted(folder.glob("results/*/*.jsonl"))
     for at, path in enumerate(sorted(folder.rglob("*.json*"))):
         os.utime(path, (1_790_000_000 + at,) * 2)

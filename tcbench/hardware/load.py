@@ -37,7 +37,7 @@ def counts(root: int) -> Counts | None:
     """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell, or
     that process has ended: what it computed would count as others' work."""
     told = _counts(_family(root))
-    return told if (_PROC / str(root)).exists() else None
+    return told if _runs(root) else None
 
 
 def own() -> Counts | None:
@@ -89,6 +89,14 @@ def _family(root: int) -> Iterator[int]:
         pid = waiting.pop()
         yield pid
         waiting += children.get(pid, [])
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended. A zombie has, and not every kernel tells its times any more."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
 
 
 def _of_process(pid: int) -> tuple[float, float]:

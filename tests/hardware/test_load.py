@@ -75,5 +75,7 @@ def test_what_linux_does_not_tell_is_no_load(tmp_path, monkeypatch):
 
 def test_a_process_that_has_ended_has_no_load():
     process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert load.counts(process.pid) is None, "nobody has waited for it"
     process.wait()
     assert load.counts(process.pid) is None
