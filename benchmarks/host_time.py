@@ -29,7 +29,7 @@ from tcbench.core.record import Input
 from tcbench.core.session import Session
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cuda.cudnn import calls, graphs, libraries
-from tcbench.engine.accelerators.cuda.cudnn.plans import Plan, PlanFacts, Search
+from tcbench.engine.accelerators.cuda.cudnn.plans import PlanFacts, ReadyPlan, Search
 from tcbench.engine.accelerators.device import OpenDevice, host
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.work import (
@@ -187,7 +187,7 @@ def graph_call(work: Work, nothing: ctypes.CDLL) -> Callable[[], None]:
     execute = nothing.execute
     execute.argtypes = [ctypes.c_ssize_t] * 4
     graph = type("Graph", (), {"_execute_with_raw_ptrs": staticmethod(execute)})()
-    plan, where = Plan(work, PlanFacts("none", WORKSPACE, 0, 1), graph, 77), addresses(work)
+    plan, where = ReadyPlan(work, PlanFacts("none", WORKSPACE, 0, 1), graph, 77), addresses(work)
     return lambda: plan(where, WORKSPACE)
 
 
@@ -200,7 +200,7 @@ def refused(work: Work) -> Callable[[], None]:
     """A real plan for a GPU that is not there, executed with no handle."""
     gpu = gpus.load("H200")
     search = Search(work, graphs.absent_target(gpu), gpu.sm, 512 << 20)
-    plan = Plan(work, PlanFacts(search.first().plan, 0, 0, 1), search.graph, 0)
+    plan = ReadyPlan(work, PlanFacts(search.first().plan, 0, 0, 1), search.graph, 0)
     where = addresses(work)
 
     def run() -> None:

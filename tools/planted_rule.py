@@ -23,6 +23,8 @@ from typing import Any
 
 # Functions that have another name now, or whose code is in another function. What only moved is found without.
 RENAMED = [
+    ("tcbench.accelerators.cuda.cupti.Activities._add", "tcbench.engine.accelerators.cuda.cupti.CuptiActivities._add"),
+    ("tcbench.backends.torch.sites.Gpu.__init__", "tcbench.engine.backends.torch.sites.GpuSite.__init__"),
     (
         "tcbench.accelerators.cpu.numpy.accelerator.NumpyAccelerator.upload",
         "tcbench.engine.accelerators.cpu.arrays.HostArrays.upload",

@@ -17,7 +17,7 @@ from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
 from tcbench.core.record import Record
 from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.ceilings import Measured
+from tcbench.engine.accelerators.ceilings import MeasuredCeilings
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
@@ -70,7 +70,7 @@ def _name_of(summary: CellSummary) -> str:
     return f"{summary.machine}-{summary.cell.threads}" if summary.cell.device == "cpu" else str(summary.machine)
 
 
-def _ceilings(measured: Measured) -> Ceilings:
+def _ceilings(measured: MeasuredCeilings) -> Ceilings:
     return Ceilings(
         measured.device_name, tuple(measured.flops_s.items()), measured.bandwidth_bytes_s, True, measured.says
     )
@@ -81,7 +81,7 @@ def _kept(summary: CellSummary) -> Ceilings | None:
     return None if measured is None else _ceilings(measured)
 
 
-def _keep(summary: CellSummary, measured: Measured) -> Measured:
+def _keep(summary: CellSummary, measured: MeasuredCeilings) -> MeasuredCeilings:
     """The best ever measured. A cache that cannot be written costs time, never a result."""
     try:
         return ceilings.keep(ceilings.path(_name_of(summary)), measured)
@@ -117,7 +117,7 @@ def _is_here(summary: CellSummary) -> bool:
     return kind.simulates is None and any(device.machine == summary.machine for device in kind.devices())
 
 
-def _measure(summary: CellSummary) -> Measured:
+def _measure(summary: CellSummary) -> MeasuredCeilings:
     """In a process of its own, with no more threads than there are processors. Raises TcbenchError."""
     threads = max(1, min(summary.cell.threads, machine.usable_cpus()))
     cell = msgspec.structs.replace(summary.cell, threads=threads)
@@ -125,7 +125,7 @@ def _measure(summary: CellSummary) -> Measured:
     answer = process.ask(command, environment=worker_environment(cell))
     if answer.code:
         raise TcbenchError(f"the ceilings of {summary.machine} could not be measured: {answer.last_line}")
-    return msgspec.json.decode(answer.stdout, type=Measured)
+    return msgspec.json.decode(answer.stdout, type=MeasuredCeilings)
 
 
 # -- in the measuring process --------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.process import CommandAnswer
 from tcbench.engine.accelerators import device
-from tcbench.engine.accelerators.ceilings import Measured
+from tcbench.engine.accelerators.ceilings import MeasuredCeilings
 from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
 
-VALUE = Measured(device_name="this", flops_s={"fp32": 1e11}, bandwidth_bytes_s=2e10, says="measured")
+VALUE = MeasuredCeilings(device_name="this", flops_s={"fp32": 1e11}, bandwidth_bytes_s=2e10, says="measured")
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +48,12 @@ def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy moment can only lower a rate."""
-    quiet = Measured(device_name="this", flops_s={"fp32": 1e11, "bf16": 5e11}, bandwidth_bytes_s=1e10, says="measured")
-    busy = Measured(device_name="this", flops_s={"fp32": 3e10, "fp16": 2e11}, bandwidth_bytes_s=2e10, says="measured")
+    quiet = MeasuredCeilings(
+        device_name="this", flops_s={"fp32": 1e11, "bf16": 5e11}, bandwidth_bytes_s=1e10, says="measured"
+    )
+    busy = MeasuredCeilings(
+        device_name="this", flops_s={"fp32": 3e10, "fp16": 2e11}, bandwidth_bytes_s=2e10, says="measured"
+    )
     for measured in (quiet, busy):
         monkeypatch.setattr(ceilings, "_measure", lambda summary, measured=measured: measured)
         ceilings.of(here(), fresh=True)

@@ -60,7 +60,7 @@ def rows() -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvolutionShares:
     """Shares that one kind of convolution attains, of the peak rate and of the bandwidth. The first is above 1 where
     fewer operations are done than are counted (Winograd's method)."""
 
@@ -85,7 +85,7 @@ class Attained:
     peaks: PeakRates
     products: Mapping[Precision, float]
     bandwidth: float
-    convolutions: Mapping[tuple[str, str, Precision], Convolution]
+    convolutions: Mapping[tuple[str, str, Precision], ConvolutionShares]
     kernel_s: float
     convolution_s: float
     solver_row_s: float
@@ -137,7 +137,7 @@ def _by_table(card: GpuFile) -> Attained:
     )
 
 
-def _in_proportion(here: Attained, measured: ceilings.Measured) -> Attained:
+def _in_proportion(here: Attained, measured: ceilings.MeasuredCeilings) -> Attained:
     """By how many times as fast as expected the same convolutions and the same copy ran: what was measured is no bare
     product, and holds a convolution's inefficiency already."""
     faster = {
@@ -152,7 +152,7 @@ def _in_proportion(here: Attained, measured: ceilings.Measured) -> Attained:
         products={precision: share * faster.get(precision, 1.0) for precision, share in here.products.items()},
         bandwidth=here.bandwidth * wider,
         convolutions={
-            key: Convolution(shares.arithmetic * faster.get(key[2], 1.0), shares.memory * wider)
+            key: ConvolutionShares(shares.arithmetic * faster.get(key[2], 1.0), shares.memory * wider)
             for key, shares in here.convolutions.items()
         },
     )
@@ -195,13 +195,13 @@ def _identity(here: Attained) -> str:
 
 def _convolutions(
     products: Mapping[Precision, float], bandwidth: float
-) -> dict[tuple[str, str, Precision], Convolution]:
+) -> dict[tuple[str, str, Precision], ConvolutionShares]:
     """In proportion to the card's products and bandwidth over those of the card that they were measured on. TF32's are
     float16's, on the same Tensor Cores."""
     fitted: dict[Precision, Precision] = {"fp32": "fp32", "tf32": "fp16", "fp16": "fp16"}
     wider = bandwidth / _of("bandwidth", _FITTED_ON)["fraction"]
     return {
-        (kind, shape, precision): Convolution(
+        (kind, shape, precision): ConvolutionShares(
             shares["arithmetic"] * products[precision] / _product(_FITTED_ON, like), shares["memory"] * wider
         )
         for kind, by_precision in rows()["convolution"].items()

@@ -29,7 +29,7 @@ def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
     return works | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredCeilings(msgspec.Struct, frozen=True, kw_only=True):
     """The figures that the measuring process prints and the cache keeps. `flops_s` is by precision."""
 
     device_name: str
@@ -49,15 +49,15 @@ def path(name: str) -> Path:
     return cache.folder(VERSION) / f"{machine.slug(name)}.json"
 
 
-def kept(file: Path) -> Measured | None:
+def kept(file: Path) -> MeasuredCeilings | None:
     """None where nothing is kept, or it cannot be read."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Measured)
+        return msgspec.json.decode(file.read_bytes(), type=MeasuredCeilings)
     except (OSError, ValueError):
         return None
 
 
-def keep(file: Path, measured: Measured) -> Measured:
+def keep(file: Path, measured: MeasuredCeilings) -> MeasuredCeilings:
     """Keep the best that was ever measured, and give it back. Raises StoreError."""
     before = kept(file)
     best = measured if before is None else measured.best(before)
@@ -65,7 +65,7 @@ def keep(file: Path, measured: Measured) -> Measured:
     return best
 
 
-def of_device(device_name: str) -> Measured | None:
+def of_device(device_name: str) -> MeasuredCeilings | None:
     """Those of a device by its driver's name for it, whichever machine measured them: the last by file name."""
     every = (kept(file) for file in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
     return next((measured for measured in every if measured and measured.device_name == device_name), None)

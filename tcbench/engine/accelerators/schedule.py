@@ -52,7 +52,7 @@ class Schedule:
         self._arguments.append(given)
 
 
-class Recorder:
+class ScheduleRecorder:
     """The memory of what is recorded on an accelerator, in as many schedules as run in turn. While a program runs, it
     is the current accelerator, and has only what a schedule can do again: a copy, say, cannot be asked for."""
 

@@ -13,7 +13,7 @@ Flow = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
-class Tree:
+class NetworkBuilder:
     """How a framework's network is built. `container` makes an empty module that runs a flow: `add` gives it modules by
     name, by which it is then indexed. `makers` make a module of each stage that has none within, from its fields."""
 

@@ -20,14 +20,14 @@ from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.session import Detailed, Facts, Session
 from tcbench.core.stopping import StoppingRule, WarmUpRule
 from tcbench.engine.measure.ranges import CELL_MARK, Ranges
-from tcbench.engine.measure.recorder import Recorder
+from tcbench.engine.measure.recorder import SpanRecorder
 from tcbench.engine.world import current
 
 Stage = Literal["warm-up", "timed", "profiled"]
 
 
 @dataclass(frozen=True)
-class Progress:
+class StageProgress:
     """Told between blocks: the stage, steps done in it, and seconds of the last step. The timed and the profiled stage
     are also told when they begin, with no step done."""
 
@@ -44,7 +44,7 @@ class ClockError(Exception):
     """The clock of a session shows no time that can have passed."""
 
 
-Listener = Callable[[Progress], None]
+Listener = Callable[[StageProgress], None]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Profiling:
     `title` is what a tool is told of the cell, as JSON. `phase` takes a phase's name and is held around each run of it.
     The pass takes about `least_s` seconds at least."""
 
-    recorder: Recorder = field(default_factory=Recorder)
+    recorder: SpanRecorder = field(default_factory=SpanRecorder)
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     layers: bool = False
     title: str = ""
@@ -85,7 +85,7 @@ def measure(
     warmup_s: list[float] = []
     while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
         warmup_s += run_block(session, ranges, 1, first=len(warmup_s)).steps_s
-        listen(Progress("warm-up", len(warmup_s), warmup_s[-1]))
+        listen(StageProgress("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
     # The first step of a block is not counted: the others are whole periods.
@@ -100,7 +100,7 @@ def measure(
     phases_s: list[deque[float]] = [deque(maxlen=_MOST_PHASE_TIMES) for _ in session.phases]
     asked_at = 0
     verdict: Literal["continue", "target", "budget"] = "continue"
-    listen(Progress("timed", 0, warmup_s[-1]))
+    listen(StageProgress("timed", 0, warmup_s[-1]))
     while verdict == "continue":
         world.barrier()
         block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
@@ -111,12 +111,12 @@ def measure(
         if len(counted_s) >= _ASK_AFTER * asked_at:
             asked_at = len(counted_s)
             verdict = world.bcast(stopping_rule.ask(counted_s, sum(timed_s)))
-        listen(Progress("timed", len(timed_s), timed_s[-1]))
+        listen(StageProgress("timed", len(timed_s), timed_s[-1]))
     after = session.facts()
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
-    listen(Progress("profiled", 0, timed_s[-1]))  # the timed pass is over, whatever follows
+    listen(StageProgress("profiled", 0, timed_s[-1]))  # the timed pass is over, whatever follows
     if timed_phases:
         phases = tuple(
             PhaseTimes(name=phase.name, host_s=_over_periods(list(times_s), facts.period))
@@ -126,7 +126,7 @@ def measure(
         steps = max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s)))
         steps = world.bcast(_whole(steps, facts.period))
         phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling, facts.period)
-        listen(Progress("profiled", steps, timed_s[-1]))
+        listen(StageProgress("profiled", steps, timed_s[-1]))
         facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -179,7 +179,7 @@ def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step
 
 
 @dataclass(frozen=True)
-class Block:
+class TimedBlock:
     """Seconds of each step of a block, and by the host's clock of each phase, step by step; a step is the sum of its
     phases then."""
 
@@ -187,7 +187,7 @@ class Block:
     phases_s: tuple[tuple[float, ...], ...] = ()
 
 
-def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> Block:
+def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> TimedBlock:
     """The hot loop: `steps` steps between clock marks. `first` is the number of the first step. The host's clock is
     marked after each phase, which is done when it returns; a device's after each step."""
     clock = session.clock
@@ -209,9 +209,9 @@ def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> Block
     if len(times_s) != steps * (len(phases) if by_phase else 1):
         raise ClockError(f"the clock tells {len(times_s)} times of {steps} steps; expected one between any two marks")
     if not by_phase:
-        return Block(tuple(map(_passed, times_s)))
+        return TimedBlock(tuple(map(_passed, times_s)))
     phases_s = tuple(times_s[place :: len(phases)] for place in range(len(phases)))
-    return Block(tuple(_passed(sum(of_step)) for of_step in zip(*phases_s, strict=True)), phases_s)
+    return TimedBlock(tuple(_passed(sum(of_step)) for of_step in zip(*phases_s, strict=True)), phases_s)
 
 
 def _go_on() -> None:
@@ -298,7 +298,7 @@ def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
 class _Layers:
     """Tells a tool and the recorder of layers."""
 
-    def __init__(self, ranges: Ranges, recorder: Recorder) -> None:
+    def __init__(self, ranges: Ranges, recorder: SpanRecorder) -> None:
         self._ranges = ranges
         self._recorder = recorder
 

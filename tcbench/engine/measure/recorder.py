@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tcbench.core.recording import HostKind, HostSpan
 
 
-class Recorder:
+class SpanRecorder:
     """Spans of one thread. What begins last ends first."""
 
     def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:

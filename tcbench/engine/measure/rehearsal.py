@@ -45,7 +45,7 @@ _ALIGNED_TO = 4096
 
 
 @dataclass(frozen=True)
-class Place:
+class OperandPlace:
     """An operand of a launch: where its bytes lie, and its contents where those decide what the launch does."""
 
     address: int
@@ -54,7 +54,7 @@ class Place:
     contents: Array | None
 
     @classmethod
-    def of(cls, operand: Operand, array: Array) -> Place:
+    def of(cls, operand: Operand, array: Array) -> OperandPlace:
         decides = operand.name == "state" or operand.dtype == "int64"
         return cls(array.ctypes.data, array.shape, array.dtype, array.copy() if decides else None)
 
@@ -64,11 +64,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LoggedLaunch:
     """A piece of work on operands, in the order of `work.operands`."""
 
     work: Work
-    places: tuple[Place, ...]
+    places: tuple[OperandPlace, ...]
 
 
 class BoundOnly(HostArrays):
@@ -78,7 +78,7 @@ class BoundOnly(HostArrays):
     def __init__(self, other: Accelerator, threads: int) -> None:
         super().__init__(threads)
         self.adds_to_dgrad = other.adds_to_dgrad  # type: ignore[misc]
-        self.log: list[Launch] | None = None
+        self.log: list[LoggedLaunch] | None = None
         self._other = other
 
     def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
@@ -90,13 +90,13 @@ class BoundOnly(HostArrays):
 
     def _note(self, work: Work, arrays: tuple[Array, ...]) -> None:
         if self.log is not None:
-            self.log.append(Launch(work, tuple(map(Place.of, work.operands, arrays))))
+            self.log.append(LoggedLaunch(work, tuple(map(OperandPlace.of, work.operands, arrays))))
 
 
-class Memory:
+class StepMemory:
     """A step's memory, laid out anew: operands that share bytes there share them here. Zeros, but for contents."""
 
-    def __init__(self, log: Sequence[Launch]) -> None:
+    def __init__(self, log: Sequence[LoggedLaunch]) -> None:
         regions: list[list[int]] = []
         for begin, end in sorted({(place.address, place.end) for launch in log for place in launch.places}):
             if regions and begin <= regions[-1][1]:
@@ -109,7 +109,7 @@ class Memory:
             room = np.zeros(end - begin + _ALIGNED_TO, np.uint8)
             self._arrays.append(room[(begin - room.ctypes.data) % _ALIGNED_TO :][: end - begin])
 
-    def operands(self, launch: Launch) -> list[Array]:
+    def operands(self, launch: LoggedLaunch) -> list[Array]:
         """Arrays for a launch. Addresses in a table become those of here."""
         made = []
         for operand, place in zip(launch.work.operands, launch.places, strict=True):
@@ -131,9 +131,9 @@ class Memory:
         return region, address - self._begins[region]
 
 
-def launches_s(site: OpenDevice, log: Sequence[Launch]) -> list[float]:
+def launches_s(site: OpenDevice, log: Sequence[LoggedLaunch]) -> list[float]:
     """Seconds that each of these launches takes, made in this order."""
-    memory = Memory(log)
+    memory = StepMemory(log)
     bound = []
     for launch in log:
         arrays = memory.operands(launch)
@@ -180,7 +180,7 @@ class Rehearsals:
             on_host=True,
         )
 
-    def _device_s(self, site: OpenDevice, phases: Sequence[Sequence[Launch]]) -> float:
+    def _device_s(self, site: OpenDevice, phases: Sequence[Sequence[LoggedLaunch]]) -> float:
         """Phases that launch what another's did take what that one's took: so that what tells two configs apart is not
         how noisy the machine was when each was timed."""
         works = [tuple(launch.work.key for launch in phase) for phase in phases]
@@ -214,9 +214,9 @@ class Rehearsals:
         return self.input[key]
 
 
-def _logged(phase: Phase, accelerator: BoundOnly) -> list[Launch]:
+def _logged(phase: Phase, accelerator: BoundOnly) -> list[LoggedLaunch]:
     """The launches of a phase."""
-    log: list[Launch] = []
+    log: list[LoggedLaunch] = []
     accelerator.log = log
     phase.run()
     return log

@@ -7,7 +7,7 @@ from tcbench.engine.work.base import Array, DType, Work, reads, updates, writes
 
 
 @dataclass(frozen=True)
-class _Columns(Work):
+class _ColumnWork(Work):
     """Columns `first` to `first` + `width` of a matrix (rows, `total`)."""
 
     numbers = ("rows", "width", "total", "first")
@@ -26,14 +26,14 @@ class _Columns(Work):
         return 2 * min(operand.bytes for operand in self.operands)
 
 
-class PutColumns(_Columns):
+class PutColumns(_ColumnWork):
     """y's columns become x."""
 
     name = "put_columns"
     roles = reads("x") | updates("y")
 
 
-class TakeColumns(_Columns):
+class TakeColumns(_ColumnWork):
     """gx becomes gy's columns."""
 
     name = "take_columns"

@@ -10,7 +10,7 @@ import pytest
 from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators import attained as model
 from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.attained import Convolution, attained, expected_s, rows
+from tcbench.engine.accelerators.attained import ConvolutionShares, attained, expected_s, rows
 from tcbench.engine.accelerators.peaks import peak_rates, work_floor_s
 from tcbench.engine.work import (
     BatchNormBackward,
@@ -243,7 +243,7 @@ def test_tf32_is_computed_where_there_is_tf32():
 
 def test_another_card_attains_in_proportion_to_its_products_and_bandwidth():
     there, here = (attained(gpu).convolutions["dgrad", "spatial", "fp16"] for gpu in (V100, A100))
-    assert there == Convolution(pytest.approx(0.50), pytest.approx(0.90))
+    assert there == ConvolutionShares(pytest.approx(0.50), pytest.approx(0.90))
     assert here.arithmetic == pytest.approx(0.50 * 0.869 / 0.896)
     assert here.memory == pytest.approx(0.90 * 0.918 / 0.904)
 
@@ -257,7 +257,7 @@ def measure(card, times):
     """Keep ceilings as such a card would measure them that is so many times what the table expects of it."""
     copy_s = 2 * ceilings.COPY_BYTES / attained(card).bandwidth_bytes_s + 2e-6
     rates = {name: times * work.flops / expected_s(work, card) for name, work in ceilings.products(card.sm).items()}
-    value = ceilings.Measured(
+    value = ceilings.MeasuredCeilings(
         device_name=card.device_name,
         flops_s=rates,
         bandwidth_bytes_s=times * 2 * ceilings.COPY_BYTES / copy_s,

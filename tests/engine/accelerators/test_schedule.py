@@ -8,7 +8,7 @@ import pytest
 from reference_accelerator import ReferenceAccelerator
 
 from tcbench.engine.accelerators.protocol import current, use
-from tcbench.engine.accelerators.schedule import Recorder
+from tcbench.engine.accelerators.schedule import ScheduleRecorder
 from tcbench.engine.work import Add, Relu
 from tcbench.hardware.gpus import GpuProperties
 
@@ -35,7 +35,7 @@ def add(a: Any, b: Any) -> Any:
 
 def test_it_does_again_what_was_recorded_and_on_other_inputs(accelerator: ReferenceAccelerator) -> None:
     weights = values(10)
-    schedule, y = Recorder(accelerator).record(lambda x: add(add(x, x), weights), values(1))
+    schedule, y = ScheduleRecorder(accelerator).record(lambda x: add(add(x, x), weights), values(1))
     assert set(y) == {12}
     schedule(values(2))
     assert set(y) == {14}
@@ -45,7 +45,7 @@ def test_it_does_again_what_was_recorded_and_on_other_inputs(accelerator: Refere
 
 
 def test_an_input_that_is_launched_on_as_a_view_is_an_input(accelerator: ReferenceAccelerator) -> None:
-    schedule, y = Recorder(accelerator).record(lambda x: add(x.reshape(2, -1), x), values(1))
+    schedule, y = ScheduleRecorder(accelerator).record(lambda x: add(x.reshape(2, -1), x), values(1))
     schedule(values(4))
     assert np.all(y == 8)
 
@@ -56,7 +56,7 @@ def test_it_asks_for_the_same_work_and_for_no_memory(accelerator: ReferenceAccel
         current().launch(Relu(SIZE, "float32"), y, y)
         return y
 
-    schedule, _ = Recorder(accelerator).record(run, values(1))
+    schedule, _ = ScheduleRecorder(accelerator).record(run, values(1))
     recorded, peak_bytes = [event.work for event in accelerator.events], accelerator.memory.peak_bytes
     accelerator.events.clear()
     schedule(values(2))
@@ -76,7 +76,7 @@ def test_memory_that_the_program_drops_is_used_again_and_what_it_keeps_is_not(
             if number % 4 == 0:
                 kept.append(y)
 
-    recorder = Recorder(accelerator)
+    recorder = ScheduleRecorder(accelerator)
     before = accelerator.memory.alive_bytes
     schedule, _ = recorder.record(run, values(1))
     # Three that are kept, and two that take turns.
@@ -87,7 +87,7 @@ def test_memory_that_the_program_drops_is_used_again_and_what_it_keeps_is_not(
 
 
 def test_schedules_of_one_recorder_run_in_turn_in_the_same_memory(accelerator: ReferenceAccelerator) -> None:
-    recorder = Recorder(accelerator)
+    recorder = ScheduleRecorder(accelerator)
     forward, (y, _) = recorder.record(lambda x: (add(x, x), add(add(x, x), x)), values(1))
     before = accelerator.memory.alive_bytes
     backward, gx = recorder.record(lambda gy: add(add(gy, y), y), values(10))
@@ -101,4 +101,4 @@ def test_schedules_of_one_recorder_run_in_turn_in_the_same_memory(accelerator: R
 @pytest.mark.parametrize("ask", ["copy", "upload", "download", "zeros"])
 def test_what_could_not_be_done_again_cannot_be_asked_for(accelerator: ReferenceAccelerator, ask: str) -> None:
     with pytest.raises(AttributeError, match=ask):
-        Recorder(accelerator).record(lambda x: getattr(current(), ask)(x), values(1))
+        ScheduleRecorder(accelerator).record(lambda x: getattr(current(), ask)(x), values(1))

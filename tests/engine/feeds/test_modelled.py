@@ -10,7 +10,7 @@ import pytest
 from tcbench.core.record import CudnnSettings, Input
 from tcbench.engine.accelerators import protocol as accelerators
 from tcbench.engine.accelerators.virtual.accelerator import VirtualAccelerator
-from tcbench.engine.accelerators.virtual.activities import Activities
+from tcbench.engine.accelerators.virtual.activities import VirtualActivities
 from tcbench.engine.backends import backend
 from tcbench.engine.feeds import modelled
 from tcbench.engine.feeds.base import FeedRecipe
@@ -92,7 +92,7 @@ def test_workers_images_are_stacked_into_a_new_batch_each_time(layout: Any, dtyp
 
 def test_mixed_decoding_leaves_the_device_its_share_as_work() -> None:
     accelerator: Any = VirtualAccelerator(gpus.load("V100"), CudnnSettings())
-    recorder = Activities()
+    recorder = VirtualActivities()
     with accelerators.use(accelerator), recorder.recording():
         feed = MixedFeed(SPEC)
         x, _ = feed.next()

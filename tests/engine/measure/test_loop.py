@@ -305,7 +305,7 @@ def test_where_steps_repeat_after_some_of_them_whole_periods_are_counted_and_pro
     assert len(counted) % 8 == 0
     assert sum(counted) / len(counted) == (3 * 2.0 + 20.0) / 4
     assert [phase.host_s for phase in measured.phases] == [((3 * 1.0 + 10.0) / 4,) * 4] * 2
-    begin = loop.Recorder(lambda: round(1e9 * session.now))
+    begin = loop.SpanRecorder(lambda: round(1e9 * session.now))
     recorded = loop.Profiling(begin)
     first, _ = loop.profile(session, loop.Ranges(["io", "forward"]), 8, 0, recorded, period=4)
     assert first.host_s == pytest.approx((3.25, 3.25))

@@ -1,12 +1,12 @@
 import itertools
 
 from tcbench.core.recording import HostSpan
-from tcbench.engine.measure.recorder import Recorder
+from tcbench.engine.measure.recorder import SpanRecorder
 
 
 def test_spans_know_their_step_and_phase_and_lie_in_each_other():
     ticks = itertools.count(10)
-    recorder = Recorder(lambda: next(ticks))
+    recorder = SpanRecorder(lambda: next(ticks))
     recorder.begin_step(4)
     recorder.begin_phase("forward")
     recorder.begin_layer("stem/conv")

@@ -15,7 +15,7 @@ from tcbench.engine.backends import backend
 from tcbench.engine.feeds import generated
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure import rehearsal
-from tcbench.engine.measure.rehearsal import Launch, Memory, Place, Rehearsals
+from tcbench.engine.measure.rehearsal import LoggedLaunch, OperandPlace, Rehearsals, StepMemory
 from tcbench.engine.work import Operand, Work
 
 BEST = "fp32+batched+nhwc+fused+static_graph"
@@ -25,11 +25,11 @@ def cell_of(config: str = "fp32", **changes: Any) -> Cell:
     return make_cell(config, 2, model="resnet18", image_size=32, threads=2, input=Input(kind="synthetic"), **changes)
 
 
-def logged(monkeypatch: pytest.MonkeyPatch, cell: Cell) -> list[Launch]:
+def logged(monkeypatch: pytest.MonkeyPatch, cell: Cell) -> list[LoggedLaunch]:
     """The launches that a rehearsal makes."""
-    seen: list[Launch] = []
+    seen: list[LoggedLaunch] = []
 
-    def launches_s(site: Any, log: list[Launch]) -> list[float]:
+    def launches_s(site: Any, log: list[LoggedLaunch]) -> list[float]:
         seen.extend(log)
         return [1.0] * len(log)
 
@@ -79,8 +79,8 @@ def test_memory_is_shared_as_it_was_and_addresses_in_tables_follow() -> None:
     table = np.array([[block.ctypes.data + 40, 0]], np.int64)
     operands = [Operand("a", (10,), "float32", "in"), Operand("b", (5,), "float32", "out")]
     views = [block[5:15], block[10:15]]
-    places = tuple(map(Place.of, operands, views))
-    told = Place.of(Operand("table", (1, 2), "int64", "in"), table)
+    places = tuple(map(OperandPlace.of, operands, views))
+    told = OperandPlace.of(Operand("table", (1, 2), "int64", "in"), table)
 
     class Told:
         name = "told"
@@ -88,9 +88,9 @@ def test_memory_is_shared_as_it_was_and_addresses_in_tables_follow() -> None:
         def __init__(self, *names: Operand) -> None:
             self.operands = names
 
-    first = Launch(Told(*operands), places)  # type: ignore[arg-type]
-    second = Launch(Told(Operand("table", (1, 2), "int64", "in")), (told,))  # type: ignore[arg-type]
-    memory = Memory([first, second])
+    first = LoggedLaunch(Told(*operands), places)  # type: ignore[arg-type]
+    second = LoggedLaunch(Told(Operand("table", (1, 2), "int64", "in")), (told,))  # type: ignore[arg-type]
+    memory = StepMemory([first, second])
     a, b = memory.operands(first)
     a[5:10] = 7
     assert b.tolist() == [7.0] * 5 and not np.shares_memory(a, block)

@@ -48,7 +48,7 @@ def import_cupti() -> Any:
     return cupti
 
 
-class Activities:
+class CuptiActivities:
     """Records once. `activities` and `calls` have what was recorded, in nanoseconds of CLOCK_MONOTONIC.
 
     It is made before a graph is captured: CUPTI that comes later may lose what the graph does, or break its replay

@@ -84,7 +84,7 @@ class Cuda(DeviceKind):
     def activities(self) -> Activities:
         from tcbench.engine.accelerators.cuda import cupti
 
-        return cupti.Activities()
+        return cupti.CuptiActivities()
 
     def recorder_problem(self) -> str | None:
         if importlib.util.find_spec("cupti") is not None:

@@ -137,7 +137,7 @@ def open_gpu(index: int) -> NvmlGpu | None:
         return None
 
 
-class Watch:
+class NvmlWatch:
     """Samples a GPU from a thread, from its making until `stop`. `start` is the trial's start (`time.monotonic`)."""
 
     def __init__(self, gpu: NvmlGpu, start: float) -> None:
@@ -168,10 +168,10 @@ class Watch:
         self._samples.append(self._gpu.sample(time.monotonic() - self._start))
 
 
-def watch(index: int, start: float) -> Watch | None:
+def watch(index: int, start: float) -> NvmlWatch | None:
     """Begin to watch the GPU that CUDA calls `index`; None where there is nothing to ask."""
     gpu = open_gpu(index)
-    return None if gpu is None else Watch(gpu, start)
+    return None if gpu is None else NvmlWatch(gpu, start)
 
 
 def _thousandth(value: int | None) -> float | None:

@@ -20,8 +20,8 @@ from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRo
 from tcbench.engine.accelerators.staging import Slot, Staging
 from tcbench.engine.accelerators.tracing import check, check_copy
 from tcbench.engine.accelerators.virtual import activities
-from tcbench.engine.accelerators.virtual.pool import DeviceMemory, Pool, VirtualArray
-from tcbench.engine.accelerators.virtual.stream import Event, Stream, Task
+from tcbench.engine.accelerators.virtual.pool import BestFitPool, DeviceMemory, VirtualArray
+from tcbench.engine.accelerators.virtual.stream import Stream, StreamEvent, Task
 from tcbench.engine.work import Norm, Work
 from tcbench.hardware.gpus import GpuFile
 
@@ -41,11 +41,11 @@ class VirtualAccelerator(Accelerator):
             card.memory_bytes - ALLOWANCE_BYTES,
             lambda asked, held: out_of_memory.spent(asked, held, card.memory_bytes),
         )
-        self.pool = Pool(self.device, self.stream.owe)
+        self.pool = BestFitPool(self.device, self.stream.owe)
         self.pool.measure_call_ns()
-        self._graph_pool = Pool(self.device, self.stream.owe, keeps=lambda: self.stream.capturing)
+        self._graph_pool = BestFitPool(self.device, self.stream.owe, keeps=lambda: self.stream.capturing)
         self._pool_in_use = self.pool
-        self._staging = Staging(lambda n_bytes: Slot(np.empty(n_bytes, np.uint8), Event()))
+        self._staging = Staging(lambda n_bytes: Slot(np.empty(n_bytes, np.uint8), StreamEvent()))
         self._workspace: Array | None = None
         # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
         self._runs: dict[int, tuple[Callable[[], None], Work]] = {}

@@ -15,7 +15,7 @@ STREAMS: weakref.WeakSet[Stream] = weakref.WeakSet()
 _STREAM = 1
 
 
-class Activities:
+class VirtualActivities:
     """See `tcbench.engine.accelerators.device.Activities`; and a listener of streams."""
 
     dropped = 0

@@ -67,9 +67,9 @@ class Virtual(DeviceKind):
         return error if isinstance(error, OutOfDeviceMemory) else None
 
     def activities(self) -> Activities:
-        from tcbench.engine.accelerators.virtual.activities import Activities
+        from tcbench.engine.accelerators.virtual.activities import VirtualActivities
 
-        return Activities()
+        return VirtualActivities()
 
     def recorder_problem(self) -> None:
         return None
@@ -77,10 +77,10 @@ class Virtual(DeviceKind):
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
         from tcbench.engine.accelerators.event_clock import EventClock
         from tcbench.engine.accelerators.virtual.accelerator import VirtualAccelerator
-        from tcbench.engine.accelerators.virtual.stream import Event, elapsed_ms
+        from tcbench.engine.accelerators.virtual.stream import StreamEvent, elapsed_ms
 
         accelerator = VirtualAccelerator(_card(device), settings, host_speed)
-        clock = EventClock(accelerator.stream, Event, elapsed_ms)
+        clock = EventClock(accelerator.stream, StreamEvent, elapsed_ms)
         return OpenDevice(
             accelerator, clock, accelerator.peak_bytes, accelerator.enter, computes=False, busy_s=accelerator.busy_s
         )

@@ -72,7 +72,7 @@ class _Owner(weakref.ref[Any]):
     chunk: _Chunk
 
 
-class Pool:
+class BestFitPool:
     """Best fit; of two chunks of one size that which was freed last, where CuPy takes any. `held_bytes`: in blocks.
     `owe` is called with the time since when the host has been busy with simulating. `keeps`: asked when the device has
     nothing left, whether free blocks must stay all the same.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tcbench.core.recording import ActivityKind
 
 if TYPE_CHECKING:
-    from tcbench.engine.accelerators.virtual.activities import Activities
+    from tcbench.engine.accelerators.virtual.activities import VirtualActivities
 
 _now = time.perf_counter_ns
 
@@ -50,7 +50,7 @@ class Stream:
     them so far. `listener` is told of requests and waits as they are made."""
 
     def __init__(self) -> None:
-        self.listener: Activities | None = None
+        self.listener: VirtualActivities | None = None
         self.busy_ns = 0
         self._end_ns = 0
         self._owed_ns = 0
@@ -131,7 +131,7 @@ class Stream:
         return self._captured is not None
 
 
-class Event:
+class StreamEvent:
     """A mark in a stream, as `tcbench.engine.accelerators.event_clock` asks for."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Event:
             self._stream.wait(self.at_ns, "cudaEventSynchronize")
 
 
-def elapsed_ms(before: Event, after: Event) -> float:
+def elapsed_ms(before: StreamEvent, after: StreamEvent) -> float:
     """Milliseconds from one mark to the other."""
     return (after.at_ns - before.at_ns) * 1e-6
 

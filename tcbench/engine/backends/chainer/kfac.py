@@ -36,7 +36,7 @@ _take = work.shared(work.TakeColumns)
 
 
 @dataclass(frozen=True)
-class Layer:
+class KfacLayer:
     """A convolution or a classifier: its filter's gradient is a matrix (k, d), with that of its bias as last column if
     it has one. `weight` and `bias` are their places among the model's parameters."""
 
@@ -66,7 +66,7 @@ class Kfac:
         if dtype in work.HALVES:
             raise ValueError(f"K-FAC: expected float32 or float64, got {dtype}")
         self._by_node = {id(parameters[layer.weight].node): layer for layer in self.layers}
-        self._used: defaultdict[Layer, list[tuple[ForwardNode, Array]]] = defaultdict(list)
+        self._used: defaultdict[KfacLayer, list[tuple[ForwardNode, Array]]] = defaultdict(list)
         owners = share(self.layers, replica.world.size)
         self._owned = tuple(layer for layer in self.layers if owners[layer] == replica.world.rank)
 
@@ -112,7 +112,7 @@ class Kfac:
             self._reducer.reduce(self._moments)
         self._used.clear()
 
-    def _add(self, layer: Layer, node: Any, gy: Array, share_of: float, decay: float) -> None:
+    def _add(self, layer: KfacLayer, node: Any, gy: Array, share_of: float, decay: float) -> None:
         conv = node.works.fprop.conv
         a, g = self._factors[layer]
         # The loss is a mean over the batch, times the loss scale; the Fisher information is of an image's own gradient.
@@ -124,7 +124,7 @@ class Kfac:
             moment = _factor(size, samples.size // size, conv.layout, dtype_of(samples), scale, decay)
             self._accelerator.launch(moment, samples, factor)
 
-    def _inputs(self, layer: Layer, node: Any) -> Array:
+    def _inputs(self, layer: KfacLayer, node: Any) -> Array:
         """The values that the filter meets at each pixel of the output, and a 1 for the bias."""
         conv, x = node.works.fprop.conv, node.x
         accelerator = self._accelerator
@@ -169,7 +169,7 @@ class Kfac:
             self._gather(gradients)
         self._step += 1
 
-    def _divide(self, layer: Layer, gradients: tuple[Array, ...]) -> None:
+    def _divide(self, layer: KfacLayer, gradients: tuple[Array, ...]) -> None:
         accelerator, dtype, (k, d) = self._accelerator, self._dtype, (layer.k, layer.d)
         gradient = gradients[layer.weight]
         gw, result, empty = gradient, gradient, accelerator.empty
@@ -216,7 +216,7 @@ class Kfac:
         self._exit.close()
 
 
-def share(layers: tuple[Layer, ...], ranks: int) -> dict[Layer, int]:
+def share(layers: tuple[KfacLayer, ...], ranks: int) -> dict[KfacLayer, int]:
     """The rank that inverts each layer's factors: the costliest first, each to the rank that has least."""
     costs, owners = [0] * ranks, {}
     for layer in sorted(layers, key=lambda one: -one.cost):
@@ -225,7 +225,7 @@ def share(layers: tuple[Layer, ...], ranks: int) -> dict[Layer, int]:
     return owners
 
 
-def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[Layer, ...]:
+def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[KfacLayer, ...]:
     """The links that have a filter `w`; of a matrix, the bias `b` belongs to it."""
     places = {id(parameter): place for place, parameter in enumerate(parameters)}
     layers = []
@@ -235,7 +235,7 @@ def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[Layer, ...]:
             continue
         bias = places[id(link.b)] if w.ndim == 2 else None
         k, d = w.shape[0], w.size // w.shape[0] + (bias is not None)
-        layers.append(Layer(link_name(path), places[id(w)], bias, k, d))
+        layers.append(KfacLayer(link_name(path), places[id(w)], bias, k, d))
     return tuple(layers)
 
 
@@ -248,7 +248,9 @@ def _aligned(size: int) -> int:
     return work.round_up(size, work.ALIGNMENT)
 
 
-def _side_by_side(layers: tuple[Layer, ...], dtype: work.DType) -> tuple[Array, dict[Layer, tuple[Array, Array]]]:
+def _side_by_side(
+    layers: tuple[KfacLayer, ...], dtype: work.DType
+) -> tuple[Array, dict[KfacLayer, tuple[Array, Array]]]:
     """One array, zero, and in it two matrices of each layer: (d, d) and (k, k)."""
     flat = current().zeros((sum(_aligned(size**2) for layer in layers for size in (layer.d, layer.k)),), dtype)
     views = _views(flat, [(size, size) for layer in layers for size in (layer.d, layer.k)])

@@ -59,7 +59,7 @@ class DropoutLink(chainer.Link):
         return ops.dropout(x, self.ratio, self.counter, layout=self.layout)
 
 
-def _tree(parts: Parts, rng: np.random.RandomState) -> tree.Tree:
+def _tree(parts: Parts, rng: np.random.RandomState) -> tree.NetworkBuilder:
     layout = parts.spec.layout
 
     def operation(operate: Callable[..., Any], **settings: Any) -> Operation:
@@ -86,7 +86,7 @@ def _tree(parts: Parts, rng: np.random.RandomState) -> tree.Tree:
             ops.local_response_normalization, size=size, alpha=alpha, beta=beta, k=k
         ),
     }
-    return tree.Tree("chainer", Container, lambda maps: ops.concatenate(tuple(maps), layout=layout), makers)
+    return tree.NetworkBuilder("chainer", Container, lambda maps: ops.concatenate(tuple(maps), layout=layout), makers)
 
 
 class Network(Container):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tcbench.engine.accelerators.protocol import Accelerator, Array, current
-from tcbench.engine.accelerators.schedule import Recorder, Schedule
+from tcbench.engine.accelerators.schedule import Schedule, ScheduleRecorder
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.ops.node import Node, Variable, Variables
 
@@ -37,7 +37,7 @@ class _Recorded:
     def __init__(self, body: Callable[[Variable], Variables], parameters: Variables) -> None:
         self.body = body
         self.parameters = parameters
-        self.recorder = Recorder(current())
+        self.recorder = ScheduleRecorder(current())
         self.passes = 0
         self.forward: Schedule | None = None
         self.ys: Variables = ()

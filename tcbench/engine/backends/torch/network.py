@@ -126,7 +126,7 @@ def _dropout(ratio: float, rng: np.random.RandomState) -> nn.Module:
     return nn.Dropout(ratio)
 
 
-def _tree(rng: np.random.RandomState) -> tree.Tree:
+def _tree(rng: np.random.RandomState) -> tree.NetworkBuilder:
     makers: dict[type[Stage], Callable[..., nn.Module]] = {
         Conv: functools.partial(Unit, rng=rng),
         Linear: functools.partial(Classifier, rng=rng),
@@ -137,7 +137,7 @@ def _tree(rng: np.random.RandomState) -> tree.Tree:
         # It divides alpha by the size.
         Lrn: lambda size, alpha, beta, k: nn.LocalResponseNorm(size, alpha * size, beta, k),
     }
-    return tree.Tree("torch", Container, lambda maps: torch.cat(maps, 1), makers)
+    return tree.NetworkBuilder("torch", Container, lambda maps: torch.cat(maps, 1), makers)
 
 
 class Network(Container):

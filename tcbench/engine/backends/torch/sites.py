@@ -58,7 +58,7 @@ class Site:
         return self.backend
 
 
-class Gpu(Site):
+class GpuSite(Site):
     """One NVIDIA GPU, on PyTorch's current stream of it."""
 
     backend = "nccl"
@@ -148,4 +148,4 @@ class _Pinned:
 def open_site(device: str) -> Site:
     """The site that "cpu" or "cuda:N" names. Raises SelectionError where PyTorch finds no GPU."""
     kind, _, index = device.partition(":")
-    return Site() if kind == "cpu" else Gpu(int(index or 0))
+    return Site() if kind == "cpu" else GpuSite(int(index or 0))

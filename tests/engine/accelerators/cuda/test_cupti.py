@@ -73,10 +73,10 @@ def call(kind: Kind, cbid: int, start: int, correlation: int = 1) -> Record:
     return Record(kind=int(kind), cbid=cbid, start=start, end=start + 10, correlation_id=correlation, thread_id=42)
 
 
-def recorded(*records: Record) -> cupti.Activities:
+def recorded(*records: Record) -> cupti.CuptiActivities:
     standin = StandIn()
     standin.records = list(records)
-    activities = cupti.Activities(standin, now_ns=lambda: 500)
+    activities = cupti.CuptiActivities(standin, now_ns=lambda: 500)
     with activities.recording():
         assert Kind.CONCURRENT_KERNEL in standin.enabled
         assert "flushed" not in standin.said
@@ -125,7 +125,7 @@ def test_what_has_no_times_or_cannot_be_read_is_counted_and_breaks_nothing():
 
 def test_cupti_is_attached_when_the_recorder_is_made_since_no_graph_is_captured_before_that():
     standin = StandIn()
-    cupti.Activities(standin)
+    cupti.CuptiActivities(standin)
     assert set(standin.attached) == set(Kind)
     assert not standin.enabled, "until it records"
 
@@ -133,7 +133,7 @@ def test_cupti_is_attached_when_the_recorder_is_made_since_no_graph_is_captured_
 def test_all_threads_share_one_buffer_which_cuda_13_has_to_be_told():
     """Told before callbacks are registered, as CUPTI asks; its own default there is a buffer for each thread."""
     standin = StandIn()
-    cupti.Activities(standin)
+    cupti.CuptiActivities(standin)
     assert standin.said[:3] == ["thread ids 1", r"attribute 9: b'\x00'", "callbacks"]
 
 
@@ -142,7 +142,7 @@ def test_where_that_cannot_be_told_cupti_records_all_the_same(monkeypatch, how):
     standin = StandIn()
     standin.ActivityAttribute = Record() if how == "no such attribute" else StandIn.ActivityAttribute
     monkeypatch.setattr(standin, "activity_set_attribute", lambda *_: 1 / 0)
-    with cupti.Activities(standin).recording():
+    with cupti.CuptiActivities(standin).recording():
         assert standin.enabled
 
 
@@ -157,7 +157,7 @@ def test_a_kind_that_the_bindings_do_not_have_is_left_out():
 
     standin = Twelve()
     standin.records = [call(Kind.DRIVER, 307, S + 100), kernel(S + 200, S + 300)]
-    activities = cupti.Activities(standin, now_ns=lambda: 500)
+    activities = cupti.CuptiActivities(standin, now_ns=lambda: 500)
     with activities.recording():
         assert {Kind.DRIVER, Kind.CONCURRENT_KERNEL} <= set(standin.enabled)
     assert not standin.enabled
@@ -184,7 +184,7 @@ def test_the_installed_bindings_have_every_kind_but_one():
 
 def test_a_step_that_fails_leaves_nothing_on():
     standin = StandIn()
-    with pytest.raises(ValueError, match="a step"), cupti.Activities(standin).recording():
+    with pytest.raises(ValueError, match="a step"), cupti.CuptiActivities(standin).recording():
         raise ValueError("a step")
     assert not standin.enabled
 
@@ -200,11 +200,11 @@ def test_a_driver_that_cupti_refuses_is_one_clear_line(monkeypatch):
             raise RuntimeError("only CUDA 12.4 or later driver is supported")
 
     said = r"CUPTI cannot record \(only CUDA 12.4 or later driver is supported\): take --tool ranges"
-    with pytest.raises(TraceError, match=said), cupti.Activities(Old()).recording():
+    with pytest.raises(TraceError, match=said), cupti.CuptiActivities(Old()).recording():
         pass
 
 
 def test_without_the_package_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cupti", None)
     with pytest.raises(TraceError, match="uv sync --extra cuda12"):
-        cupti.Activities()
+        cupti.CuptiActivities()

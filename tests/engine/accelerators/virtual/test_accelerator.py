@@ -23,7 +23,7 @@ from tcbench.engine.backends import trace
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.chainer.sites import open_site
 from tcbench.engine.measure import loop, worker
-from tcbench.engine.measure.recorder import Recorder
+from tcbench.engine.measure.recorder import SpanRecorder
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 from tcbench.tracing.attribution import assemble
@@ -189,7 +189,7 @@ def test_the_hosts_speed_is_for_simulated_devices_alone():
 )
 def test_a_recording_has_the_devices_work_phase_by_phase(config):
     cell = msgspec.structs.replace(cell_on("virtual:V100"), config=config, rungs=tuple(config.split("+")))
-    recorder, activities = Recorder(), kind_of(cell.device).activities()
+    recorder, activities = SpanRecorder(), kind_of(cell.device).activities()
     with session_of(cell) as (session, _):
         while not all(phase.settled() for phase in session.phases):
             step(session)

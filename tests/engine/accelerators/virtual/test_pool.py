@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.engine.accelerators import out_of_memory
-from tcbench.engine.accelerators.virtual.pool import DeviceMemory, Pool, VirtualArray
+from tcbench.engine.accelerators.virtual.pool import BestFitPool, DeviceMemory, VirtualArray
 
 KIB = 1024
 
@@ -16,8 +16,8 @@ def device(capacity_bytes: int = 1 << 40) -> DeviceMemory:
     return DeviceMemory(capacity_bytes, lambda asked, held: out_of_memory.spent(asked, held, capacity_bytes))
 
 
-def make_pool(memory: DeviceMemory, **options) -> Pool:
-    return Pool(memory, lambda since_ns: None, **options)
+def make_pool(memory: DeviceMemory, **options) -> BestFitPool:
+    return BestFitPool(memory, lambda since_ns: None, **options)
 
 
 def address(array: VirtualArray) -> int:
@@ -88,7 +88,7 @@ def test_arrays_never_overlap_and_the_pool_grows_only_where_nothing_fits(request
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
-def free_stretches(pool: Pool, alive: list[VirtualArray]):
+def free_stretches(pool: BestFitPool, alive: list[VirtualArray]):
     """Between the arrays of each block."""
     for first in pool._blocks.values():
         begin = np.frombuffer(first.block, np.uint8).ctypes.data

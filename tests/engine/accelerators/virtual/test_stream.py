@@ -3,7 +3,7 @@
 import pytest
 
 from tcbench.engine.accelerators.virtual import stream as streams
-from tcbench.engine.accelerators.virtual.stream import QUEUE_DEPTH, CaptureError, Event, Stream, Task, elapsed_ms
+from tcbench.engine.accelerators.virtual.stream import QUEUE_DEPTH, CaptureError, Stream, StreamEvent, Task, elapsed_ms
 
 READ_NS = 10
 """Reading the clock takes so long here: what a stream waits for ends this much too late at most."""
@@ -63,7 +63,7 @@ def test_what_the_host_did_besides_is_not_taken_for_simulating(clock, stream):
 
 def test_work_begins_when_the_stream_is_free(clock, stream):
     """The host asks for three at once: they are done one after the other."""
-    first, last = Event(), Event()
+    first, last = StreamEvent(), StreamEvent()
     first.record(stream)
     for _ in range(3):
         stream.put(kernel(100_000))
@@ -77,14 +77,14 @@ def test_work_begins_when_it_is_asked_for_where_the_stream_has_been_idle(clock, 
     stream.put(kernel(100_000))
     clock.ns += 5_000_000
     late = clock.ns
-    done = Event()
+    done = StreamEvent()
     stream.put(kernel(100_000))
     done.record(stream)
     assert done.at_ns == pytest.approx(late + 1_000 + 100_000, abs=5 * READ_NS)
 
 
 def test_an_event_is_waited_for_really(clock, stream):
-    event = Event()
+    event = StreamEvent()
     stream.put(kernel(3_000_000))
     event.record(stream)
     assert clock.ns < event.at_ns

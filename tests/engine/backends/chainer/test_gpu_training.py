@@ -108,7 +108,7 @@ def test_a_captured_step_reads_no_memory_that_was_released():
 
 def test_cupti_that_was_attached_before_the_capture_records_what_a_replay_does():
     pytest.importorskip("cupti", exc_type=ImportError)
-    recorder = cupti.Activities()
+    recorder = cupti.CuptiActivities()
     config = "fp16+batched+nhwc+fused+cuda_graph"
     with small_session(config, geometry=SMOOTH, image_size=32, site=gpu_site()) as session:
         before = [run_step(session) for _ in range(STEPS)]

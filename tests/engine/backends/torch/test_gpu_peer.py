@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.engine.backends import backend
 from tcbench.engine.backends.torch.batches import Arriving
-from tcbench.engine.backends.torch.sites import Gpu
+from tcbench.engine.backends.torch.sites import GpuSite
 from tcbench.engine.feeds.dali import ON_CPU, DaliFeed
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.measure import loop
@@ -70,7 +70,7 @@ def test_a_config_trains_as_its_base_does(base, config):
 def test_batches_from_the_host_and_from_dalis_gpu_are_what_the_host_reads(layout, images):
     pytest.importorskip("nvidia.dali")
     spec = FeedSpec(images, 8, 64, 24, TensorSpec(layout, "float32"), 1, 2, augment=False)
-    site = Gpu(0)
+    site = GpuSite(0)
     expected = DaliFeed(spec, ON_CPU)
     sources = [Arriving(DaliFeed(spec, ON_CPU), spec, site), Arriving(DaliFeed(spec, site.dali()), spec, site)]
     for _ in range(5):  # more than there are pinned buffers

@@ -15,7 +15,7 @@ import numpy as np
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Operand, Primitive, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Slot, Array, Engine, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import batch_norm as numpy_batch_norm
 from tcbench.engine.accelerators.protocol import BatchNormRoute
@@ -122,30 +122,32 @@ def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> P
             )
         return made
 
-    def operands(described: int) -> list[Operand]:
+    def operands(described: int) -> list[Slot]:
         kept = (
-            [Operand(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
-            if norm.relu
-            else []
+            [Slot(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)] if norm.relu else []
         )
         if backward:
             return [
-                *(Operand(dnnl.DIFF_DST, x), Operand(dnnl.SRC, x), Operand(dnnl.SCALE, vector)),
-                *(Operand(dnnl.MEAN, vector), Operand(dnnl.VARIANCE, vector), *kept),
                 *(
-                    Operand(dnnl.DIFF_SRC, x, True),
-                    Operand(dnnl.DIFF_SCALE, vector, True),
-                    Operand(dnnl.DIFF_SHIFT, vector, True),
+                    Slot(dnnl.DIFF_DST, x),
+                    Slot(dnnl.SRC, x),
+                    Slot(dnnl.SCALE, vector),
+                ),
+                *(Slot(dnnl.MEAN, vector), Slot(dnnl.VARIANCE, vector), *kept),
+                *(
+                    Slot(dnnl.DIFF_SRC, x, True),
+                    Slot(dnnl.DIFF_SCALE, vector, True),
+                    Slot(dnnl.DIFF_SHIFT, vector, True),
                 ),
             ]
         return [
             *(
-                Operand(dnnl.SRC, x),
-                Operand(dnnl.SCALE, vector),
-                Operand(dnnl.SHIFT, vector),
-                Operand(dnnl.DST, x, True),
+                Slot(dnnl.SRC, x),
+                Slot(dnnl.SCALE, vector),
+                Slot(dnnl.SHIFT, vector),
+                Slot(dnnl.DST, x, True),
             ),
-            *(Operand(dnnl.MEAN, vector, True), Operand(dnnl.VARIANCE, vector, True), *kept),
+            *(Slot(dnnl.MEAN, vector, True), Slot(dnnl.VARIANCE, vector, True), *kept),
         ]
 
     if x.bytes > _LARGE_BYTES:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Operand, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Slot, Array, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.pointwise import n_slices
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference import bias as numpy_bias
@@ -28,7 +28,11 @@ def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
         return engine.describe("binary", dnnl.BINARY_ADD, y, b.handle, y, attributes)
 
     y = engine.descriptor(work.dtype, y_sizes, dnnl.contiguous(y_sizes))
-    operands = Operand(dnnl.SRC, y, step=y.bytes), Operand(dnnl.SRC_1, b), Operand(dnnl.DST, y, True, y.bytes)
+    operands = (
+        Slot(dnnl.SRC, y, step=y.bytes),
+        Slot(dnnl.SRC_1, b),
+        Slot(dnnl.DST, y, True, y.bytes),
+    )
     primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
     summed = w.BiasGradient(work.n, work.k, work.dtype, work.pixels, work.n if of_maps else threads)
     total = gradient(engine, summed)
@@ -68,9 +72,9 @@ def gradient(engine: Engine, work: w.BiasGradient) -> Choice:
     )
     ones_index, gy_index = (dnnl.WEIGHTS, dnnl.SRC) if of_maps else (dnnl.SRC, dnnl.WEIGHTS)
 
-    def operand(index: int, dtype: str, sizes: tuple[int, ...], *, sliced: bool = True) -> Operand:
+    def operand(index: int, dtype: str, sizes: tuple[int, ...], *, sliced: bool = True) -> Slot:
         stored = engine.descriptor(dtype, sizes, dnnl.contiguous(sizes))
-        return Operand(index, stored, index == dnnl.DST, stored.bytes if sliced else 0)
+        return Slot(index, stored, index == dnnl.DST, stored.bytes if sliced else 0)
 
     def describe(dtype: str) -> int:
         ones, gy = (operand(index, dtype, sizes) for index, sizes in ((ones_index, ones_sizes), (gy_index, gy_sizes)))

@@ -202,7 +202,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
-class Operand:
+class Slot:
     """An argument of a primitive. `index`: which argument it is. `stored`: how its array is stored, or the slice of it
     that a primitive takes. `written`: the primitive writes it. `step`: bytes from one slice to the next; 0: all take
     the whole array."""
@@ -307,7 +307,7 @@ class Engine:
 
     # -- primitives -------------------------------------------------------------------------------------------------
 
-    def primitive(self, described: int, operands: Sequence[Operand], slices: int = 1) -> Primitive:
+    def primitive(self, described: int, operands: Sequence[Slot], slices: int = 1) -> Primitive:
         """A primitive of a description, on arrays in the order of `operands`, slice by slice on the threads of
         `parallel`: the description and its operands are those of one slice.
 
@@ -384,7 +384,7 @@ class Engine:
 
     def conversion(self, source: Descriptor, target: Descriptor) -> Primitive:
         """A copy in another dtype or layout."""
-        return self.reorder(Operand(SRC, source), Operand(DST, target, True))
+        return self.reorder(Slot(SRC, source), Slot(DST, target, True))
 
     def converts(self, dtype: str) -> bool:
         """Whether it has vectors of a dtype on this processor: conversions to float32 and back that take more than one
@@ -395,7 +395,7 @@ class Engine:
             self._converts[dtype] = not any(way.name.startswith(REFERENCE) for way in ways)
         return self._converts[dtype]
 
-    def reorder(self, source: Operand, target: Operand, slices: int = 1) -> Primitive:
+    def reorder(self, source: Slot, target: Slot, slices: int = 1) -> Primitive:
         """As `conversion`, slice by slice."""
         made = self._described_reorder(source.stored, target.stored, self.plain)
         return self.primitive(made, [source, target], slices)

@@ -77,7 +77,7 @@ def descriptions(
     raise Unimplemented(dtype)
 
 
-class Candidate(Protocol):
+class Way(Protocol):
     """A way to do a piece of work. `name`: oneDNN's of the implementation, or NUMPY."""
 
     @property
@@ -89,23 +89,23 @@ class Candidate(Protocol):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptTimes:
     """Least seconds of each way over so many processes, all of which were `beside_others` or none."""
 
     times: tuple[float, ...]
     processes: int
     beside_others: bool
 
-    def after(self, before: _Kept | None) -> _Kept:
+    def after(self, before: _KeptTimes | None) -> _KeptTimes:
         """This process' times with those that were kept before; what was measured beside others gives way."""
         if before is None or before.beside_others > self.beside_others:
             return self
         if before.beside_others < self.beside_others:
             return before
-        return _Kept(tuple(map(min, self.times, before.times)), before.processes + 1, self.beside_others)
+        return _KeptTimes(tuple(map(min, self.times, before.times)), before.processes + 1, self.beside_others)
 
 
-def fastest(engine: Engine, work: Work, ways: Sequence[Candidate]) -> Choice:
+def fastest(engine: Engine, work: Work, ways: Sequence[Way]) -> Choice:
     """The one that takes the least time on a work's operands. oneDNN's preferred one comes first, and stays unless
     another is faster by more than what a busy machine adds."""
     best = ways[0]
@@ -117,7 +117,7 @@ def fastest(engine: Engine, work: Work, ways: Sequence[Candidate]) -> Choice:
     return Choice(best.bind, best.name)
 
 
-def _times(engine: Engine, work: Work, ways: Sequence[Candidate]) -> tuple[_Kept, bool]:
+def _times(engine: Engine, work: Work, ways: Sequence[Way]) -> tuple[_KeptTimes, bool]:
     """The kept times of these ways, and whether they are earlier processes' alone: the first ones add to them."""
     cache = Cache(folder("onednn-v2"), fresh=messages.fresh_autotune())
     names = [way.name for way in ways]
@@ -137,7 +137,7 @@ def _times(engine: Engine, work: Work, ways: Sequence[Candidate]) -> tuple[_Kept
     runs = {i: functools.partial(_time, way.bind(*arrays)) for i, way in enumerate(ways) if not known[i] > hopeless}
     with np.errstate(all="ignore"):  # The arrays hold zeros.
         timed = dict(zip(runs, _least(list(runs.values())), strict=True))
-    ours = _Kept(tuple(timed.get(i, math.inf) for i in range(len(ways))), 1, _beside_others(engine))
+    ours = _KeptTimes(tuple(timed.get(i, math.inf) for i in range(len(ways))), 1, _beside_others(engine))
 
     def merged(entry: Entry | None) -> Entry:
         both = ours.after(_kept(entry, names))
@@ -153,7 +153,7 @@ def _beside_others(engine: Engine) -> bool:
     return world.current().local_size > 1 or (lost is not None and lost.lost >= BUSY)
 
 
-def _kept(entry: Entry | None, names: Sequence[str]) -> _Kept | None:
+def _kept(entry: Entry | None, names: Sequence[str]) -> _KeptTimes | None:
     """An entry's times, if it is of the same ways."""
     if entry is None:
         return None
@@ -161,7 +161,7 @@ def _kept(entry: Entry | None, names: Sequence[str]) -> _Kept | None:
         case {"ways": list(ways), "seconds": list(times), "processes": int(n), "beside_others": bool(beside)} if (
             ways == list(names) and len(times) == len(ways) and all(isinstance(time, float) for time in times)
         ):
-            return _Kept(tuple(times), n, beside)
+            return _KeptTimes(tuple(times), n, beside)
     return None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tcbench.engine.accelerators.cpu import compiled, threads
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Operand, Primitive, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Slot, Array, Engine, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.update import (
@@ -194,10 +194,9 @@ def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
     def addition(size: int, attributes: int = engine.plain, scales: Sequence[int] = ()) -> Primitive:
         flat, one = (engine.descriptor("float32", (n,), (1,)) for n in (size, 1))
         described = engine.describe("binary", dnnl.BINARY_ADD, flat.handle, flat.handle, flat.handle, attributes)
-        factors = (Operand(index | dnnl.ATTRIBUTE_SCALE, one) for index in scales)
-        return engine.primitive(
-            described, [Operand(dnnl.SRC, flat), Operand(dnnl.SRC_1, flat), *factors, Operand(dnnl.DST, flat, True)]
-        )
+        factors = (Slot(index | dnnl.ATTRIBUTE_SCALE, one) for index in scales)
+        operands = [Slot(dnnl.SRC, flat), Slot(dnnl.SRC_1, flat), *factors, Slot(dnnl.DST, flat, True)]
+        return engine.primitive(described, operands)
 
     momentum = functools.partial(addition, attributes=scaled, scales=(dnnl.SRC, dnnl.SRC_1))
     widen, narrow = _conversions(engine, work.parameters.half, made)

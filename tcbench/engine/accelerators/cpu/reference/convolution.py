@@ -35,7 +35,7 @@ MIN_CHANNELS = 32
 """No part has fewer channels: ResNet's narrowest layers, of 64, still make two."""
 
 
-class _Block(NamedTuple):
+class _Tile(NamedTuple):
     """What one task computes: some channels of some images."""
 
     images: slice
@@ -46,14 +46,14 @@ class _Block(NamedTuple):
         return array[self] if layout == "NCHW" else array[self.images, :, :, self.channels]
 
 
-def _blocks(conv: Conv2d, channels: int) -> list[_Block]:
+def _blocks(conv: Conv2d, channels: int) -> list[_Tile]:
     """All images and channels in blocks, by the shape alone."""
     pixels = conv.p * conv.q
     at_once = max(COLUMNS // (pixels * conv.c * conv.r * conv.s), MIN_PIXELS // pixels, 1)
     images = threads.spans(conv.n, at_once)
     parts = min(-(-MIN_TASKS // len(images)), max(1, channels // MIN_CHANNELS))
     cuts = itertools.product(images, threads.spans(channels, -(-channels // parts)))
-    return [_Block(slice(*of_images), slice(*of_channels)) for of_images, of_channels in cuts]
+    return [_Tile(slice(*of_images), slice(*of_channels)) for of_images, of_channels in cuts]
 
 
 def _matrix(layout: Layout, images: Array, name: str) -> Array:
@@ -93,7 +93,7 @@ def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> Non
     conv = work.conv
     weights = half.cast(w, compute_dtype(w.dtype)).reshape(conv.k, -1)
 
-    def compute(block: _Block) -> None:
+    def compute(block: _Tile) -> None:
         columns = _columns(conv, x[block.images])
         _product(conv.layout, weights[block.channels], columns, block.of(conv.layout, y), None)
 
@@ -107,7 +107,7 @@ def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, gx: Array, addend
     # (R, S, K, C): a matrix for each tap.
     taps = np.ascontiguousarray(weights.transpose(2, 3, 0, 1)) if layout == "NCHW" else weights.transpose(1, 2, 0, 3)
 
-    def compute(block: _Block) -> None:
+    def compute(block: _Tile) -> None:
         gradients = _matrix(layout, gy[block.images], "conv.gy")
         out = block.of(layout, gx)
         more = None if addend is None else block.of(layout, addend)
@@ -146,7 +146,7 @@ def wgrad(work: ConvWgrad, x: Array, gy: Array, gw: Array) -> None:
     alone = len(firsts) == 1 and gw.dtype == dtype
     partials = gw.reshape(shape) if alone else np.empty(shape, dtype)
 
-    def compute(block: _Block) -> None:
+    def compute(block: _Tile) -> None:
         columns = _columns(conv, x[block.images])
         gradients = _matrix(conv.layout, block.of(conv.layout, gy), "conv.gy")
         np.matmul(gradients, columns.T, out=partials[firsts.index(block.images.start), block.channels])

@@ -84,7 +84,7 @@ class PlanFacts:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlanCandidate:
     """A plan that was built and fits, at its place in the heuristic's order; or one timed before, with its time."""
 
     place: int
@@ -98,7 +98,7 @@ class Shortlist:
     """The candidates that autotuning chooses from; `left_out`: the number of others that might have served, `cut`:
     whether some of them for want of time."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PlanCandidate, ...]
     left_out: int
     cut: bool
 
@@ -131,7 +131,7 @@ class Search:
         self._failures: list[str] = []
         self._memory_ran_out: Exception | None = None
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Iterator[PlanCandidate]:
         """In the heuristic's order, each plan once."""
         for plan, place in self._places().items():
             candidate = self._build(place, plan)
@@ -144,7 +144,7 @@ class Search:
         """In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed` go: of either kind the first that
         fits, others while there is time. What is known is not built."""
         places, refused, cut = self._places(), 0, False
-        candidates: list[Candidate] = []
+        candidates: list[PlanCandidate] = []
         room: dict[bool, float] = {False: PRECOMPILED_TIMED, True: compiled_timed}
         begun = set()
         for plan, place in places.items():
@@ -153,9 +153,9 @@ class Search:
                 break
             if room[compiled] < 1:
                 continue
-            candidate: Candidate | None
+            candidate: PlanCandidate | None
             if plan in known:
-                candidate = Candidate(place, plan, known[plan].workspace_bytes, known[plan].time_s)
+                candidate = PlanCandidate(place, plan, known[plan].workspace_bytes, known[plan].time_s)
             elif compiled in begun and not has_time():
                 cut = True
                 room[compiled] -= 1
@@ -177,13 +177,13 @@ class Search:
             places.setdefault(str(self.graph.get_plan_name_at_index(place)), place)
         return places
 
-    def first(self) -> Candidate:
+    def first(self) -> PlanCandidate:
         """The heuristic's first that fits. Raises NoPlan."""
         for candidate in self.candidates():
             return candidate
         raise self.none_fits()
 
-    def foretold(self) -> Candidate:
+    def foretold(self) -> PlanCandidate:
         """The same as `first`, but a plan that cuDNN would compile is not built: cuDNN has found its configuration
         supported and knows its workspace. Of 388 such plans, for shapes of all kinds and four GPUs, every one then
         built, with that workspace. Raises NoPlan."""
@@ -195,7 +195,7 @@ class Search:
                 return candidate
         raise self.none_fits()
 
-    def select(self, chosen: Candidate | PlanFacts) -> None:
+    def select(self, chosen: PlanCandidate | PlanFacts) -> None:
         """Make a plan the one that is executed and serialized."""
         self.graph.build_plan_at_index(chosen.place)
 
@@ -220,14 +220,14 @@ class Search:
             return NoPlan(none + _cause(self._failures), lasting=not self._failures)
         return NoPlan(self._no("has no plan that computes in float32"))
 
-    def _build(self, place: int, plan: str) -> Candidate | None:
+    def _build(self, place: int, plan: str) -> PlanCandidate | None:
         try:
             self.graph.build_plan_at_index(place)
             workspace_bytes = int(self.graph.get_workspace_size_plan_at_index(place))
         except (RuntimeError, self._cudnn.cudnnGraphNotSupportedError) as error:
             required = _REQUIRES.search(str(error))
             if required and int(required[1]) <= self._limit:
-                return Candidate(place, plan, int(required[1]))
+                return PlanCandidate(place, plan, int(required[1]))
             if required:
                 self._too_large.append(int(required[1]))
             elif _DESELECTED not in str(error):
@@ -239,7 +239,7 @@ class Search:
         if workspace_bytes > self._limit:
             self._too_large.append(workspace_bytes)
             return None
-        return Candidate(place, plan, workspace_bytes)
+        return PlanCandidate(place, plan, workspace_bytes)
 
     def _is_runtime_compiled(self, place: int) -> bool:
         notes = self.graph.get_behavior_notes_for_plan_at_index(place)
@@ -309,7 +309,7 @@ def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
 # -- on a GPU ------------------------------------------------------------------------------------------------------
 
 
-class Plan:
+class ReadyPlan:
     """A plan that is ready to run. Calling it returns before its work is done. Not for two threads at once."""
 
     __slots__ = ("_again", "_count", "_execute", "_graph", "_handle", "_n", "_pointers", "_pointers_address", "facts")
@@ -353,7 +353,7 @@ class Plans:
     _spent_s: float = field(default=0.0, init=False)
     _tuned: int = field(default=0, init=False)
 
-    def prepare(self, work: Work) -> Plan:
+    def prepare(self, work: Work) -> ReadyPlan:
         """The plan for this work, from the cache or found (and timed) now. Raises NoPlan."""
         autotuned = self.workbench is not None
         key = cache_key(work, self.properties, self.workspace_bytes, autotuned=autotuned, present=True)
@@ -364,7 +364,7 @@ class Plans:
         if kept is not None and not self._goes_on_from(kept):
             graph = self._restore(work, data)
             if graph is not None:
-                return Plan(work, kept, graph, self.handle)
+                return ReadyPlan(work, kept, graph, self.handle)
             self.cache.drop(key)
             kept = None
         return self._find(work, key, kept, data)
@@ -374,7 +374,7 @@ class Plans:
         more = compiled_timed(kept.budget_s) < compiled_timed(self.tuning_budget_s)
         return bool(kept.left_out) and kept.budget_s < self.tuning_budget_s and (kept.cut or more)
 
-    def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> Plan:
+    def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> ReadyPlan:
         """`kept`: of an earlier process that had less time for tuning, with its serialized plan; its times are used."""
         started = perf_counter()
         try:
@@ -400,9 +400,9 @@ class Plans:
         if graph is None:
             search.select(facts)
             _check_order(work, search.graph)
-            return Plan(work, facts, search.graph, self.handle)
+            return ReadyPlan(work, facts, search.graph, self.handle)
         self.cache.put(key, to_entry(facts, data))
-        return Plan(work, facts, graph, self.handle)
+        return ReadyPlan(work, facts, graph, self.handle)
 
     def _choose(self, work: Work, search: Search, known: Sequence[PlanTime], started: float) -> PlanFacts:
         if self.workbench is None:
@@ -427,7 +427,7 @@ class Plans:
             return _facts(search, candidates[0])
         pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
 
-        def runner(candidate: Candidate) -> Callable[[], None]:
+        def runner(candidate: PlanCandidate) -> Callable[[], None]:
             def run() -> None:
                 search.graph._execute_with_raw_ptrs(
                     ctypes.addressof(pointers), len(pointers), workspace, handle, candidate.place
@@ -464,7 +464,7 @@ class Plans:
         return graph
 
 
-def _facts(search: Search, chosen: Candidate, **tuning: Any) -> PlanFacts:
+def _facts(search: Search, chosen: PlanCandidate, **tuning: Any) -> PlanFacts:
     return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, **tuning)
 
 
