@@ -15,7 +15,7 @@ import numpy as np
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
-from tcbench.engine.accelerators.cpu.onednn.library import Slot, Array, Engine, Primitive, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Primitive, Slot, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import batch_norm as numpy_batch_norm
 from tcbench.engine.accelerators.protocol import BatchNormRoute

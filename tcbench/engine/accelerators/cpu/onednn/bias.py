@@ -7,7 +7,7 @@ import numpy as np
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn.library import Slot, Array, Engine, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Slot, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.pointwise import n_slices
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference import bias as numpy_bias

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn.library import Slot, Descriptor, Engine, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Descriptor, Engine, Slot, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, Way, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.im2col import col2im, im2col

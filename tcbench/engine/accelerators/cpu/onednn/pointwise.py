@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
-from tcbench.engine.accelerators.cpu.onednn.library import Slot, Array, Engine, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Slot, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference import elementwise
 from tcbench.engine.accelerators.cpu.reference import pooling as numpy_pooling

@@ -17,7 +17,7 @@ import numpy as np
 
 from tcbench.engine.accelerators.cpu import compiled, threads
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn.library import Slot, Array, Engine, Primitive, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Primitive, Slot, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.update import (
