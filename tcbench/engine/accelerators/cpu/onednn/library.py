@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.onednn.team import Call, team
 from tcbench.engine.work import DType
 from tcbench.hardware import load
 
@@ -236,8 +237,10 @@ class Engine:
         self.set_threads(1)
         self._engine = self._create("engine_create", 1, 0)
         self.plain, self.adding = self.attributes(), self.attributes(added=1.0)
+        self.team = team(library.dnnl_primitive_execute, quick.omp_set_num_threads, n_threads)
         self._descriptors: dict[Any, Descriptor] = {}
         self.shared: dict[str, Array] = {}
+        self.changes = 0  # of where shared memory lies
         self._growing = threading.Lock()
         self.prepared: dict[str, Any] = {}
         self._converts = {"float32": True}
@@ -413,6 +416,7 @@ class Engine:
                 room = np.empty(n_bytes + _ALIGNMENT, np.uint8)
                 start = -address(room) % _ALIGNMENT
                 kept = self.shared[name] = room[start : start + n_bytes]
+                self.changes += 1
             return kept
 
     @contextlib.contextmanager
@@ -424,6 +428,7 @@ class Engine:
         finally:
             self.shared.clear()
             self.shared.update(before)
+            self.changes += 1
 
     def _reorder(
         self, source: Descriptor, from_: Place, target: Descriptor, to: Place, chunk: int, *, added: bool = False
@@ -491,6 +496,8 @@ class PreparedPrimitive:
         places: tuple[Place, ...],
     ) -> None:
         every = list(zip(memories, places, strict=True))
+        self.call = Call(primitive, stream, ctypes.addressof(arguments), len(memories))
+        self._arguments = arguments  # which the call points to
         self._shared, self._room = engine.shared, engine.room
         self._run = functools.partial(engine.run, primitive, stream, len(memories), arguments)
         self._given = [(memory, place.of, place.offset) for memory, place in every if isinstance(place.of, int)]
@@ -499,7 +506,8 @@ class PreparedPrimitive:
         self._set_to: Sequence[int] = ()
         self._set = engine.set_handle
 
-    def __call__(self, addresses: Sequence[int]) -> None:
+    def place(self, addresses: Sequence[int]) -> None:
+        """Tell oneDNN where the arguments lie. The same list again costs nothing to set."""
         if addresses is not self._set_to:
             for memory, position, offset in self._given:
                 self._set(memory, addresses[position] + offset)
@@ -509,6 +517,9 @@ class PreparedPrimitive:
             if room is None or self._lying.get(name) is not room:  # it has to grow, or has grown
                 room = self._lying[name] = self._room(name, n_bytes)
                 self._set(memory, address(room))
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        self.place(addresses)
         self._run()
 
 
@@ -523,8 +534,12 @@ class Primitive:
         *stages: Sequence[Sequence[PreparedPrimitive]],
     ) -> None:
         self.name = name
-        self._set_threads = engine.set_threads
+        self._engine = engine
         self._stages = [stage for stage in stages if stage]
+        self._every = [prepared for stage in self._stages for chunk in stage for prepared in chunk]
+        self._launch: Callable[[], int] | None = None
+        self._set_to: Sequence[int] = ()
+        self._changes = -1
 
     def bind(self, *arrays: Array) -> Callable[[], None]:
         """The launch on these arrays, whose memory the caller keeps."""
@@ -534,7 +549,21 @@ class Primitive:
         self.at([address(array) for array in arrays])
 
     def at(self, addresses: Sequence[int]) -> None:
-        """The launch on arrays at these addresses. The same list again costs nothing to set."""
+        """The launch on arrays at these addresses. Raises RuntimeError with oneDNN's status."""
+        engine = self._engine
+        if engine.team is None:
+            self._by_threads_of_python(addresses)
+            return
+        while addresses is not self._set_to or self._changes != engine.changes:
+            self._set_to, self._changes = addresses, engine.changes
+            for prepared in self._every:
+                prepared.place(addresses)  # may change where the memory of those before it lies
+        if self._launch is None:
+            self._launch = engine.team.bind([[[p.call for p in chunk] for chunk in stage] for stage in self._stages])
+        if status := self._launch():
+            raise RuntimeError(f"oneDNN: dnnl_primitive_execute: status {status}")
+
+    def _by_threads_of_python(self, addresses: Sequence[int]) -> None:
         for stage in self._stages:
             if len(stage) == 1:
                 for prepared in stage[0]:
@@ -543,7 +572,7 @@ class Primitive:
                 threads.run(functools.partial(self._run_slice, addresses), stage)
 
     def _run_slice(self, addresses: Sequence[int], chunk: Sequence[PreparedPrimitive]) -> None:
-        self._set_threads(1)  # OpenMP keeps the number by thread
+        self._engine.set_threads(1)  # OpenMP keeps the number by thread
         for prepared in chunk:
             prepared(addresses)
 

@@ -1,0 +1,88 @@
+"""Launches are the same whether a team in C makes them or threads of Python, and whoever else has the team."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu import compiled
+from tcbench.engine.accelerators.cpu.onednn import library, team
+from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+
+pytestmark = [
+    pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}"),
+    pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler on this machine"),
+]
+CONV = w.Conv2d(4, 32, 9, 9, 64, 3, 3, 1, 1, "NHWC", "float32")
+WORKS: tuple[Any, ...] = (w.ConvFprop(CONV), w.ConvDgrad(CONV), w.ConvWgrad(CONV), w.Add(1 << 18, "float32"))
+
+
+def launched(work: w.Work, accelerator: OneDnnAccelerator) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(operand.shape).astype(operand.dtype) for operand in work.operands]
+    accelerator.launch(work, *arrays)
+    return arrays[-1]
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+def test_without_a_compiler_threads_of_python_do_the_same(
+    work: Any, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerator = OneDnnAccelerator(threads=2)
+    assert accelerator.engine.team is not None
+    by_team = launched(work, accelerator)
+    monkeypatch.setattr(accelerator.engine, "team", None)
+    np.testing.assert_array_equal(launched(work, accelerator), by_team)
+
+
+def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
+    """The other thread's launch holds the team until this one is done."""
+    engine = OneDnnAccelerator(threads=2).engine
+    begun, goes_on, made = threading.Event(), threading.Event(), []
+
+    def note(primitive: int, *_: Any) -> int:
+        made.append(primitive)
+        if primitive == 1:
+            begun.set()
+            assert goes_on.wait(20)
+        return 0
+
+    execute = team.EXECUTE(note)
+    own = team.team(execute, engine.set_threads, 2)
+    assert own is not None
+    first, second = (own.bind([[[team.Call(n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3)))
+    other = threading.Thread(target=first)
+    other.start()
+    assert begun.wait(20)
+    assert second() == 0
+    goes_on.set()
+    other.join()
+    assert made == [1, 2, 2, 2]
+
+
+def test_the_status_of_a_launch_that_fails_is_told(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator = OneDnnAccelerator(threads=2)
+    monkeypatch.setattr(accelerator.engine.team, "bind", lambda _: lambda: 2)
+    with pytest.raises(RuntimeError, match="status 2"):
+        launched(WORKS[0], accelerator)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("i < chunk->n && !atomic_load(&team->status)", "i < chunk->n"),
+        ("atomic_exchange(&team->status, 0)", "atomic_load(&team->status)"),
+        ("if (status) atomic_store(&team->status, status);", "(void)status;"),
+        ("chunks + (word & 0xffff)", "chunks"),
+    ],
+)
+def test_a_team_that_does_not_make_each_call_once_is_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
+    text = Path(team.__file__).with_suffix(".c").read_text()
+    assert text.count(right) == 1
+    broken = tmp_path / "team.c"
+    broken.write_text(text.replace(right, wrong))
+    assert compiled.library(broken, team.works) is None
+    assert compiled.library(Path(team.__file__).with_suffix(".c"), team.works) is not None
