@@ -14,6 +14,7 @@ cell regresses by a phase where
 Pure functions of numbers.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -42,21 +43,32 @@ class PhaseTrials:
     current: Mapping[str, Sequence[float]]
     by_round: bool = False
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Of the phases that can be judged: each side has two trials of them."""
         return tuple(
             name for name in self.base if min(len(self.base[name]), len(self.current.get(name, ()))) >= LEAST_TRIALS
         )
 
-    def estimate(self, *names: str) -> Estimate | None:
-        """The ratio of throughputs if these phases alone had changed; None where one is not there."""
+    def others(self, *names: str) -> tuple[str, ...]:
+        """The phases that can be judged but these."""
+        return tuple(name for name in self.names if name not in names)
+
+    def over_others(self, *names: str) -> float:
+        """How long they are over how long the others are."""
+        own_s, others_s = (_sums(self.base, which) for which in (names, self.others(*names)))
+        return statistics.fmean(own_s) / statistics.fmean(others_s)
+
+    def estimate(self, *names: str, common: float = 0.0) -> Estimate | None:
+        """The ratio of throughputs if these phases alone had changed; None where one is not there. With `common` so
+        much of the others' relative change is taken out of theirs."""
         if not set(names) <= set(self.names):
             return None
-        base_s, current_s = (
-            [math.fsum(times) for times in zip(*(side[name] for name in names), strict=False)]
-            for side in (self.base, self.current)
-        )
+        base_s, current_s = (_sums(side, names) for side in (self.base, self.current))
+        if common:
+            part, others = common * self.over_others(*names), self.others(*names)
+            base_s = [s - part * other_s for s, other_s in zip(base_s, _sums(self.base, others), strict=False)]
+            current_s = [s - part * other_s for s, other_s in zip(current_s, _sums(self.current, others), strict=False)]
         rest_s = self.step_s - statistics.fmean(base_s)
         if min(*base_s, *current_s) + rest_s <= 0:
             return None
@@ -68,15 +80,17 @@ class PhaseTrials:
 
 @dataclass(frozen=True)
 class PhaseVerdict:
-    """A phase's ratio, with the noise that the cells have in common, and what is decided of it, if anything."""
+    """A phase's ratio with the noise that the cells have in common, `alone`, and `beside` the other phases: less what
+    it has in common with them from trial to trial; and what is decided of it, if anything."""
 
-    estimate: Estimate
+    alone: Estimate
+    beside: Estimate
     decision: PhaseDecision | None = None
 
     @property
     def slower_by(self) -> Interval:
         """The share of the base's step that it takes longer."""
-        ratio = self.estimate.inverse.ratio.interval()
+        ratio = (self.beside if self.decision == "slower" else self.alone).inverse.ratio.interval()
         return Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
 
 
@@ -88,20 +102,20 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
     """The verdicts of each cell's phases; `rule` is that of a whole."""
     judged: list[dict[str, PhaseVerdict]] = [{} for _ in cells]
     for name in dict.fromkeys(name for cell in cells for name in cell.names):
-        for number, estimate in _pooled(cells, name).items():
-            slower = _divided(rule, len(cells[number].names)).judge(estimate.ratio) == "regression"
-            judged[number][name] = PhaseVerdict(estimate, "slower" if slower else None)
+        alone = _pooled(cells, name)
+        for number, beside in _pooled(cells, name, common=_common(cells, name)).items():
+            surely = _divided(rule, len(cells[number].names)).judge(beside.ratio) == "regression"
+            slower = surely and alone[number].ratio.value < 1 - rule.threshold
+            judged[number][name] = PhaseVerdict(alone[number], beside, "slower" if slower else None)
     pairs: dict[frozenset[str], dict[int, Estimate]] = {}
     for number, phases in enumerate(judged):
         for name, phase in phases.items():
-            for other in cells[number].names if phase.decision else ():
+            for other in cells[number].others(name) if phase.decision else ():
                 both = frozenset((name, other))
-                if other == name:
-                    continue
                 if both not in pairs:
-                    pairs[both] = _pooled(cells, name, other)
-                estimate_ = pairs[both].get(number)
-                if estimate_ is None or estimate_.ratio.limit(1 - rule.change_level) >= 1:
+                    pairs[both] = _pooled(cells, *both, common=_common(cells, *both))
+                estimate = pairs[both].get(number)
+                if estimate is None or estimate.ratio.limit(1 - rule.change_level) >= 1:
                     phases[name] = replace(phase, decision="moved")
     return judged
 
@@ -109,7 +123,7 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
 def lost(phases: Mapping[str, PhaseVerdict]) -> str | None:
     """The phase that surely lost most; None where none did."""
     slower = [name for name, phase in phases.items() if phase.decision == "slower"]
-    return min(slower, key=lambda name: phases[name].estimate.ratio.log, default=None)
+    return min(slower, key=lambda name: phases[name].beside.ratio.log, default=None)
 
 
 def judge_interim(
@@ -135,7 +149,7 @@ def power(judged: Sequence[Mapping[str, PhaseVerdict]], rule: Rule, trials: int 
     shares = []
     for of_cell in judged:
         one = _divided(rule, max(1, len(of_cell)))
-        estimates = [phase.estimate for phase in of_cell.values()]
+        estimates = [phase.beside for phase in of_cell.values()]
         shares += [one.power(e.grown(max(0, trials - e.n) if trials else 0)) for e in estimates]
     return statistics.fmean(shares) if shares else None
 
@@ -144,6 +158,25 @@ def _divided(rule: Rule, among: int) -> Rule:
     return replace(rule, level=rule.level / among, change_level=rule.change_level * SHARE / among)
 
 
-def _pooled(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
-    estimates = {n: estimate for n, cell in enumerate(cells) if (estimate := cell.estimate(*names)) is not None}
+def _common(cells: Sequence[PhaseTrials], *names: str) -> float:
+    """The part of the other phases' relative change from trial to trial that these show too: by least squares over the
+    trials of all cells, each weighed by the noise of its whole. 0 where too few cells tell it."""
+    products, squares = [], []
+    for cell in cells:
+        others = cell.others(*names)
+        estimates = [cell.estimate(*which) for which in (names, others, cell.names) if others]
+        own, rest, whole = [e.ratio.error**2 for e in estimates if e is not None] or (0, 0, 0)
+        if whole and rest:
+            scale = cell.over_others(*names)
+            products.append((whole - own - rest) / 2 * scale / whole)
+            squares.append(rest * scale**2 / whole)
+    return min(1.0, max(0.0, math.fsum(products) / math.fsum(squares))) if len(squares) >= noise.LEAST_CELLS else 0.0
+
+
+def _sums(side: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[float]:
+    return [math.fsum(times_s) for times_s in zip(*(side[name] for name in names), strict=False)]
+
+
+def _pooled(cells: Sequence[PhaseTrials], *names: str, common: float = 0.0) -> dict[int, Estimate]:
+    estimates = {n: e for n, cell in enumerate(cells) if (e := cell.estimate(*names, common=common)) is not None}
     return dict(zip(estimates, noise.pooled(list(estimates.values())), strict=True))

@@ -26,7 +26,7 @@ from scipy.special import chdtri, ndtr
 
 from tcbench.analysis import noise, rounds
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import Estimate, LogRatio, quantile
+from tcbench.analysis.welch import Estimate, LogRatio
 
 Decision = Literal["regression", "pass", "improved", "inconclusive"]
 
@@ -98,9 +98,9 @@ class Rule:
             return 1.0
         if not math.isfinite(ratio.error):
             return 0.0
-        estimated = np.sqrt(chdtri(ratio.degrees, _MIDDLES) / ratio.degrees) * ratio.error
-        surely_more = worst - quantile(1 - self.level, ratio.degrees) * estimated
-        surely_changed = -quantile(1 - self.change_level, ratio.degrees) * estimated
+        estimated = np.sqrt(chdtri(ratio.degrees, _MIDDLES) / ratio.degrees)
+        surely_more = worst - ratio.reach(1 - self.level) * estimated
+        surely_changed = -ratio.reach(1 - self.change_level) * estimated
         return float(ndtr((np.minimum(surely_more, surely_changed) - loss) / ratio.error).mean())
 
     def more_trials(self, estimate: Estimate) -> int | None:
