@@ -55,18 +55,18 @@ class PhaseTrials:
         return tuple(name for name in self.names if name not in names)
 
     def over_others(self, *names: str) -> float:
-        """How long they are over how long the others are."""
-        own_s, others_s = (_sums(self.base, which) for which in (names, self.others(*names)))
-        return statistics.fmean(own_s) / statistics.fmean(others_s)
+        """How long they are over how long the others are; 0 where there are none."""
+        own_s, others_s = (statistics.fmean(_sums(self.base, which) or (0,)) for which in (names, self.others(*names)))
+        return own_s / others_s if others_s else 0.0
 
     def estimate(self, *names: str, common: float = 0.0) -> Estimate | None:
         """The ratio of throughputs if these phases alone had changed; None where one is not there. With `common` so
         much of the others' relative change is taken out of theirs."""
-        if not set(names) <= set(self.names):
+        if not names or not set(names) <= set(self.names):
             return None
         base_s, current_s = (_sums(side, names) for side in (self.base, self.current))
-        if common:
-            part, others = common * self.over_others(*names), self.others(*names)
+        if part := common * self.over_others(*names):
+            others = self.others(*names)
             base_s = [s - part * other_s for s, other_s in zip(base_s, _sums(self.base, others), strict=False)]
             current_s = [s - part * other_s for s, other_s in zip(current_s, _sums(self.current, others), strict=False)]
         rest_s = self.step_s - statistics.fmean(base_s)
@@ -102,20 +102,17 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
     """The verdicts of each cell's phases; `rule` is that of a whole."""
     judged: list[dict[str, PhaseVerdict]] = [{} for _ in cells]
     for name in dict.fromkeys(name for cell in cells for name in cell.names):
-        alone = _pooled(cells, name)
-        for number, beside in _pooled(cells, name, common=_common(cells, name)).items():
-            surely = _divided(rule, len(cells[number].names)).judge(beside.ratio) == "regression"
+        alone, beside = _pooled(cells, name), _beside(cells, name)
+        for number in alone.keys() & beside.keys():
+            surely = _divided(rule, len(cells[number].names)).judge(beside[number].ratio) == "regression"
             slower = surely and alone[number].ratio.value < 1 - rule.threshold
-            judged[number][name] = PhaseVerdict(alone[number], beside, "slower" if slower else None)
-    pairs: dict[frozenset[str], dict[int, Estimate]] = {}
+            judged[number][name] = PhaseVerdict(alone[number], beside[number], "slower" if slower else None)
+    sums = functools.cache(functools.partial(_beside, cells))
     for number, phases in enumerate(judged):
         for name, phase in phases.items():
             for other in cells[number].others(name) if phase.decision else ():
-                both = frozenset((name, other))
-                if both not in pairs:
-                    pairs[both] = _pooled(cells, *both, common=_common(cells, *both))
-                estimate = pairs[both].get(number)
-                if estimate is None or estimate.ratio.limit(1 - rule.change_level) >= 1:
+                both = sums(*sorted((name, other))).get(number)
+                if both is None or both.ratio.limit(1 - rule.change_level) >= 1:
                     phases[name] = replace(phase, decision="moved")
     return judged
 
@@ -143,14 +140,16 @@ def judge_interim(
     ]
 
 
-def power(judged: Sequence[Mapping[str, PhaseVerdict]], rule: Rule, trials: int | None = None) -> float | None:
-    """The share of phases in which a loss of `rule.slowdown` of the step would be seen, with the trials that there are,
-    or with `trials` a side."""
+def power(cells: Sequence[PhaseTrials], judged: Sequence[Mapping[str, PhaseVerdict]], rule: Rule) -> float | None:
+    """The share of phases in which a loss of `rule.slowdown` of the step would be seen."""
+    sums = functools.cache(functools.partial(_beside, cells))
+    surely_there = replace(rule, level=0.5)
     shares = []
-    for of_cell in judged:
-        one = _divided(rule, max(1, len(of_cell)))
-        estimates = [phase.beside for phase in of_cell.values()]
-        shares += [one.power(e.grown(max(0, trials - e.n) if trials else 0)) for e in estimates]
+    for number, (cell, phases) in enumerate(zip(cells, judged, strict=True)):
+        for name, phase in phases.items():
+            both = (sums(*sorted((name, other))).get(number) for other in cell.others(name))
+            seen = [surely_there.power(estimate.ratio) for estimate in both if estimate is not None]
+            shares.append(min(_divided(rule, len(phases)).power(phase.beside.ratio), *seen, 1.0))
     return statistics.fmean(shares) if shares else None
 
 
@@ -158,19 +157,20 @@ def _divided(rule: Rule, among: int) -> Rule:
     return replace(rule, level=rule.level / among, change_level=rule.change_level * SHARE / among)
 
 
-def _common(cells: Sequence[PhaseTrials], *names: str) -> float:
-    """The part of the other phases' relative change from trial to trial that these show too: by least squares over the
-    trials of all cells, each weighed by the noise of its whole. 0 where too few cells tell it."""
+def _beside(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
+    """As `_pooled`, less what these phases have in common with the others: the part of the others' relative change from
+    trial to trial that they show too, by least squares over all cells, each weighed by the noise of its whole. Nothing
+    where too few cells tell it."""
     products, squares = [], []
     for cell in cells:
-        others = cell.others(*names)
-        estimates = [cell.estimate(*which) for which in (names, others, cell.names) if others]
-        own, rest, whole = [e.ratio.error**2 for e in estimates if e is not None] or (0, 0, 0)
-        if whole and rest:
+        estimates = [cell.estimate(*which) for which in (names, cell.others(*names), cell.names)]
+        own, others, whole = (estimate.ratio.error**2 if estimate else 0.0 for estimate in estimates)
+        if own and others and whole:
             scale = cell.over_others(*names)
-            products.append((whole - own - rest) / 2 * scale / whole)
-            squares.append(rest * scale**2 / whole)
-    return min(1.0, max(0.0, math.fsum(products) / math.fsum(squares))) if len(squares) >= noise.LEAST_CELLS else 0.0
+            products.append((whole - own - others) / 2 * scale / whole)
+            squares.append(others * scale**2 / whole)
+    told = len(squares) >= noise.LEAST_CELLS
+    return _pooled(cells, *names, common=min(1.0, max(0.0, math.fsum(products) / math.fsum(squares))) if told else 0.0)
 
 
 def _sums(side: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[float]:
