@@ -53,7 +53,8 @@ def test_a_loss_is_found_in_its_phase_and_nowhere_else(grown_s, expected, by_rou
     assert phase_tests.lost(judged[0]) == lost
     if lost:
         assert judged[0][lost].slower_by.holds(grown_s[lost] / 0.1)
-        assert judged[0][lost].slower_by.low > 0.03
+        assert judged[0][lost].slower_by.relative_half_width < 0.15
+        assert judged[0][lost].alone.by_round == by_round
 
 
 def test_few_cells_do_not_tell_what_phases_have_in_common():
