@@ -54,21 +54,32 @@ class PhaseTrials:
         """The phases that can be judged but these."""
         return tuple(name for name in self.names if name not in names)
 
+    @functools.cached_property
+    def _sums_s(self) -> Callable[..., list[list[float]]]:
+        """Of both sides, by trial: the seconds of some phases together."""
+
+        def sums(*names: str) -> list[list[float]]:
+            sides = (self.base, self.current)
+            return [[*map(math.fsum, zip(*(side[name] for name in names), strict=False))] for side in sides]
+
+        return functools.cache(sums)
+
     def over_others(self, *names: str) -> float:
         """How long they are over how long the others are; 0 where there are none."""
-        own_s, others_s = (statistics.fmean(_sums(self.base, which) or (0,)) for which in (names, self.others(*names)))
-        return own_s / others_s if others_s else 0.0
+        own_s, others_s = (self._sums_s(*which)[0] for which in (names, self.others(*names)))
+        return statistics.fmean(own_s) / statistics.fmean(others_s) if others_s else 0.0
 
     def estimate(self, *names: str, common: float = 0.0) -> Estimate | None:
         """The ratio of throughputs if these phases alone had changed; None where one is not there. With `common` so
         much of the others' relative change is taken out of theirs."""
         if not names or not set(names) <= set(self.names):
             return None
-        base_s, current_s = (_sums(side, names) for side in (self.base, self.current))
+        base_s, current_s = self._sums_s(*names)
         if part := common * self.over_others(*names):
-            others = self.others(*names)
-            base_s = [s - part * other_s for s, other_s in zip(base_s, _sums(self.base, others), strict=False)]
-            current_s = [s - part * other_s for s, other_s in zip(current_s, _sums(self.current, others), strict=False)]
+            base_s, current_s = (
+                [s - part * other_s for s, other_s in zip(own_s, others_s, strict=False)]
+                for own_s, others_s in zip(self._sums_s(*names), self._sums_s(*self.others(*names)), strict=True)
+            )
         rest_s = self.step_s - statistics.fmean(base_s)
         if min(*base_s, *current_s) + rest_s <= 0:
             return None
@@ -104,8 +115,10 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
     for name in dict.fromkeys(name for cell in cells for name in cell.names):
         alone, beside = _pooled(cells, name), _beside(cells, name)
         for number in alone.keys() & beside.keys():
-            surely = _divided(rule, len(cells[number].names)).judge(beside[number].ratio) == "regression"
-            slower = surely and alone[number].ratio.value < 1 - rule.threshold
+            slower = (
+                alone[number].ratio.value < 1 - rule.threshold
+                and _divided(rule, len(cells[number].names)).judge(beside[number].ratio) == "regression"
+            )
             judged[number][name] = PhaseVerdict(alone[number], beside[number], "slower" if slower else None)
     sums = functools.cache(functools.partial(_beside, cells))
     for number, phases in enumerate(judged):
@@ -171,10 +184,6 @@ def _beside(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
             squares.append(others * scale**2 / whole)
     told = len(squares) >= noise.LEAST_CELLS
     return _pooled(cells, *names, common=min(1.0, max(0.0, math.fsum(products) / math.fsum(squares))) if told else 0.0)
-
-
-def _sums(side: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[float]:
-    return [math.fsum(times_s) for times_s in zip(*(side[name] for name in names), strict=False)]
 
 
 def _pooled(cells: Sequence[PhaseTrials], *names: str, common: float = 0.0) -> dict[int, Estimate]:

@@ -69,9 +69,10 @@ class Rule:
         surely changed, so that exchanging the sides exchanges the two. `pass`: surely above 1 - threshold.
         """
         worst = 1 - self.threshold
-        low, high = ratio.limit(self.level), ratio.limit(1 - self.level)
-        if high < worst and ratio.limit(1 - self.change_level) < 1:
-            return "regression"
+        if ratio.value < worst:
+            more = ratio.limit(1 - self.level) < worst and ratio.limit(1 - self.change_level) < 1
+            return "regression" if more else "inconclusive"
+        low = ratio.limit(self.level)
         if low > 1 / worst and ratio.limit(self.change_level) > 1:
             return "improved"
         return "pass" if low > worst else "inconclusive"
