@@ -66,8 +66,8 @@ class PhaseTrials:
 
     def over_others(self, *names: str) -> float:
         """How long they are over how long the others are; 0 where there are none."""
-        own_s, others_s = (self._sums_s(*which)[0] for which in (names, self.others(*names)))
-        return statistics.fmean(own_s) / statistics.fmean(others_s) if others_s else 0.0
+        own_s, others_s = (math.fsum(self._sums_s(*which)[0]) for which in (names, self.others(*names)))
+        return own_s / others_s if others_s else 0.0
 
     def estimate(self, *names: str, common: float = 0.0) -> Estimate | None:
         """The ratio of throughputs if these phases alone had changed; None where one is not there. With `common` so
