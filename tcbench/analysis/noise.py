@@ -87,7 +87,7 @@ class Pooled(Estimate):
         return replace(self, own=self.own.inverse)
 
     def grown(self, more: int) -> LogRatio:
-        own, own_degrees = self.own.grown(more), _degrees(self.own, more)
+        own, own_degrees = self.own.grown(more), degrees_of(self.own, more)
         degrees = own_degrees + self.degrees
         errors = [own.error * math.sqrt((self.degrees * one + own_degrees) / degrees) for one in self.levels]
         error = math.sqrt(math.fsum(p * e**2 for p, e in zip(self.probabilities, errors, strict=True)))
@@ -100,7 +100,7 @@ def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
     ratios = [estimate.ratio for estimate in estimates]
     # The variance of one trial: errors shrink with the number of trials, the noise does not.
     variances = np.array([r.error**2 * e.pairs for r, e in zip(ratios, estimates, strict=True)])
-    degrees = np.array([_degrees(estimate) for estimate in estimates])
+    degrees = np.array([degrees_of(estimate) for estimate in estimates])
     varying = np.flatnonzero((variances > 0) & np.isfinite(variances))
     together = list(estimates)
     if len(varying) >= LEAST_CELLS:
@@ -112,7 +112,7 @@ def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
     return together
 
 
-def _degrees(estimate: Estimate, more: int = 0) -> float:
+def degrees_of(estimate: Estimate, more: int = 0) -> float:
     """Degrees of freedom of the variance of one trial. Cells that vary alike do so on both sides: all trials count."""
     return (1 if estimate.by_round else 2) * (estimate.pairs + more - 1)
 

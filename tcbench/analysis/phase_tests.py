@@ -30,6 +30,9 @@ SHARE = 0.1
 """The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep
 theirs: no verdict of a whole is another for its phases. A phase scatters by less than the threshold: that is enough."""
 
+_TELLING = 16
+"""Degrees of freedom, of all cells together, that tell what phases have in common; to tell it takes one."""
+
 PhaseDecision = Literal["slower", "moved"]
 """Surely slower by more than the threshold; the same, but another phase may have won as much."""
 
@@ -173,16 +176,17 @@ def _divided(rule: Rule, among: int) -> Rule:
 def _beside(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
     """As `_pooled`, less what these phases have in common with the others: the part of the others' relative change from
     trial to trial that they show too, by least squares over all cells, each weighed by the noise of its whole. Nothing
-    where too few cells tell it."""
-    products, squares = [], []
+    where too few trials tell it."""
+    products, squares, degrees = [], [], 0.0
     for cell in cells:
         estimates = [cell.estimate(*which) for which in (names, cell.others(*names), cell.names)]
         own, others, whole = (estimate.ratio.error**2 if estimate else 0.0 for estimate in estimates)
-        if own and others and whole:
+        if estimates[0] and own and others and whole:
             scale = cell.over_others(*names)
             products.append((whole - own - others) / 2 * scale / whole)
             squares.append(others * scale**2 / whole)
-    told = len(squares) >= noise.LEAST_CELLS
+            degrees += noise.degrees_of(estimates[0])
+    told = degrees >= _TELLING
     return _pooled(cells, *names, common=min(1.0, max(0.0, math.fsum(products) / math.fsum(squares))) if told else 0.0)
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tcbench.analysis import phase_tests, verdict
-from tcbench.analysis.noise import LEAST_CELLS
 from tcbench.analysis.phase_tests import NONE, PhaseTrials
 from tcbench.analysis.verdict import Interim, Rule
 
@@ -57,12 +56,10 @@ def test_a_loss_is_found_in_its_phase_and_nowhere_else(grown_s, expected, by_rou
         assert judged[0][lost].alone.by_round == by_round
 
 
-def test_few_cells_do_not_tell_what_phases_have_in_common():
-    few, enough = [cells[0][("backward")] for cells in (phase_tests.judge(matrix({}, n), RULE) for n in (4, 12))]
-    assert few.beside == few.alone
-    assert enough.beside.ratio.error < enough.alone.ratio.error / 3
-    cells = matrix({"backward": 0.005}, LEAST_CELLS - 1)
-    assert decisions(phase_tests.judge(cells, RULE)) == [{}] * len(cells)
+def test_few_trials_do_not_tell_what_phases_have_in_common():
+    few, enough = (phase_tests.judge(matrix({"backward": 0.005}, cells), RULE)[0]["backward"] for cells in (1, 3))
+    assert (few.beside, few.decision) == (few.alone, None)
+    assert (enough.beside.ratio.error < enough.alone.ratio.error / 3, enough.decision) == (True, "slower")
 
 
 def test_power_counts_what_would_be_taken_for_moved():
