@@ -8,7 +8,9 @@ cell regresses by a phase where
   level (union-intersection: S. Roy, "On a heuristic method of test construction and its use in multivariate analysis",
   Annals of Mathematical Statistics 24, 1953; Bonferroni's inequality bounds it);
 - no other phase surely undoes it: with each of the others the sum of both must surely be slower (intersection-union: R.
-  Berger, Technometrics 24, 1982). What else was won where the loss came from is work that moved;
+  Berger, Technometrics 24, 1982), at a level for all cells, which those that pass leave to the rest (S. Holm, "A simple
+  sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). What else was won where
+  the loss came from is work that moved;
 - the whole is not settled: what surely lost less than the threshold is no regression.
 
 Pure functions of numbers.
@@ -118,18 +120,24 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
     for name in dict.fromkeys(name for cell in cells for name in cell.names):
         alone, beside = _pooled(cells, name), _beside(cells, name)
         for number in alone.keys() & beside.keys():
-            slower = (
+            surely = (
                 alone[number].ratio.value < 1 - rule.threshold
                 and _divided(rule, len(cells[number].names)).judge(beside[number].ratio) == "regression"
             )
-            judged[number][name] = PhaseVerdict(alone[number], beside[number], "slower" if slower else None)
+            judged[number][name] = PhaseVerdict(alone[number], beside[number], "slower" if surely else None)
     sums = functools.cache(functools.partial(_beside, cells))
-    for number, phases in enumerate(judged):
-        for name, phase in phases.items():
-            for other in cells[number].others(name) if phase.decision else ():
-                both = sums(*sorted((name, other))).get(number)
-                if both is None or both.ratio.limit(1 - rule.change_level) >= 1:
-                    phases[name] = replace(phase, decision="moved")
+
+    def undone(number: int, name: str, level: float) -> bool:
+        both = (sums(*sorted((name, other))).get(number) for other in cells[number].others(name))
+        return any(estimate is None or estimate.ratio.limit(1 - level) >= 1 for estimate in both)
+
+    slower = [(number, name) for number, phases in enumerate(judged) for name, one in phases.items() if one.decision]
+    among, level, moved = sum(bool(cell.names) for cell in cells), rule.change_level, slower
+    while len(moved) > len(still := [one for one in moved if undone(*one, level)]):
+        moved = still
+        level = rule.change_level * among / max(1, among - len({number for number, _ in set(slower) - set(moved)}))
+    for number, name in moved:
+        judged[number][name] = replace(judged[number][name], decision="moved")
     return judged
 
 

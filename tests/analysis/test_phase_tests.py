@@ -62,6 +62,20 @@ def test_few_trials_do_not_tell_what_phases_have_in_common():
     assert (enough.beside.ratio.error < enough.alone.ratio.error / 3, enough.decision) == (True, "slower")
 
 
+def test_cells_whose_loss_is_sure_leave_the_level_to_the_rest():
+    """Of two phases whatever is common is the whole: the sum that must be slower varies as much."""
+
+    def of_two(cell):
+        return PhaseTrials(
+            0.1, *({name: side[name] for name in ("forward", "backward")} for side in (cell.base, cell.current))
+        )
+
+    grown_s = {"forward": 0.01}
+    lone = [*map(of_two, matrix(grown_s, seed=4))]
+    many = [lone[0], *(of_two(matrix(grown_s, 1, seed=seed)[0]) for seed in range(100, 111))]
+    assert [phase_tests.judge(cells, RULE)[0]["forward"].decision for cells in (lone, many)] == ["moved", "slower"]
+
+
 def test_power_counts_what_would_be_taken_for_moved():
     sure = matrix({})
     assert phase_tests.power(sure, phase_tests.judge(sure, RULE), RULE) > 0.9
