@@ -125,7 +125,7 @@ def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
     by_chance = polygamma(1, degrees / 2)
     common, weight = math.exp(float(np.median(logs))), float(degrees.sum())
     wild = max(1, math.ceil(math.log(float(variances.max()) / common, 4)) + 1)
-    multiples = 4.0 ** np.arange(1 + wild)
+    multiples: Array = np.power(4.0, np.arange(1 + wild))
     shares = np.full(1 + wild, 1 / (1 + wild))
     for _ in range(_STEPS):
         # The density of F, less what all levels have in common.
@@ -133,7 +133,8 @@ def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
         likelihoods = np.log(shares)[:, None] - (degrees * np.log(multiples)[:, None] + (degrees + weight) * beyond) / 2
         likelihoods = np.exp(likelihoods - likelihoods.max(axis=0))
         probabilities = likelihoods / likelihoods.sum(axis=0)
-        shares = probabilities.sum(axis=1) + np.array([0.0, *[_WILD / wild] * wild])
+        shares = probabilities.sum(axis=1)
+        shares[1:] += _WILD / wild
         shares /= shares.sum()
         belong = probabilities[0] / probabilities[0].sum()
         mean, chance = float(belong @ logs), float(belong @ by_chance)
@@ -143,7 +144,7 @@ def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
         agreed = 2 * _trigamma_inverse(max(scatter - chance, _AGREE_AT_MOST))
         weight = min(agreed, float(probabilities[0] @ degrees))
         common = math.exp(mean + float(digamma(weight / 2)) - math.log(weight / 2))
-    return common * multiples, probabilities.T, weight
+    return common * multiples, np.asarray(probabilities.T), weight
 
 
 def _trigamma_inverse(y: float) -> float:
