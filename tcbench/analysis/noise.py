@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, polygamma, stdtr
+from scipy.special import digamma, stdtr, zeta
 
 from tcbench.analysis.welch import Estimate, LogRatio, quantile
 
@@ -122,7 +122,7 @@ def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
     each step the common one by the moments of the logarithms of variances (Smyth 2004, section 6.2), which scatter by
     chance alone as trigamma(degrees / 2) says, of each cell as far as it belongs there."""
     logs = np.log(variances) - digamma(degrees / 2) + np.log(degrees / 2)
-    by_chance = polygamma(1, degrees / 2)
+    by_chance = zeta(2, degrees / 2)  # trigamma
     common, weight = math.exp(float(np.median(logs))), float(degrees.sum())
     wild = max(1, math.ceil(math.log(float(variances.max()) / common, 4)) + 1)
     multiples: Array = np.power(4.0, np.arange(1 + wild))
@@ -152,8 +152,8 @@ def _trigamma_inverse(y: float) -> float:
     appendix)."""
     x = 0.5 + 1 / y
     for _ in range(50):
-        trigamma = float(polygamma(1, x))
-        change = trigamma * (1 - trigamma / y) / float(polygamma(2, x))
+        trigamma = float(zeta(2, x))
+        change = trigamma * (1 - trigamma / y) / (-2 * float(zeta(3, x)))
         x += change
         if -change < 1e-8 * x:
             break

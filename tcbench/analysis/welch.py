@@ -74,6 +74,8 @@ class Group:
 
     def grown(self, more: int) -> Group:
         """With so many more numbers, if mean and variance stayed what they are."""
+        if not more:
+            return self
         return replace(self, n=self.n + more, degrees=None if self.degrees is None else self.degrees + more)
 
     @property
