@@ -89,9 +89,14 @@ class Pooled(Estimate):
     def grown(self, more: int) -> LogRatio:
         own, own_degrees = self.own.grown(more), degrees_of(self.own, more)
         degrees = own_degrees + self.degrees
-        errors = [own.error * math.sqrt((self.degrees * one + own_degrees) / degrees) for one in self.levels]
-        error = math.sqrt(math.fsum(p * e**2 for p, e in zip(self.probabilities, errors, strict=True)))
-        return Mixed(own.log, error, degrees, tuple(errors), self.probabilities)
+        levels, probabilities = np.array(self.levels), self.probabilities
+        if more:  # of the same variance tell it better
+            told = _fits(levels, own_degrees, self.degrees) - _fits(levels, degrees_of(self.own), self.degrees)
+            odds = np.exp(told - told.max()) * probabilities
+            probabilities = tuple((odds / odds.sum()).tolist())
+        errors = own.error * np.sqrt((self.degrees * levels + own_degrees) / degrees)
+        error = math.sqrt(float(errors**2 @ probabilities))
+        return Mixed(own.log, error, degrees, tuple(errors.tolist()), probabilities)
 
 
 def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -128,10 +133,8 @@ def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
     multiples: Array = np.power(4.0, np.arange(1 + wild))
     shares = np.full(1 + wild, 1 / (1 + wild))
     for _ in range(_STEPS):
-        # The density of F, less what all levels have in common.
-        beyond = np.log1p(degrees / weight * variances / (common * multiples[:, None]))
-        likelihoods = np.log(shares)[:, None] - (degrees * np.log(multiples)[:, None] + (degrees + weight) * beyond) / 2
-        likelihoods = np.exp(likelihoods - likelihoods.max(axis=0))
+        fits = np.log(shares)[:, None] + _fits(common * multiples[:, None] / variances, degrees, weight)
+        likelihoods = np.exp(fits - fits.max(axis=0))
         probabilities = likelihoods / likelihoods.sum(axis=0)
         shares = probabilities.sum(axis=1)
         shares[1:] += _WILD / wild
@@ -145,6 +148,11 @@ def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
         weight = min(agreed, float(probabilities[0] @ degrees))
         common = math.exp(mean + float(digamma(weight / 2)) - math.log(weight / 2))
     return common * multiples, np.asarray(probabilities.T), weight
+
+
+def _fits(levels: Array, degrees: Array | float, weight: float) -> Array:
+    """The log likelihood of levels, over a cell's own variance: the density of F, less what they have in common."""
+    return np.asarray(-(degrees * np.log(levels) + (degrees + weight) * np.log1p(degrees / weight / levels)) / 2)
 
 
 def _trigamma_inverse(y: float) -> float:

@@ -39,10 +39,14 @@ def test_where_some_cells_are_wild_a_few_trials_that_agree_make_none_steady():
     """A cell's noise is taken for the common one, but none of it is sure: far out the wild ones count."""
     variances = 1e-4 * chdtri(3, (np.arange(36) + 0.5) / 36) / 3
     machines = [np.concatenate([variances, factor * variances[[4, 13, 22, 31]]]) for factor in (1, 25)]
-    tame, wild = (noise.pooled([Paired(Group(4, 0.0, v)) for v in of])[18].ratio for of in machines)
+    pooled = [noise.pooled([Paired(Group(4, 0.0, v)) for v in of]) for of in machines]
+    tame, wild = (each[18].ratio for each in pooled)
     assert wild.reach(0.95) == pytest.approx(tame.reach(0.95), rel=0.15)
     assert tame.reach(1 - 1e-5) < 5 * tame.reach(0.95)
     assert wild.reach(1 - 1e-5) > 7 * wild.reach(0.95)
+    # More trials of the same tell that it is steady.
+    more = pooled[1][18].grown(20)
+    assert more.reach(1 - 1e-5) < 3 * more.reach(0.95)
 
 
 def test_the_reach_of_a_ratio_whose_error_is_one_of_several():
