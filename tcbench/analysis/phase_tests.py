@@ -1,11 +1,14 @@
 """Whether a phase of the step got slower: judged beside the whole, which varies more than one phase does.
 
 A phase counts as the throughput of a step in which nothing else changed, base's step over base's step and the seconds
-that the phase gained: so a loss in it has the unit, the threshold, the rules and the moderated noise of the whole. A
-cell regresses by a phase where
+that the phase gained: so a loss in it has the unit, the threshold, the rules and the moderated noise of the whole. What
+slows a trial slows all its phases: the part of the others' relative change that a phase shares is taken out of its own
+(analysis of covariance; R. Fisher, "Statistical Methods for Research Workers", 4th edition 1932). A cell regresses by a
+phase where
 
 - the loss is surely above the threshold, and surely there: the union of all phases' tests, each at its part of the
-  level (union-intersection: S. Roy, "On a heuristic method of test construction and its use in multivariate analysis",
+  level, and by the phase's own times above it too, since beside phases that got faster it seems slower
+  (union-intersection: S. Roy, "On a heuristic method of test construction and its use in multivariate analysis",
   Annals of Mathematical Statistics 24, 1953; Bonferroni's inequality bounds it);
 - no other phase surely undoes it: with each of the others the sum of both must surely be slower (intersection-union: R.
   Berger, Technometrics 24, 1982), at a level for all cells, which those that pass leave to the rest (S. Holm, "A simple
