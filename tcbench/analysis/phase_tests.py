@@ -7,9 +7,9 @@ slows a trial slows all its phases: the part of the others' relative change that
 phase where
 
 - the loss is surely above the threshold, and surely there: the union of all phases' tests, each at its part of the
-  level, and by the phase's own times above it too, since beside phases that got faster it seems slower
-  (union-intersection: S. Roy, "On a heuristic method of test construction and its use in multivariate analysis",
+  level (union-intersection: S. Roy, "On a heuristic method of test construction and its use in multivariate analysis",
   Annals of Mathematical Statistics 24, 1953; Bonferroni's inequality bounds it);
+- its own times seem to have lost as much: beside phases that got faster one that did not change seems slower;
 - no other phase surely undoes it: with each of the others the sum of both must surely be slower (intersection-union: R.
   Berger, Technometrics 24, 1982), at a level for all cells, which those that pass leave to the rest (S. Holm, "A simple
   sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). What else was won where
