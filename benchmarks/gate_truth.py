@@ -16,9 +16,9 @@ has 200 of them. Machines differ in how much trials do (standard deviation of th
 
 Code gets slower in two ways: every step takes longer, or one step in ten takes twice as long (`stalls`).
 
-`--phases` judges matrices whose trials have phases: how these differ from trial to trial together is drawn, a trial's
-phases at once, from the trials of 30 real cells, scaled to what the machine's trials do in all. They change in one
-phase, in all, or from one to another.
+`--phases` judges matrices whose trials have phases: by what share of themselves these differ from trial to trial is
+drawn, a trial's phases at once, from the trials of 30 real cells, scaled to what the machine's trials do in all. They
+change in one phase, in all, or from one to another.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ WILD_EVERY, WILD_FACTOR = 10, 5.0
 
 @functools.cache
 def real_phases() -> tuple[tuple[str, ...], Array, Array]:
-    """Names of phases; their shares of the step, by cell; and how trials of a cell differ in them, over the standard
-    deviation of the cell's trials in all, by trial."""
+    """Names of phases; their shares of the step, by cell; and how trials of a cell differ in them, relative to their
+    mean and over the standard deviation of the cell's trials in all, by trial."""
     cells: dict[str, list[list[float]]] = {}
     names: tuple[str, ...] = ()
     for record in store.read([RESULTS / PHASED_RUN]).records:
@@ -224,10 +224,11 @@ def real_phases() -> tuple[tuple[str, ...], Array, Array]:
     shares, residuals = [], []
     for trials in map(np.array, cells.values()):
         mean_s = trials.mean(axis=0)
-        apart = trials - mean_s
+        whole_s = trials.sum(axis=1)
+        scale = np.sqrt(len(trials) / (len(trials) - 1)) * whole_s.mean() / whole_s.std(ddof=1)
         shares.append(mean_s / mean_s.sum())
-        residuals += [*(apart / apart.sum(axis=1).std(ddof=1) * np.sqrt(len(trials) / (len(trials) - 1)))]
-    return names, np.array(shares), np.array(residuals) / np.array(residuals).sum(axis=1).std()
+        residuals += [*(scale * (trials / mean_s - 1))]
+    return names, np.array(shares), np.array(residuals) / (np.array(residuals) @ np.array(shares).T).std()
 
 
 PhaseChanges = Literal["nothing", "forward", "backward", "update", "all", "moved"]
@@ -242,10 +243,8 @@ def phase_times_s(
     sd = np.full(CELLS, of.trial_sd)
     if of.wild:
         sd[::WILD_EVERY] *= WILD_FACTOR
-    times = (
-        of_cell[None, :, None]
-        + sd[None, :, None, None] * residuals[random.integers(len(residuals), size=(2, CELLS, trials))]
-    )
+    drawn = residuals[random.integers(len(residuals), size=(2, CELLS, trials))]
+    times = of_cell[None, :, None] * (1 + sd[None, :, None, None] * drawn)
     grown = loss / (1 - loss)
     big = of_cell > 0.08
     for cell in range(CELLS):

@@ -398,7 +398,8 @@ def compare(
     chosen = [METRICS[name] for name in metrics]
     drafts = [_draft(before, after, metric, method) for before, after in pairs for metric in chosen]
     whole = rule.among(_family(drafts))
-    of_cells = phase_tests.judge([draft.phase_trials for draft in drafts], whole)
+    phases = [draft.phase_trials for draft in drafts]
+    of_cells = phase_tests.judge(phases, whole)
     cells = _judged(drafts, whole, of_cells, decisions)
     return Comparison(
         cells=cells,
@@ -407,7 +408,7 @@ def compare(
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
         power=power([cell for cell in cells if cell.metric is chosen[0]], whole),
-        phase_power=phase_tests.power(of_cells, whole),
+        phase_power=phase_tests.power(phases, of_cells, whole),
     )
 
 

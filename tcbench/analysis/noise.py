@@ -4,10 +4,11 @@ Five trials a side tell the error of a ratio badly: what looks steady may be luc
 well, since trials of one cell differ about as much as those of another. So each cell's variance is drawn towards the
 cells' common one, as far as the cells agree (empirical Bayes: G. Smyth, "Linear models and empirical Bayes methods for
 assessing differential expression in microarray experiments", Statistical Applications in Genetics and Molecular Biology
-3(1), 2004, sections 3 and 6.2). Two guards keep a noisy cell from borrowing the steadiness of quiet ones: a cell whose
-variance does not belong to the others' stands alone (the idea of B. Phipson et al., "Robust hyperparameter estimation
-protects against hypervariable genes", Annals of Applied Statistics 10(2), 2016), and the cells are taken to agree one
-standard error less than they seem to.
+3(1), 2004, sections 3 and 6.2). Some cells may be wild: the variance that a cell is drawn towards is the common one or
+4, 16, ... times it, each with the probability that the cell's own variance and the other cells give it (a mixture
+fitted by EM: M. Lu and M. Stephens, "Variance adaptive shrinkage (vash): flexible empirical Bayes estimation of
+variances", Bioinformatics 32(22), 2016). Intervals allow for all of them: where some cells are wild, few trials that
+happen to agree make none steady.
 
 Below `LEAST_CELLS` cells each is judged by its own trials alone: so few do not tell whether they agree.
 """
@@ -20,29 +21,53 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, fdtri, polygamma
+from scipy.special import digamma, stdtr, zeta
 
-from tcbench.analysis.welch import Estimate, LogRatio
+from tcbench.analysis.welch import Estimate, LogRatio, quantile
 
 LEAST_CELLS = 8
 
-_BELONGS, _BELONGS_OF_FEW, _FEW_DEGREES = 0.99, 0.95, 6
-"""A cell whose variance exceeds the common one by more than this share of cells would stands alone; below so many
-degrees of freedom, where a wild cell may seem tame, the second."""
+_WILD = 0.5
+"""So many more cells are taken to be wild than seem so."""
+
+_STEPS = 20
+"""Of EM: from there on the fit moves by less than it is sure of."""
+
+_UNLIKELY = 1e-9
+"""Levels that are less probable are left out."""
 
 _AGREE_AT_MOST = 1e-3
-"""The least variance of the logarithms of true variances: 2,000 degrees of freedom for the common one."""
+"""The least variance of the logarithms of true variances."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Mixed(LogRatio):
+    """A ratio whose error is one of `errors`, ascending, each with a probability; `error` is their root mean square."""
+
+    errors: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    def reach(self, probability: float) -> float:
+        tail = min(probability, 1 - probability)
+        errors, probabilities = np.array(self.errors), np.array(self.probabilities)
+        low, high = (-quantile(tail, self.degrees) * error for error in (self.errors[0], self.errors[-1]))
+        while high > 1.0001 * low:
+            middle = math.sqrt(low * high)
+            beyond = float(stdtr(self.degrees, -middle / errors) @ probabilities)
+            low, high = (middle, high) if beyond > tail else (low, middle)
+        return math.copysign(high, probability - 0.5)
+
+
+@dataclass(frozen=True)
 class Pooled(Estimate):
-    """A cell's ratio by its own trials and the common noise: `common` is the common variance over the cell's own,
-    `degrees` the weight of the common one in degrees of freedom."""
+    """A cell's ratio by its own trials and the noise of all: `levels` are the variances that it may be drawn towards
+    over its own, ascending, each with a probability; `degrees` is the weight of a level in degrees of freedom."""
 
     own: Estimate
-    common: float
+    levels: tuple[float, ...]
+    probabilities: tuple[float, ...]
     degrees: float
 
     @property
@@ -62,47 +87,72 @@ class Pooled(Estimate):
         return replace(self, own=self.own.inverse)
 
     def grown(self, more: int) -> LogRatio:
-        own, own_degrees = self.own.grown(more), _degrees(self.own, more)
+        own, own_degrees = self.own.grown(more), degrees_of(self.own, more)
         degrees = own_degrees + self.degrees
-        error = own.error * math.sqrt((self.degrees * self.common + own_degrees) / degrees)
-        return LogRatio(own.log, error, degrees)
+        levels, probabilities = np.array(self.levels), self.probabilities
+        if more:  # of the same variance tell it better
+            told = _fits(levels, own_degrees, self.degrees) - _fits(levels, degrees_of(self.own), self.degrees)
+            odds = np.exp(told - told.max()) * probabilities
+            probabilities = tuple((odds / odds.sum()).tolist())
+        errors = own.error * np.sqrt((self.degrees * levels + own_degrees) / degrees)
+        error = math.sqrt(float(errors**2 @ probabilities))
+        return Mixed(own.log, error, degrees, tuple(errors.tolist()), probabilities)
 
 
 def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
     """The ratios of the cells of one matrix by one metric, each with the noise that they have in common; those that do
-    not vary at all, or not like the others, as they are."""
+    not vary at all as they are."""
     ratios = [estimate.ratio for estimate in estimates]
     # The variance of one trial: errors shrink with the number of trials, the noise does not.
     variances = np.array([r.error**2 * e.pairs for r, e in zip(ratios, estimates, strict=True)])
-    degrees = np.array([_degrees(estimate) for estimate in estimates])
-    inside = (variances > 0) & np.isfinite(variances)
-    while np.count_nonzero(inside) >= LEAST_CELLS:
-        common, weight = _fitted(variances[inside], degrees[inside])
-        outside = inside & (
-            variances > common * fdtri(degrees, weight, np.where(degrees < _FEW_DEGREES, _BELONGS_OF_FEW, _BELONGS))
-        )
-        if not outside.any():
-            return [
-                Pooled(estimate, common / variance, weight) if of_them else estimate
-                for estimate, variance, of_them in zip(estimates, variances.tolist(), inside, strict=True)
-            ]
-        inside &= ~outside
-    return list(estimates)
+    degrees = np.array([degrees_of(estimate) for estimate in estimates])
+    varying = np.flatnonzero((variances > 0) & np.isfinite(variances))
+    together = list(estimates)
+    if len(varying) >= LEAST_CELLS:
+        levels, probabilities, weight = _fitted(variances[varying], degrees[varying])
+        for n, of_cell in zip(varying.tolist(), probabilities, strict=True):
+            likely = of_cell > _UNLIKELY
+            own = tuple((levels[likely] / variances[n]).tolist())
+            together[n] = Pooled(estimates[n], own, tuple(of_cell[likely].tolist()), weight)
+    return together
 
 
-def _degrees(estimate: Estimate, more: int = 0) -> float:
+def degrees_of(estimate: Estimate, more: int = 0) -> float:
     """Degrees of freedom of the variance of one trial. Cells that vary alike do so on both sides: all trials count."""
     return (1 if estimate.by_round else 2) * (estimate.pairs + more - 1)
 
 
-def _fitted(variances: Array, degrees: Array) -> tuple[float, float]:
-    """The common variance and its degrees of freedom, by the moments of the logarithms of variances (Smyth 2004,
-    section 6.2), which scatter by chance alone as trigamma(degrees / 2) says."""
+def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
+    """The common variance and its multiples, the probability of each by cell, and their degrees of freedom, by EM: in
+    each step the common one by the moments of the logarithms of variances (Smyth 2004, section 6.2), which scatter by
+    chance alone as trigamma(degrees / 2) says, of each cell as far as it belongs there."""
     logs = np.log(variances) - digamma(degrees / 2) + np.log(degrees / 2)
-    by_chance = float(polygamma(1, degrees / 2).mean())
-    scatter = max(float(logs.var(ddof=1)), by_chance) * (1 + math.sqrt(2 / (len(logs) - 1)))
-    weight = 2 * _trigamma_inverse(max(scatter - by_chance, _AGREE_AT_MOST))
-    return math.exp(float(logs.mean()) + float(digamma(weight / 2)) - math.log(weight / 2)), weight
+    by_chance = zeta(2, degrees / 2)  # trigamma
+    common, weight = math.exp(float(np.median(logs))), float(degrees.sum())
+    wild = max(1, math.ceil(math.log(float(variances.max()) / common, 4)) + 1)
+    multiples: Array = np.power(4.0, np.arange(1 + wild))
+    shares = np.full(1 + wild, 1 / (1 + wild))
+    for _ in range(_STEPS):
+        fits = np.log(shares)[:, None] + _fits(common * multiples[:, None] / variances, degrees, weight)
+        likelihoods = np.exp(fits - fits.max(axis=0))
+        probabilities = likelihoods / likelihoods.sum(axis=0)
+        shares = probabilities.sum(axis=1)
+        shares[1:] += _WILD / wild
+        shares /= shares.sum()
+        belong = probabilities[0] / probabilities[0].sum()
+        mean, chance = float(belong @ logs), float(belong @ by_chance)
+        cells = max(2.0, float(probabilities[0].sum()))
+        scatter = float(belong @ (logs - mean) ** 2) * cells / (cells - 1)
+        # A common variance is no better known than by the trials of all cells.
+        agreed = 2 * _trigamma_inverse(max(scatter - chance, _AGREE_AT_MOST))
+        weight = min(agreed, float(probabilities[0] @ degrees))
+        common = math.exp(mean + float(digamma(weight / 2)) - math.log(weight / 2))
+    return common * multiples, np.asarray(probabilities.T), weight
+
+
+def _fits(levels: Array, degrees: Array | float, weight: float) -> Array:
+    """The log likelihood of levels, over a cell's own variance: the density of F, less what they have in common."""
+    return np.asarray(-(degrees * np.log(levels) + (degrees + weight) * np.log1p(degrees / weight / levels)) / 2)
 
 
 def _trigamma_inverse(y: float) -> float:
@@ -110,8 +160,8 @@ def _trigamma_inverse(y: float) -> float:
     appendix)."""
     x = 0.5 + 1 / y
     for _ in range(50):
-        trigamma = float(polygamma(1, x))
-        change = trigamma * (1 - trigamma / y) / float(polygamma(2, x))
+        trigamma = float(zeta(2, x))
+        change = trigamma * (1 - trigamma / y) / (-2 * float(zeta(3, x)))
         x += change
         if -change < 1e-8 * x:
             break

@@ -26,7 +26,7 @@ from scipy.special import chdtri, ndtr
 
 from tcbench.analysis import noise, rounds
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import Estimate, LogRatio, quantile
+from tcbench.analysis.welch import Estimate, LogRatio
 
 Decision = Literal["regression", "pass", "improved", "inconclusive"]
 
@@ -69,9 +69,10 @@ class Rule:
         surely changed, so that exchanging the sides exchanges the two. `pass`: surely above 1 - threshold.
         """
         worst = 1 - self.threshold
-        low, high = ratio.limit(self.level), ratio.limit(1 - self.level)
-        if high < worst and ratio.limit(1 - self.change_level) < 1:
-            return "regression"
+        if ratio.value < worst:
+            more = ratio.limit(1 - self.level) < worst and ratio.limit(1 - self.change_level) < 1
+            return "regression" if more else "inconclusive"
+        low = ratio.limit(self.level)
         if low > 1 / worst and ratio.limit(self.change_level) > 1:
             return "improved"
         return "pass" if low > worst else "inconclusive"
@@ -98,9 +99,9 @@ class Rule:
             return 1.0
         if not math.isfinite(ratio.error):
             return 0.0
-        estimated = np.sqrt(chdtri(ratio.degrees, _MIDDLES) / ratio.degrees) * ratio.error
-        surely_more = worst - quantile(1 - self.level, ratio.degrees) * estimated
-        surely_changed = -quantile(1 - self.change_level, ratio.degrees) * estimated
+        estimated = np.sqrt(chdtri(ratio.degrees, _MIDDLES) / ratio.degrees)
+        surely_more = worst - ratio.reach(1 - self.level) * estimated
+        surely_changed = -ratio.reach(1 - self.change_level) * estimated
         return float(ndtr((np.minimum(surely_more, surely_changed) - loss) / ratio.error).mean())
 
     def more_trials(self, estimate: Estimate) -> int | None:

@@ -74,6 +74,8 @@ class Group:
 
     def grown(self, more: int) -> Group:
         """With so many more numbers, if mean and variance stayed what they are."""
+        if not more:
+            return self
         return replace(self, n=self.n + more, degrees=None if self.degrees is None else self.degrees + more)
 
     @property
@@ -113,9 +115,13 @@ class LogRatio:
         """The ratio of the two geometric means."""
         return _exp(self.log)
 
+    def reach(self, probability: float) -> float:
+        """The distance of that limit from the logarithm."""
+        return quantile(probability, self.degrees) * self.error if self.error else 0.0
+
     def limit(self, probability: float) -> float:
         """The ratio below which the truth lies with this probability: a one-sided confidence limit."""
-        return _exp(self.log + quantile(probability, self.degrees) * self.error) if self.error else self.value
+        return _exp(self.log + self.reach(probability))
 
     def interval(self, level: float = 0.95) -> Interval:
         """The two-sided confidence interval."""

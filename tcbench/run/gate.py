@@ -3,12 +3,14 @@
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
 of the machine falls on both alike, and the two trials of a round are compared with each other where it does
 (`analysis.rounds`). When all cells that go on have the trials of a look, `phase_tests.judge_interim` judges them
-together; a cell that is decided stops, an inconclusive one goes on to the next look. Knows nothing of processes, files
-or clocks.
+together; a cell that is decided stops, an inconclusive one goes on to the next look. From the second look on the cells
+that it will likeliest decide come first, each with all its trials: a budget that ends on the way has paid for whole
+ones. Knows nothing of processes, files or clocks.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -102,6 +104,15 @@ class Settling:
         step_s = before.cell.images_per_step / statistics.geometric_mean(rates)
         return phase_trials(before, after, step_s, rounds.estimate(others, rates).by_round)
 
+    def apart(self, trials: int, log: float) -> float:
+        """How many of its errors the first metric's ratio by the first trials lies from a ratio whose logarithm is
+        `log`: the farther, the likelier more of them decide."""
+        current, base = (self.figures(side, 0)[:trials] for side in (CURRENT, BASE))
+        if min(len(current), len(base)) < LEAST_TRIALS:
+            return 0.0
+        ratio = rounds.estimate(current, base).ratio
+        return abs(ratio.log - log) / ratio.error if ratio.error else math.inf
+
     @property
     def gave_up(self) -> Role | None:
         """The side that cannot give its figures: one that failed twice, or once for good."""
@@ -149,16 +160,20 @@ class Gate:
 
     def _in_order(self) -> Iterator[Trial]:
         going = [(place, cell) for place, cell in enumerate(self.cells) if not cell.over(self.interims)]
-        for number in range(self.interims[-1].trials):
-            # The side that goes first changes from round to round: base current, current base, base current, ...
-            order = (BASE, CURRENT) if number % 2 == 0 else (CURRENT, BASE)
-            for place, cell in going:
-                # Beside a side that gave up, one trial of the other tells what it does.
-                if number < (1 if cell.gave_up else self.interims[cell.interims_taken].trials):
-                    for side in order:
-                        if cell.ok(side) <= number and side != cell.gave_up:
-                            failed = len(cell.trials(side)) - cell.ok(side)
-                            yield Trial(side, place, number + failed, cell.interims_taken)
+        numbers = range(self.interims[-1].trials)
+        turns = [(number, *one) for number in numbers for one in going]
+        if going and (look := going[0][1].interims_taken):
+            seen, worst = self.interims[look - 1].trials, math.log(1 - self.interims[look].rule.threshold)
+            going.sort(key=lambda one: -one[1].apart(seen, worst))
+            turns = [(number, *one) for one in going for number in numbers]
+        for number, place, cell in turns:
+            # Beside a side that gave up, one trial of the other tells what it does.
+            if number < (1 if cell.gave_up else self.interims[cell.interims_taken].trials):
+                # The side that goes first changes from round to round: base current, current base, base current, ...
+                for side in (BASE, CURRENT) if number % 2 == 0 else (CURRENT, BASE):
+                    if cell.ok(side) <= number and side != cell.gave_up:
+                        failed = len(cell.trials(side)) - cell.ok(side)
+                        yield Trial(side, place, number + failed, cell.interims_taken)
 
     def after(self, trial: Trial, record: Record) -> Gate:
         """With a trial's record, and the look that it may complete: all cells that go on are judged together."""
@@ -211,9 +226,13 @@ def start(cells: int, interims: Sequence[Interim], metrics: Sequence[str] = ("th
 
 
 def replay(state: Gate, cells: Sequence[Cell], kept: Mapping[Role, Iterable[Record]]) -> Gate:
-    """The gate after the trials that were kept, in the order in which it asks for them."""
+    """The gate after the trials that were kept, in whatever order they ran."""
     records = {(side, one.cell.key, one.trial): one for side, of_side in kept.items() for one in of_side}
-    while (trial := state.next_trial()) and (record := records.get((trial.side, cells[trial.cell].key, trial.number))):
+
+    def of(trial: Trial) -> Record | None:
+        return records.get((trial.side, cells[trial.cell].key, trial.number))
+
+    while (trial := next(filter(of, state.certain()), None)) and (record := of(trial)):
         state = state.after(trial, record)
     return state
 

@@ -69,6 +69,20 @@ def test_sides_take_turns_and_the_first_goes_second_in_the_next_round():
     assert [trial.number for trial, _ in ran] == [0] * 4 + [1] * 4 + [2] * 4
 
 
+def test_after_the_first_look_the_likeliest_to_be_decided_come_first_with_all_their_trials():
+    def execute(trial: Trial) -> Record:
+        wavers = math.exp(0.1 * (-1) ** (trial.number + (trial.side == BASE)))
+        return record(trial, 40 * wavers * (1 if trial.side == BASE else (0.97, 1.03)[trial.cell]))
+
+    _, ran = drive(gate.start(2, interims((2, 4))), execute)
+    assert order(ran[8:]) == "1b 1c 1c 1b 0b 0c 0c 0b"
+    # A gate that was interrupted goes on with what it has, in whatever order that ran.
+    kept = [record for trial, record in ran if trial.cell == 0 or trial.number < 2]
+    kept = {side: [one for one in reversed(kept) if one.run_id.endswith(side)] for side in (BASE, CURRENT)}
+    replayed = gate.replay(gate.start(2, interims((2, 4))), CELLS, kept)
+    assert order((trial, None) for trial in replayed.certain()) == "1b 1c 1c 1b"
+
+
 def test_what_is_decided_stops_and_only_the_inconclusive_goes_on():
     # The first cell never wavers, the second does to the end.
     state, ran = drive(gate.start(2, interims()), lambda trial: record(trial, jumping(trial) if trial.cell else 40))

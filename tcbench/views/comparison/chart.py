@@ -118,6 +118,13 @@ class _Row:
         return current.figure / base.figure
 
     @property
+    def of_phase(self) -> Interval | None:
+        """The ratio if nothing had changed but the phase that a loss surely sits in."""
+        culprit = self.cell.culprit if self.cell else None
+        by = culprit.slower_by if culprit is not None and culprit.decision == "slower" else None
+        return by and 1 / Interval(1 + by.value, 1 + by.low, 1 + by.high)
+
+    @property
     def label(self) -> str:
         return "\n".join(wrapped(config_name(self.name), LEGEND, _MOST_NAMES))
 
@@ -250,6 +257,8 @@ def _small_print(comparison: Comparison) -> list[str]:
         f"{listed(sorted(over)) or 'trials'} · hollow: inconclusive · dashed: the threshold "
         f"({threshold(comparison.rule.threshold)})"
     ]
+    if any(_Row("", "", cell).of_phase for cell in comparison.cells):
+        lines[0] += " · pale: the interval of the named phase"
     if comparison.differences:
         lines.append("differs between base and current: " + "; ".join(allowed(comparison.differences, 4)))
     if comparison.notes:
@@ -307,6 +316,9 @@ def _draw_row(axes: Axes, row: _Row, place: float, scale: _Scale, figures: float
     verdict = row.cell.verdict if row.cell else "mean"
     form, size = {"mean": ("D", 5.0), "regression": ("v", 6.0), "improved": ("^", 6.0)}.get(verdict, ("o", 4.5))
     face = PAPER if form == "o" and (row.ratio is None or verdict == "inconclusive") else row.ink
+    if (phase := row.of_phase) is not None:
+        ends = max(phase.low, scale.low), min(phase.high, scale.high)
+        axes.plot(ends, [place, place], color=row.ink, linewidth=12, alpha=0.3, zorder=2, solid_capstyle="butt")
     if row.ratio is not None:
         ends = max(row.ratio.low, scale.low), min(row.ratio.high, scale.high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=1.3, zorder=3, solid_capstyle="butt")

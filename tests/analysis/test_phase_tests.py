@@ -1,0 +1,107 @@
+"""Whether a phase got slower: what is sure of it beside the other phases, and what another phase undoes."""
+
+import numpy as np
+import pytest
+
+from tcbench.analysis import phase_tests, verdict
+from tcbench.analysis.phase_tests import NONE, PhaseTrials
+from tcbench.analysis.verdict import Interim, Rule
+
+STEP_S = {"io": 0.001, "forward": 0.029, "backward": 0.05, "update": 0.02}
+RULE = Rule().among(12)
+
+
+def matrix(grown_s, cells=12, trials=5, by_round=False, seed=3):
+    """Cells whose trials differ by 4%, their phases by 0.4% more, and rounds by 10%; one takes `grown_s` longer."""
+    random = np.random.default_rng(seed)
+
+    def side(grown_s, rounds):
+        common = rounds + 0.04 * random.standard_normal(trials)
+        return {
+            name: list(time_s * (1 + common + 0.004 * random.standard_normal(trials)) + grown_s.get(name, 0.0))
+            for name, time_s in STEP_S.items()
+        }
+
+    rounds = [0.1 * random.standard_normal(trials) * by_round for _ in range(cells)]
+    grown = [grown_s, *[{}] * (cells - 1)]
+    return [PhaseTrials(0.1, side({}, r), side(g, r), by_round) for r, g in zip(rounds, grown, strict=True)]
+
+
+def decisions(judged):
+    return [{name: phase.decision for name, phase in phases.items() if phase.decision} for phases in judged]
+
+
+@pytest.mark.parametrize("by_round", [False, True])
+@pytest.mark.parametrize(
+    ("grown_s", "expected"),
+    [
+        ({"forward": 0.005}, {"forward": "slower"}),
+        ({"backward": 0.005}, {"backward": "slower"}),
+        ({"update": 0.005}, {"update": "slower"}),
+        ({"update": 0.002}, {}),  # less than the threshold
+        ({"backward": 0.006, "update": -0.006}, {"backward": "moved"}),
+        ({"update": -0.006}, {}),  # beside it the others seem to have grown
+        ({name: 0.05 * time_s for name, time_s in STEP_S.items()}, {}),  # all of them alike: the whole tells it
+    ],
+)
+def test_a_loss_is_found_in_its_phase_and_nowhere_else(grown_s, expected, by_round):
+    cells = matrix(grown_s, by_round=by_round)
+    judged = phase_tests.judge(cells, RULE)
+    assert decisions(judged) == [expected] + [{}] * (len(cells) - 1)
+    [lost] = [name for name, decision in expected.items() if decision == "slower"] or [None]
+    assert phase_tests.lost(judged[0]) == lost
+    if lost:
+        assert judged[0][lost].slower_by.holds(grown_s[lost] / 0.1)
+        assert judged[0][lost].slower_by.relative_half_width < 0.15
+        assert judged[0][lost].alone.by_round == by_round
+
+
+def test_few_trials_do_not_tell_what_phases_have_in_common():
+    few, enough = (phase_tests.judge(matrix({"backward": 0.005}, cells), RULE)[0]["backward"] for cells in (1, 3))
+    assert (few.beside, few.decision) == (few.alone, None)
+    assert (enough.beside.ratio.error < enough.alone.ratio.error / 3, enough.decision) == (True, "slower")
+
+
+def test_cells_whose_loss_is_sure_leave_the_level_to_the_rest():
+    """Of two phases whatever is common is the whole: the sum that must be slower varies as much."""
+
+    def of_two(cell):
+        return PhaseTrials(
+            0.1, *({name: side[name] for name in ("forward", "backward")} for side in (cell.base, cell.current))
+        )
+
+    grown_s = {"forward": 0.01}
+    lone = [*map(of_two, matrix(grown_s, seed=4))]
+    many = [lone[0], *(of_two(matrix(grown_s, 1, seed=seed)[0]) for seed in range(100, 111))]
+    assert [phase_tests.judge(cells, RULE)[0]["forward"].decision for cells in (lone, many)] == ["moved", "slower"]
+
+
+def test_power_counts_what_would_be_taken_for_moved():
+    sure = matrix({})
+    assert phase_tests.power(sure, phase_tests.judge(sure, RULE), RULE) > 0.9
+    # One phase shares nothing with the others, and may undo what any of them loses.
+    random = np.random.default_rng(1)
+    wild = [
+        PhaseTrials(0.1, *({**side, "update": list(0.02 + 0.0005 * random.standard_normal(5))} for side in sides))
+        for sides in ((cell.base, cell.current) for cell in sure)
+    ]
+    judged = phase_tests.judge(wild, RULE)
+    assert phase_tests.power(wild, judged, RULE) < 0.7
+    assert phase_tests.power([NONE], [{}], RULE) is None
+
+
+def test_a_phase_decides_what_the_whole_leaves_open():
+    looks = (Interim(5, Rule()),)
+    cells = [*matrix({"update": 0.005}), NONE]
+    figures = [
+        (
+            [1 / sum(s) for s in zip(*c.current.values(), strict=True)],
+            [1 / sum(s) for s in zip(*c.base.values(), strict=True)],
+        )
+        for c in cells[:-1]
+    ]
+    figures.append(figures[-1])
+    assert verdict.judge_interim(figures, [None] * 13, 0, looks)[0] is None
+    assert phase_tests.judge_interim(figures, cells, [None] * 13, 0, looks)[0] == ("regression", 0)
+    settled = [("pass", 0), *[None] * 12]
+    assert phase_tests.judge_interim(figures, cells, settled, 0, looks)[0] == ("pass", 0)
