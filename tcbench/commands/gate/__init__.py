@@ -27,25 +27,7 @@ from tcbench.present.options import (
     selects,
     tune,
 )
-from tcbench.views.comparison.outcome import (
-    COMPARED,
-    JUDGE,
-    AllowOption,
-    FormatOption,
-    MetricOption,
-    OutputOption,
-    StrictOption,
-    ThresholdOption,
-    allowed,
-    called,
-    check_output,
-    comparable,
-    exit_code,
-    metrics,
-    present,
-    retry_command,
-    threshold,
-)
+from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
     from tcbench.analysis.eta import TimeLeft
@@ -153,13 +135,15 @@ def gate(
         ),
     ] = None,
     chosen: Selection,
-    metric: MetricOption = None,
-    threshold_: ThresholdOption = "3%",
-    allow: AllowOption = None,
-    strict: StrictOption = False,
-    lenient: Annotated[bool, option("--lenient", JUDGE, "Exit code 0 also where nothing at all was settled.")] = False,
-    format_: FormatOption = "table",
-    output: OutputOption = None,
+    metric: outcome.MetricOption = None,
+    threshold_: outcome.ThresholdOption = "3%",
+    allow: outcome.AllowOption = None,
+    strict: outcome.StrictOption = False,
+    lenient: Annotated[
+        bool, option("--lenient", outcome.JUDGE, "Exit code 0 also where nothing at all was settled.")
+    ] = False,
+    format_: outcome.FormatOption = "table",
+    output: outcome.OutputOption = None,
     out: OutOption = OUT,
     resume: Annotated[bool, option("--resume", WHERE, "Go on with the newest gate that did not end.")] = False,
     dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run and how long, and stop.")] = False,
@@ -186,12 +170,12 @@ def gate(
 
     if bisect is not None:
         _refuse_beside_bisect(context, format_)
-    check_output(output)
+    outcome.check_output(output)
     if strict and lenient:
         raise SelectionError("--strict and --lenient: expected one of them")
-    names, rule = metrics(metric), Rule(threshold(threshold_))
-    may_differ = allowed(allow)
-    may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
+    names, rule = outcome.metrics(metric), Rule(outcome.threshold(threshold_))
+    may_differ = outcome.allowed(allow)
+    may_differ = replace(may_differ, facets=may_differ.facets | outcome.COMPARED)
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = seconds("--budget", budget)
     tune(chosen)
@@ -245,10 +229,10 @@ def gate(
     comparison = gate_file.comparison(content, before, after)
     gate_file.write(path, gate_file.shown(content, comparison))
     runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else _named(path)
-    labels = Labels(called(ready[0].says, before), called(ready[1].says, after), runs)
-    comparison = comparable(comparison, labels, may_differ, retry_command(context))
-    present(comparison, labels, format_, output, details)
-    raise typer.Exit(exit_code(comparison, strict or (comparison.unsettled and not lenient)))
+    labels = Labels(outcome.called(ready[0].says, before), outcome.called(ready[1].says, after), runs)
+    comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
+    outcome.present(comparison, labels, format_, output, details)
+    raise typer.Exit(outcome.exit_code(comparison, strict or (comparison.unsettled and not lenient)))
 
 
 def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
