@@ -71,22 +71,15 @@ def explain(
     console.say(*simulated.lines(record.environment for record in given.records), style="bold")
     narrow = not view.fits(explained, console)
     for heading, part in view.by_code(explained):
-        if heading:
-            console.say(heading, style="bold")
-        console.print(view.table(part, narrow=narrow))
-        console.print()
-    console.say(*(hosts := host_profiles.lines(explained, out)))
-    if hosts:
-        console.print()
+        console.table(view.table(part, narrow=narrow), heading)
+    if hosts := host_profiles.lines(explained, out):
+        console.say(*hosts, "")
     if details:
-        console.say(*view.sentences(explained))
-        console.print()
+        console.say(*view.sentences(explained), "")
     checks = view.checks(explained)
     if checks is not None:
         ran = simulated.heading(record.environment for record in given.records)
-        console.print(f"The model against what was {ran}:", style="bold")
-        console.print(checks)
-        console.print()
+        console.table(checks, f"The model against what was {ran}:")
     console.notes(view.notes(explained, narrow=narrow))
     console.offer(_next_steps(explained, results or (), out))
 

@@ -211,12 +211,9 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) 
         typer.echo(view.to_json(out))
         return
     console = make_console(least=view.WIDTH, details=details)
-    console.say(view.headline(out))
+    console.say(view.headline(out), "")
     for basis in out.bases:
-        console.print()
-        console.say(view.heading(basis), style="bold")
-        console.print(view.table(out, basis))
-    console.print()
+        console.table(view.table(out, basis), view.heading(basis))
     console.say(*(f"Left out: {line}" for line in out.left_out), style="yellow")
     console.notes(view.assumptions(out))
     if output is not None:
@@ -244,10 +241,8 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
         typer.echo(view.to_json(planned, told))
         return
     console = make_console(details=details)
-    console.say(view.headline(planned))
-    console.print()
-    console.print(view.table(told))
-    console.print()
+    console.say(view.headline(planned), "")
+    console.table(view.table(told))
     console.say(*view.reasons(planned, told), style="yellow")
     console.notes(view.notes(told))
 
@@ -262,13 +257,9 @@ def _print(result: Forecast, details: bool, json: bool) -> None:
     console = make_console(least=view.WIDTH, details=details)
     if details:
         for heading, works in view.details(result):
-            console.say(heading, style="bold")
-            console.print(works)
-            console.print()
-    console.say(view.headline(result))
-    console.print()
-    console.print(view.table(result))
-    console.print()
+            console.table(works, heading)
+    console.say(view.headline(result), "")
+    console.table(view.table(result))
     console.say(*view.reasons(result), style="yellow")
     console.notes(view.notes(result))
     console.say(view.verdict(result))

@@ -264,14 +264,11 @@ def _show_results(
     stdout = tables.make_console()
     stdout.print()
     stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
-    stdout.print(console.results_table(summaries, ratios))
-    stdout.print()
+    stdout.table(console.results_table(summaries, ratios))
     if scaled:
-        stdout.print(scaling.table(scaled))
-        stdout.print()
+        stdout.table(scaling.table(scaled))
     if beside := networks(summaries):
-        stdout.print(of_networks.table(beside))
-        stdout.print()
+        stdout.table(of_networks.table(beside))
     stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
     stdout.say(*console.reasons(summaries), style="yellow")
     stdout.notes([*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())])

@@ -45,6 +45,12 @@ class Screen(Console):
             for part in [line] if self._columns is None else broken(line, self._columns):
                 self.print(part, style=style, soft_wrap=True)
 
+    def table(self, table: RenderableType, heading: str = "") -> None:
+        """A table under its heading, and an empty line."""
+        self.say(*filter(None, [heading]), style="bold")
+        self.print(table)
+        self.print()
+
     def notes(self, notes: Iterable[str]) -> None:
         """Notes under a table: all of them with --details, else those that matter most."""
         self.say(*(notes if self._details else fitting(notes, self._columns or self.width)), style="dim")

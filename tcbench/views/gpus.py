@@ -47,8 +47,7 @@ def show(as_json: bool, details: bool = False) -> None:
         return
     software = [one.name for one in rows[0].support.software] if rows[0].support else []
     console = make_console(least=120, details=details)
-    console.print(Table(_columns(software), rows))
-    console.print()
+    console.table(Table(_columns(software), rows))
     console.notes(_notes(rows))
 
 

@@ -61,8 +61,7 @@ def show(device: Device, as_json: bool) -> None:
         Column("parity", lambda row: str(row[1].parity)),
         Column(f"on {device.name}", lambda row: _here(_missing(*row, device))),
     ]
-    console.print(Table(columns, rungs))
-    console.print()
+    console.table(Table(columns, rungs))
     console.print(Table(_MODELS, [*MODELS.items()]))
     console.print(Text(f"\ndevices: {', '.join(selectors())}; virtual ones are simulated"), soft_wrap=True)
 

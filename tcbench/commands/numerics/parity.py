@@ -37,10 +37,8 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
         typer.echo(view.to_json(job, held, judged, skipped))
     else:
         console = make_console(details=call.details)
-        console.say(view.headline(job))
-        console.print()
-        console.print(view.table(held, judged))
-        console.print()
+        console.say(view.headline(job), "")
+        console.table(view.table(held, judged))
         console.say(*off, style="red")
         console.notes(view.notes(judged, skipped))
         console.say(view.summary(held, judged))

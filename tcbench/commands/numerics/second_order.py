@@ -80,10 +80,8 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
         typer.echo(text)
         return
     console = make_console(details=call.details)
-    console.print(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}")
-    console.print()
-    console.print(view.table(document))
-    console.print()
+    console.say(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}", "")
+    console.table(view.table(document))
     console.notes(view.notes(document))
     for suffix in (".json", ".png"):
         console.say(f"wrote {stem.with_suffix(suffix)}")

@@ -152,17 +152,12 @@ def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
 
 def _show(document: Document, margins: Margins, written: Sequence[Path], call: Call) -> None:
     console = make_console(details=call.details)
-    console.say(view.setting_line(document))
-    console.print()
+    console.say(view.setting_line(document), "")
     if document.setting.ranks == 1:
         console.print(view.gradients_table(document))
-        console.say(view.safe_line(document))
-        console.say(view.bfloat16_line(document))
-        console.print()
-    console.print(view.costs_table(document))
-    console.print()
-    console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
-    console.print()
+        console.say(view.safe_line(document), view.bfloat16_line(document), "")
+    console.table(view.costs_table(document))
+    console.table(view.verdicts_table(verdicts(document, margins), document.setting.base))
     console.notes([*view.notes(document, margins), *view.why_lines(document)])
     console.say(*(f"wrote {path}" for path in written))
     if run := newest_run(call.out):  # whose claims on training the document decides
