@@ -68,7 +68,7 @@ def claims(
     from tcbench.present.results import read_with_documents
     from tcbench.present.tables import make_console
     from tcbench.run.scenario import claims_of
-    from tcbench.views.claims import table as view
+    from tcbench.views import claims as view
 
     given = read_with_documents(results, out)
     seen = list(map(summarise, given.timelines))

@@ -250,7 +250,7 @@ def _show_results(
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.present import simulated, tables
-    from tcbench.views.networks import table as of_networks
+    from tcbench.views.networks import table as network_table
     from tcbench.views.scaling import table as scaling
     from tcbench.views.throughput import table as console
 
@@ -268,7 +268,7 @@ def _show_results(
     if scaled:
         stdout.table(scaling.table(scaled))
     if beside := networks(summaries):
-        stdout.table(of_networks.table(beside))
+        stdout.table(network_table(beside))
     stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
     stdout.say(*console.reasons(summaries), style="yellow")
     stdout.notes([*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())])
@@ -284,7 +284,7 @@ def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: 
         return []
     from tcbench.analysis.networks import networks
     from tcbench.present.charts.files import save_each
-    from tcbench.views.networks.chart import networks_chart
+    from tcbench.views.networks import networks_chart
     from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.throughput.chart import results_chart
 

@@ -16,8 +16,7 @@ from tcbench.present.options import ANOTHER_FOLDER
 from tcbench.present.progress import Stages
 from tcbench.present.tables import make_console
 from tcbench.run import numerics_plan as plan
-from tcbench.views.second_order import table as view
-from tcbench.views.second_order.chart import steps_chart
+from tcbench.views import second_order as view
 
 
 def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -> None:
@@ -75,7 +74,7 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     files.write(stem.with_suffix(".json"), f"{text}\n".encode(), ANOTHER_FOLDER)
     machine = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
     about = [*machine, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
-    save(steps_chart(document, about), stem.with_suffix(".png"))
+    save(view.steps_chart(document, about), stem.with_suffix(".png"))
     if call.json:
         typer.echo(text)
         return

@@ -18,8 +18,8 @@ from tcbench.present.format import counted, listed, size
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import Page
 from tcbench.present.page.settings import Settings
+from tcbench.views import claims as scorecard
 from tcbench.views.bottleneck import section as bottlenecks
-from tcbench.views.claims import section as scorecard
 from tcbench.views.comparison import section as comparing
 from tcbench.views.diff import section as changes
 from tcbench.views.ladder import section as rungs
