@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,19 +170,10 @@ TRACED = ("core", *(f"engine/{part}" for part in ("accelerators", "backends", "m
 """The packages that a trace runs through."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """A demand in the cache, each work by its key."""
-
-    phases: tuple[PhaseRequests, ...]
-    replayed: int
-    works: tuple[tuple[str, int], ...]
-    peak_bytes: int
-    prepared: int
-
-
 def _to_entry(demand: Demand) -> Entry:
-    works = tuple((work.key, count) for work, count in demand.works)
-    return Entry(msgspec.to_builtins(_Kept(demand.phases, demand.replayed, works, demand.peak_bytes, demand.prepared)))
+    """Each work by its key."""
+    works = [(work.key, count) for work, count in demand.works]
+    return Entry(msgspec.to_builtins(replace(demand, works=())) | {"works": works})
 
 
 def _from_entry(entry: Entry | None) -> Demand | None:
@@ -190,11 +181,10 @@ def _from_entry(entry: Entry | None) -> Demand | None:
     if entry is None:
         return None
     try:
-        kept = msgspec.convert(entry.content, _Kept)
-        works = tuple((_work(key), count) for key, count in kept.works)
+        works = tuple((_work(key), count) for key, count in entry.content["works"])
+        return replace(msgspec.convert(entry.content | {"works": ()}, Demand), works=works)
     except (KeyError, TypeError, ValueError):
         return None
-    return Demand(kept.phases, kept.replayed, works, kept.peak_bytes, kept.prepared)
 
 
 @functools.cache
