@@ -69,9 +69,8 @@ def explain(
         return
     console = make_console(details=details)
     console.say(*simulated.lines(record.environment for record in given.records), style="bold")
-    narrow = not view.fits(explained, console)
     for heading, part in view.by_code(explained):
-        console.table(view.table(part, narrow=narrow), heading)
+        console.table(view.table(part), heading)
     if hosts := host_profiles.lines(explained, out):
         console.say(*hosts, "")
     if details:
@@ -80,7 +79,7 @@ def explain(
     if checks is not None:
         ran = simulated.heading(record.environment for record in given.records)
         console.table(checks, f"The model against what was {ran}:")
-    console.notes(view.notes(explained, narrow=narrow))
+    console.notes(view.notes(explained))
     console.offer(_next_steps(explained, results or (), out))
 
 

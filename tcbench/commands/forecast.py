@@ -210,7 +210,7 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) 
     if json:
         typer.echo(view.to_json(out))
         return
-    console = make_console(least=view.WIDTH, details=details)
+    console = make_console(details=details)
     console.say(view.headline(out), "")
     for basis in out.bases:
         console.table(view.table(out, basis), view.heading(basis))
@@ -254,7 +254,7 @@ def _print(result: Forecast, details: bool, json: bool) -> None:
     if json:
         typer.echo(view.to_json(result))
         return
-    console = make_console(least=view.WIDTH, details=details)
+    console = make_console(details=details)
     if details:
         for heading, works in view.details(result):
             console.table(works, heading)

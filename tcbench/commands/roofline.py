@@ -103,10 +103,10 @@ def roofline(
     console.say(*map(view.headline, dict.fromkeys(known.values())), "")
     pairs = base_and_fastest(rooflines)
     shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
-    console.table(view.phases_table(shown, console.width))
+    console.table(view.phases_table(shown))
     for one_cell in shown if layers else ():
         console.table(view.layers_table(one_cell), one_cell.summary.cell.label)
-    console.notes(view.notes(shown, len(rooflines), console.width, layers=layers))
+    console.notes(view.notes(shown, len(rooflines), layers=layers))
     console.say(f"wrote {output}")
 
 

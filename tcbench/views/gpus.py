@@ -1,7 +1,7 @@
 """Output of `tcbench list --gpus`: the GPUs that come with tcbench, and those that are here."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import typer
@@ -46,7 +46,7 @@ def show(as_json: bool, details: bool = False) -> None:
         typer.echo(versioned(gpus=[_json(row) for row in rows]))
         return
     software = [one.name for one in rows[0].support.software] if rows[0].support else []
-    console = make_console(least=120, details=details)
+    console = make_console(details=details)
     console.table(Table(_columns(software), rows))
     console.notes(_notes(rows))
 
@@ -91,7 +91,8 @@ def _columns(software: Sequence[str]) -> list[Column[_Row]]:
         return Column(heading, peak, Kind(lambda flops_s: f"{flops_s / 1e12:.0f}"))
 
     def versions(place: int) -> Column[_Row]:
-        return Column(software[place], lambda row: row.support and _versions(row.support.software[place]), wraps=False)
+        served = Column[_Row](software[place], lambda row: row.support and _versions(row.support.software[place]))
+        return replace(served, wraps=False, spare=True)
 
     return [
         Column("GPU", _name, wraps=False),
@@ -107,7 +108,7 @@ def _columns(software: Sequence[str]) -> list[Column[_Row]]:
         tera("16-bit", lambda rates: rates.fp16_flops_s),
         Column("GB/s", lambda row: row.figures and f"{row.figures.memory_bandwidth_bytes_s / 1e9:.0f}", COUNT),
         *map(versions, range(len(software))),
-        Column("extra", lambda row: row.support and (row.support.extra or "none"), wraps=False),
+        Column("extra", lambda row: row.support and (row.support.extra or "none"), wraps=False, spare=True),
     ]
 
 

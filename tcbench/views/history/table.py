@@ -133,9 +133,9 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[Histor
 
     return (
         Column("commit", lambda point: point.revision.short, wraps=False, width=widths[0]),
-        Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1]),
+        Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1], spare=True),
         Column(f"{unit}/s", rated, RATE, width=widths[2]),
-        Column("trials", trials, COUNT, width=widths[3]),
+        Column("trials", trials, COUNT, width=widths[3], spare=True),
         Column(
             "change",
             lambda point: point.change and point.change.ratio and changes(point.change.ratio),
