@@ -22,7 +22,7 @@ from tcbench.present.format import factor, milliseconds, number, percent, plus_m
 from tcbench.present.groups import grouped
 from tcbench.present.next_steps import NextStep, next_lines
 from tcbench.present.notes import broken, fitting
-from tcbench.present.terminal import harmless
+from tcbench.present.streams import harmless
 
 JSON_SCHEMA_VERSION = 1
 """Version of everything printed under --json."""

@@ -15,7 +15,7 @@ import pyte
 import pytest
 from command import start
 
-from tcbench.present.terminal import harmless
+from tcbench.present.streams import harmless
 
 ROWS = 30
 LONG = "a-rung-whose-name-is-cut-off-at-eighty-columns"
