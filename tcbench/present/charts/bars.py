@@ -29,10 +29,10 @@ from tcbench.present.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.present.charts.wording import why_missing
 from tcbench.present.format import limits, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import marked
+from tcbench.present.verdicts import why_missing
 
 _AXIS = 0.85  # inches for the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars

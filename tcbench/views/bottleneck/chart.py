@@ -19,10 +19,10 @@ from tcbench.present.charts.page import Page, boxes, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.present.charts.text import LEGEND, config_name, drawable, shortened, text_width
-from tcbench.present.charts.wording import ended
 from tcbench.present.format import counted, milliseconds
 from tcbench.present.simulated import marked
 from tcbench.present.tables import config_in_ladder
+from tcbench.present.verdicts import STATUS_BADGES
 
 MOST_PHASES = 12
 """Phases that have an entry in the legend and blocks of their own; a step's others are one block."""
@@ -121,4 +121,4 @@ def _why(cell: Explanation | None) -> str:
     """The words in place of bars."""
     if cell is None:
         return "not run"
-    return "no profiled pass" if cell.summary.images_per_s is not None else ended(cell.summary.status)
+    return "no profiled pass" if cell.summary.images_per_s is not None else STATUS_BADGES[cell.summary.status].word

@@ -32,11 +32,11 @@ from tcbench.present.charts.text import (
     shortened,
     text_width,
 )
-from tcbench.present.charts.wording import why_missing
 from tcbench.present.format import factor, number
 from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import marked
+from tcbench.present.verdicts import why_missing
 
 _ROW = 0.235
 _COLUMNS = 4

@@ -26,11 +26,11 @@ from tcbench.present.charts.page import Page, set_ticks
 from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill
 from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
-from tcbench.present.charts.wording import why_missing
 from tcbench.present.format import limits, number
 from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import marked
+from tcbench.present.verdicts import why_missing
 
 _HEIGHT = 2.7
 _MARKERS = "osD^v<>pXP"
