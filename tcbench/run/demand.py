@@ -89,7 +89,9 @@ def trace_all(
     depend on are traced once. No `processes`: those from the cache alone."""
     kept = Cache(cache.folder(TRACES), fresh=fresh)
     asked = {cell: _traced(cell) for cell in cells}
-    keys = {cell: _trace_key(cell, properties.sm) for cell in dict.fromkeys(asked.values())}
+    keys: dict[Cell, Key] = {
+        cell: {"cell": cell.key, "sm": properties.sm, "program": program()} for cell in dict.fromkeys(asked.values())
+    }
     found = {cell: _from_entry(kept.get(key)) for cell, key in keys.items()}
     demands: dict[Cell, Demand | Untraced] = {cell: demand for cell, demand in found.items() if demand is not None}
     if processes == 0:
@@ -147,10 +149,6 @@ def _prepare_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Before NumPy is imported. Huge pages are set up when memory is asked for, and a trace touches none of it.
     os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
-
-
-def _trace_key(cell: Cell, sm: int) -> Key:
-    return {"cell": cell.key, "sm": sm, "program": program()}
 
 
 @functools.cache

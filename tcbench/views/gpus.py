@@ -97,7 +97,13 @@ def _columns(software: Sequence[str]) -> list[Column[_Row]]:
     return [
         Column("GPU", _name, wraps=False),
         Column("capability", lambda row: "{}.{}".format(*row.capability), wraps=False),
-        Column("Tensor Cores", _tensor_cores, wraps=False),
+        Column(
+            "Tensor Cores",
+            lambda row: (
+                f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
+            ),
+            wraps=False,
+        ),
         Column(
             "formats",
             lambda row: " ".join(fmt if fmt in row.formats else " " * len(fmt) for fmt in FORMATS),
@@ -114,10 +120,6 @@ def _columns(software: Sequence[str]) -> list[Column[_Row]]:
 
 def _name(row: _Row) -> Text:
     return Text.assemble(row.name, (f" ({', '.join(row.here)})", "green") if row.here else "")
-
-
-def _tensor_cores(row: _Row) -> str:
-    return f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
 
 
 def _versions(served: Served) -> str:

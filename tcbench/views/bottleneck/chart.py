@@ -97,13 +97,14 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
             put(axes, _why(cell), (0, row), (3, 0), ha="left", color=QUIET)
             continue
         bottleneck, at_ms = cell.bottleneck, 0.0
+        sentence = f"{bottleneck.sentence}; step {milliseconds(bottleneck.step_s)}"
         phases = [(phase.name, phase.host_s) for phase in bottleneck.phases if phase.name in names]
         if others_s := [phase.host_s for phase in bottleneck.phases if phase.name not in names]:
             phases.append((counted(len(others_s), "other phase"), math.fsum(others_s)))
         for name, host_s in phases:
             blocks.append((at_ms, at_ms + host_s * 1e3, row - 0.35, row + 0.35))
             colours.append(PHASE_COLOURS.get(name, OTHER))
-            texts.append(f"{cell.summary.cell.label}\n{name} {milliseconds(host_s)}\n{_sentence(bottleneck)}")
+            texts.append(f"{cell.summary.cell.label}\n{name} {milliseconds(host_s)}\n{sentence}")
             at_ms = blocks[-1][1]
         step_ms = bottleneck.step_s * 1e3
         steps.append((row, step_ms))
@@ -111,10 +112,6 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
     boxes(axes, blocks, texts, facecolors=colours, linewidths=0)
     marks = [[(x, y - 0.45), (x, y + 0.45)] for y, x in steps]
     axes.add_collection(LineCollection(marks, colors=INK, linewidths=1.6, zorder=3), autolim=False)
-
-
-def _sentence(bottleneck: Bottleneck) -> str:
-    return f"{bottleneck.sentence}; step {milliseconds(bottleneck.step_s)}"
 
 
 def _why(cell: Explanation | None) -> str:
