@@ -52,7 +52,7 @@ def explain(
     from tcbench.run import forecast, prediction
     from tcbench.run.plan import advisable
     from tcbench.views.bottleneck import table as view
-    from tcbench.views.host import files as host_profiles
+    from tcbench.views.host import table as host_profiles
 
     given = read_with_timelines(results, out, alone=True)
     if given.timelines:

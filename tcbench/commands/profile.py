@@ -177,7 +177,6 @@ def _with_progress(run: Callable[[Listen], Ran], planned: PlannedCell, stderr: A
 def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
     """The profile of the host's functions."""
     from tcbench.run import profiler
-    from tcbench.views.host import files as host_profiles
     from tcbench.views.host import table as view
 
     if planned.cell.host_speed != 1:
@@ -191,7 +190,7 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
     record, taken = _with_progress(run, planned, stderr, quiet)
     if taken is None:
         raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
-    left = host_profiles.keep(taken, stem)
+    left = view.keep(taken, stem)
     stderr.say(*[f"note: {note}"] * (note is not None), style="yellow")
     stdout.print(view.table(taken))
     stdout.say("", view.overhead(taken), *(f"wrote {path}" for path in left), "www.speedscope.app opens the file")
