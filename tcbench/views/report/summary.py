@@ -30,9 +30,9 @@ from tcbench.present.page.wording import kept_together, shortened, spaced
 from tcbench.present.simulated import lines
 from tcbench.present.tables import FACTOR, RATE, Badge, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
-from tcbench.views.bottleneck import section as bottlenecks
-from tcbench.views.ladder import section as rungs
-from tcbench.views.throughput.section import Speedups
+from tcbench.views.bottleneck import chart as bottlenecks
+from tcbench.views.ladder import chart as rungs
+from tcbench.views.throughput.chart import Speedups
 
 _MOST_CONFIGS = 6
 
