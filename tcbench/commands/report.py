@@ -93,8 +93,7 @@ def report(
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 
     from tcbench.analysis.explanation import explain
-    from tcbench.present.documents import training
-    from tcbench.present.results import place, read_with_documents
+    from tcbench.present.results import place, read_with_documents, training
     from tcbench.run import prediction
     from tcbench.run.plan import advisable
 
