@@ -37,7 +37,8 @@ def train(
     created_at = datetime.datetime.now(datetime.UTC)
     kind = "" if setting.ranks == 1 else "ranks-"
     stem = call.out / call.device.machine / f"numerics-{kind}{created_at:%Y%m%d-%H%M%S}"
-    _probe(stem.with_suffix(".json"))
+    _keep(stem.with_suffix(".json"), "")  # whether a file can be written there: better now than after all training
+    stem.with_suffix(".json").unlink()
     begin = time.monotonic()
     ended: list[TrainingFinished] = []
     run_all = _train_dtypes if setting.ranks == 1 else _train_ranks
@@ -119,12 +120,6 @@ def _no_base(observed: TrainingFinished | None) -> NoReturn:
         raise TrainingError(f"fp32 itself does not train: {run.reason}; try a lower --lr")
     typer.echo(f"tcbench: error: fp32 itself failed: {run.reason if run else 'it did not run'}", err=True)
     raise typer.Exit(SOME_CELL_FAILED)
-
-
-def _probe(path: Path) -> None:
-    """Make the folder, and see that a file can be written there: better now than after all training."""
-    _keep(path, "")
-    path.unlink()
 
 
 def _keep_or_print(path: Path, document: Document) -> None:

@@ -1,7 +1,7 @@
 """The talk's chart of all cells, by batch size, and the section of the page with the table behind it."""
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -29,11 +29,10 @@ def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = No
     """
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
-
-    def groups(here: Sequence[CellSummary]) -> Iterable[Group]:
-        for batch_size in batch_sizes_of(here):
-            yield Group(str(batch_size), tuple(Bar(c, cell_at(here, c, batch_size)) for c in configs))
-
+    groups = {
+        setting: [Group(str(n), tuple(Bar(c, cell_at(here, c, n)) for c in configs)) for n in batch_sizes_of(here)]
+        for setting, here in settings.items()
+    }
     return bar_chart(settings, groups, legend_rows(configs), title or summaries[0].cell.scenario, subtitle)
 
 
