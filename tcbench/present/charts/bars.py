@@ -89,8 +89,8 @@ def bar_chart(
     subtitle: str,
     notes: Sequence[str] = (),
 ) -> Figure:
-    """A page of panels, one per setting, each with its groups. `rows` are the legend's and hold (config, words); `notes`
-    stand above the small print."""
+    """A page of panels, one per setting, each with its groups. `rows` are the legend's and hold (config, words);
+    `notes` stand above the small print."""
     provenance = provenance_of(settings)
     panels = [Panel(provenance.names[setting], tuple(groups[setting])) for setting in settings]
     return panel_chart(panels, rows, provenance.common, title, subtitle, notes)
