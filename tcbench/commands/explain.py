@@ -61,7 +61,7 @@ def explain(
         return
     known = explanations(given.records, advisable)
     kept = "; what is finished is kept: the same command goes on from there"
-    with interruptible(lambda: kept), Stages(make_console(stderr=True), quiet) as stages:
+    with interruptible(lambda: kept), Stages(make_console(stderr=True, quiet=quiet)) as stages:
         expected = prediction.of_untried(known, processes=forecast.PROCESSES, progress=stages.advance)
     explained = explanations(given.records, advisable, expected)
     if format_ == "json":

@@ -186,7 +186,7 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     _, its_device = device.absent(card)
     planned = plan.make(scenarios.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
     done = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: done), Stages(make_console(stderr=True), quiet) as stages:
+    with interruptible(lambda: done), Stages(make_console(stderr=True, quiet=quiet)) as stages:
         return forecasts.forecast(planned, card, fresh=fresh, progress=stages.advance)
 
 
@@ -232,7 +232,7 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
         raise SelectionError(f"--device {chosen.device}: expected {host().name}; of a GPU, --gpu")
     planned = plan_of(chosen)
     done = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: done), Stages(make_console(stderr=True), quiet) as stages:
+    with interruptible(lambda: done), Stages(make_console(stderr=True, quiet=quiet)) as stages:
         images.check_folder(planned, stages.advance)
         images.generate(planned, stages.advance)
         cells = [each.cell for each in planned.cells if each.skip_reason is None]

@@ -81,7 +81,7 @@ def run(
     of_label = run_id_suffix(label)
     tune(chosen)
     plan = plan_of(chosen)
-    with Stages(make_console(stderr=True), quiet) as stages:
+    with Stages(make_console(stderr=True, quiet=quiet)) as stages:
         images.check_folder(plan, stages.advance)
     plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
     if dry_run:
@@ -145,12 +145,8 @@ def _run(
     from tcbench.views import planning
     from tcbench.views.throughput import table as console
 
-    stderr = tables.make_console(stderr=True)
-
-    def say(line: str) -> None:
-        if not quiet:
-            stderr.say(line)
-
+    stderr = tables.make_console(stderr=True, quiet=quiet)
+    say = stderr.say
     resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     fresh: list[Record] = []
@@ -165,7 +161,7 @@ def _run(
             launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
         )
         with store.Store(path) as records:
-            with Stages(stderr, quiet) as stages:
+            with Stages(stderr) as stages:
                 images.generate(plan, stages.advance)
             say(planning.plan_line(plan))
             if plan.left_out:
@@ -178,7 +174,7 @@ def _run(
                 say(whether)
             say(planning.rounds_line(state))
             expected = replace(state.costs, remaining=tuple(to_run()))
-            with RunProgress(stderr, expected, state.certain(), quiet) as progress:
+            with RunProgress(stderr, expected, state.certain()) as progress:
                 launch = Launch(variables={messages.CORES: str(cores)})
                 runner = Runner(
                     path.stem, plan.timeout_s, listen=progress.listen, launch=launch, launcher=launcher, plan=plan.key

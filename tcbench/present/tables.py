@@ -71,16 +71,16 @@ class Screen(Console):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
-def make_console(*, stderr: bool = False, details: bool = False) -> Screen:
-    """A console as wide as the terminal, or wide enough for a table in a file or pipe.
+def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = False) -> Screen:
+    """A console as wide as the terminal, or wide enough for a table in a file or pipe. `quiet`: nothing is printed.
 
     A table is never squeezed below 80 columns: a narrower terminal wraps its lines, which loses nothing.
     """
     console = Screen(stderr=stderr)
     if not console.is_terminal:
-        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details)
+        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details, quiet=quiet)
     width = None if stderr else max(console.width, 80)
-    return Screen(stderr=stderr, width=width, columns=console.width, details=details)
+    return Screen(stderr=stderr, width=width, columns=console.width, details=details, quiet=quiet)
 
 
 # -- entries -------------------------------------------------------------------------------------------------------

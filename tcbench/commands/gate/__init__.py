@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tcbench.analysis.eta import TimeLeft
     from tcbench.analysis.verdict import Interim, Rule
     from tcbench.core.record import Cell, Selection
+    from tcbench.present.tables import Screen
     from tcbench.run.builds import Build
     from tcbench.run.gate_file import Asked, GateFile
     from tcbench.run.launcher import Launcher
@@ -156,7 +157,7 @@ def gate(
     nothing at all was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing
     was measured on both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
-    from tcbench.core.store import read
+    from tcbench.core.store import new_path, read
     from tcbench.present import tables
     from tcbench.present.progress import Stages
     from tcbench.present.sides import Labels
@@ -165,7 +166,7 @@ def gate(
     from tcbench.run.plan import plan_of
 
     def check(made: Plan) -> None:
-        with Stages(stderr, quiet) as stages:
+        with Stages(stderr) as stages:
             images.check_folder(made, stages.advance)
 
     if bisect is not None:
@@ -179,12 +180,8 @@ def gate(
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = seconds("--budget", budget)
     tune(chosen)
-    stderr = tables.make_console(stderr=True)
-
-    def say(line: str) -> None:
-        if not quiet:
-            stderr.say(line)
-
+    stderr = tables.make_console(stderr=True, quiet=quiet)
+    say = stderr.say
     if bisect is not None:
         from tcbench.commands.gate import bisect as bisecting
 
@@ -223,8 +220,10 @@ def gate(
         content = gate_file.GateFile(asked=asked, names=(ready[0].says, ready[1].says), gone=gone, notes=notes)
         for note in notes:
             say(f"note: {note}")
-        path = path or _new_path(out, plan.device.machine)
-        content = _settled(path, content, plan, starter, ready, budget_s, say, quiet)
+        # Who made current's records has the name: all files are this gate's alone.
+        path = path or gate_file.beside(new_path(out, plan.device.machine, "gate", "-current"))
+        assert path is not None
+        content = _settled(path, content, plan, starter, ready, budget_s, stderr)
     before, after = (read([p]).records if p.exists() else () for p in gate_file.record_files(path).values())
     comparison = gate_file.comparison(content, before, after)
     gate_file.write(path, gate_file.shown(content, comparison))
@@ -338,14 +337,12 @@ def _settled(
     launcher: Launcher,
     ready: tuple[Build, Build],
     budget_s: float | None,
-    say: Callable[[str], None],
-    quiet: bool,
+    stderr: Screen,
 ) -> GateFile:
     """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
     spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
     130 when interrupted."""
     from tcbench.core import store
-    from tcbench.present import tables
     from tcbench.present.app import command_again
     from tcbench.present.format import counted, duration
     from tcbench.present.progress import RunProgress, Stages
@@ -357,13 +354,13 @@ def _settled(
     paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
     named = _named(path)
     before = {side: store.read([file]).records if file.exists() else () for side, file in paths.items()}
-    stderr = tables.make_console(stderr=True)
+    say = stderr.say
     try:
         probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
             stores = {side: stack.enter_context(store.Store(file)) for side, file in paths.items()}
             gate_file.write(path, content)
-            with Stages(stderr, quiet) as stages:
+            with Stages(stderr) as stages:
                 images.generate(plan, stages.advance)
             says, expected = _expected(plan, asked, out, budget_s)
             say(planning.plan_line(plan))
@@ -371,7 +368,7 @@ def _settled(
             if n := sum(map(len, before.values())):
                 say(f"resuming {path.name}: {counted(n, 'record')} there")
             state = start(len(asked.cells), asked.interims, asked.metrics)
-            progress = stack.enter_context(RunProgress(stderr, expected, 0, quiet))
+            progress = stack.enter_context(RunProgress(stderr, expected, 0))
             ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, before)
     except KeyboardInterrupt:
         stored = len(store.read(file for file in paths.values() if file.exists()).records)
@@ -398,13 +395,3 @@ def _named(path: Path) -> tuple[str, str]:
 
     base, current = map(from_here, gate_file.record_files(path).values())
     return base, current
-
-
-def _new_path(out: Path, machine: str) -> Path:
-    """The file of a new gate's verdicts. Who made current's records has the name: all files are this gate's alone."""
-    from tcbench.core.store import new_path
-    from tcbench.run import gate_file
-
-    path = gate_file.beside(new_path(out, machine, "gate", "-current"))
-    assert path is not None
-    return path

@@ -23,7 +23,7 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
     """Run them, show the outcome; exit with PARITY_OFF where one is off. Raises SelectionError, TrainingError."""
     configs = select(scenario.on(call.device.kind), names)
     job, skipped = plan.parity(scenario, call.device, configs, steps, threads or machine.usable_cpus())
-    with Stages(make_console(stderr=True), call.quiet) as stages:
+    with Stages(make_console(stderr=True, quiet=call.quiet)) as stages:
         stages.advance("configs", 0, len(job.cells))
         runner = Runner(1, call.timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
         ((_, last),) = runner.run([job])

@@ -25,7 +25,7 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     stem = call.out / call.device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
     environment = None
     total = setting.steps * len(plan.METHODS) * (len(plan.RATES) + seeds)
-    with Stages(make_console(stderr=True), call.quiet) as stages:
+    with Stages(make_console(stderr=True, quiet=call.quiet)) as stages:
         runner = call.runner(setting, counting(stages, total))
 
         def train(jobs: dict[AnyJob, tuple[str, float, int]]) -> tuple[MethodRun, ...]:

@@ -45,7 +45,7 @@ def train(
     runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if setting.ranks == 1 else len(plan.ranks_jobs(setting, seeds))
     with (
         interruptible(lambda: f" after {counted(len(ended), 'run')}; nothing is kept"),
-        Stages(make_console(stderr=True), call.quiet) as stages,
+        Stages(make_console(stderr=True, quiet=call.quiet)) as stages,
     ):
         runner = call.runner(setting, counting(stages, setting.steps * runs_ahead))
         gradients, scale, environment = run_all(setting, seeds, static_scale, runner, ended)
