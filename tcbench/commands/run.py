@@ -11,16 +11,7 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
-from tcbench.present.options import (
-    WHERE,
-    AllowCodeOption,
-    FormatOption,
-    OutOption,
-    QuietOption,
-    option,
-    selects,
-    tune,
-)
+from tcbench.present.options import WHERE, AllowCodeOption, FormatOption, OutOption, QuietOption, option, selects, tune
 
 if TYPE_CHECKING:
     from tcbench.analysis.scaling import Curve

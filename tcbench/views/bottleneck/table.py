@@ -22,17 +22,7 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
-from tcbench.present.format import (
-    counted,
-    doubtful,
-    factor,
-    listed,
-    milliseconds,
-    number,
-    percent,
-    rate,
-    size,
-)
+from tcbench.present.format import counted, doubtful, factor, listed, milliseconds, number, percent, rate, size
 from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.notes import Caution
