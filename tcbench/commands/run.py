@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +14,7 @@ from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, com
 from tcbench.present.options import WHERE, AllowCodeOption, FormatOption, OutOption, QuietOption, option, selects, tune
 
 if TYPE_CHECKING:
-    from tcbench.analysis.scaling import Curve
-    from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Cell, Record, Selection
-    from tcbench.present.next_steps import NextStep
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
     from tcbench.run.rounds import Rounds
@@ -232,19 +229,29 @@ def _library(plan: Plan) -> str | None:
 def _show_results(
     records: Sequence[Record], path: Path, out: Path, failed: bool, json: bool, whole: Sequence[str]
 ) -> None:
-    """The table or its JSON, the chart, what to do next."""
+    """The table or its JSON; beside the records the chart of throughput, or that of networks where there are several,
+    and that of scaling over ranks; what to do next. `whole`: the words for all configs, where some were chosen."""
     from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.present import simulated, tables
-    from tcbench.views.networks import table as network_table
+    from tcbench.present.charts.files import save_each
+    from tcbench.present.next_steps import NextStep, again, of_run
+    from tcbench.views import networks as of_networks
     from tcbench.views.scaling import table as scaling
+    from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.throughput import table as console
+    from tcbench.views.throughput.chart import results_chart
 
     summaries = summarise(records)
-    ratios = speedups(summaries)
-    scaled = curves(records)
-    charts = _charts(summaries, scaled, path)
+    ratios, scaled, beside = speedups(summaries), curves(records), networks(summaries)
+    drawings: dict[Path, Callable[[], Any]] = {}
+    if measured := any(summary.images_per_s for summary in summaries):
+        draw = of_networks.networks_chart if beside else results_chart
+        drawings[path.with_suffix(".png")] = lambda: draw(summaries)
+        if scaled and not beside:
+            drawings[path.with_name(f"{path.stem}-scaling.png")] = lambda: scaling_chart(scaled)
+    charts = save_each(drawings)
     if json:
         typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
         return
@@ -254,46 +261,16 @@ def _show_results(
     stdout.table(console.results_table(summaries, ratios))
     if scaled:
         stdout.table(scaling.table(scaled))
-    if beside := networks(summaries):
-        stdout.table(network_table(beside))
+    if beside:
+        stdout.table(of_networks.table(beside))
     stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
     stdout.say(*console.reasons(summaries), style="yellow")
     stdout.notes([*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())])
-    stdout.say(f"{console.tally(summaries)}. Records: {path}")
-    stdout.say(*(f"Chart: {chart}" for chart in charts))
-    stdout.offer(_next_steps(summaries, path, out, failed, whole))
-
-
-def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:
-    """The throughput chart beside the records, or that of networks where there are several, and that of scaling over
-    ranks; none when nothing was measured."""
-    if not any(summary.images_per_s for summary in summaries):
-        return []
-    from tcbench.analysis.networks import networks
-    from tcbench.present.charts.files import save_each
-    from tcbench.views.networks import networks_chart
-    from tcbench.views.scaling.chart import scaling_chart
-    from tcbench.views.throughput.chart import results_chart
-
-    drawings: dict[Path, Callable[[], Any]] = {records.with_suffix(".png"): lambda: results_chart(summaries)}
-    if scaled:
-        drawings[records.with_name(f"{records.stem}-scaling.png")] = lambda: scaling_chart(scaled)
-    if networks(summaries):
-        drawings = {records.with_suffix(".png"): lambda: networks_chart(summaries)}
-    return save_each(drawings)
-
-
-def _next_steps(
-    summaries: Sequence[CellSummary], path: Path, out: Path, failed: bool, whole: Sequence[str]
-) -> Iterator[NextStep]:
-    """The most useful things to do with these results. `whole`: the words for all configs, where some were chosen."""
-    from tcbench.analysis.networks import networks
-    from tcbench.present.next_steps import NextStep, again, of_run
-
-    if failed:
-        yield again("runs again what failed; its log is in the record")
-    if any(summary.images_per_s for summary in summaries):
-        yield of_run("explain", path, out, "what holds each cell back, and what to try next")
-        yield of_run("report", path, out, "all of it on one page")
-    if whole and not networks(summaries):
-        yield NextStep(tuple(whole), "all configs of the scenario: what each rung buys")
+    stdout.say(f"{console.tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
+    steps = [again("runs again what failed; its log is in the record")] if failed else []
+    if measured:
+        steps.append(of_run("explain", path, out, "what holds each cell back, and what to try next"))
+        steps.append(of_run("report", path, out, "all of it on one page"))
+    if whole and not beside:
+        steps.append(NextStep(tuple(whole), "all configs of the scenario: what each rung buys"))
+    stdout.offer(steps)
