@@ -184,10 +184,11 @@ class Column(Generic[R]):
         return not self.kind.numeric if self.wraps is None else self.wraps
 
     def least(self, rows: Iterable[R]) -> int:
-        """The width of a console's that it takes at least: no word is broken."""
+        """The width of a console's that it takes at least: no word is broken, but for the longest names of configs."""
         texts = [self.heading, *(self.styled(row).plain for row in rows)]
-        words = (word for text in texts for word in (text.split() if self.folds else text.splitlines()))
-        return max([self.width or 0, *map(cell_len, words)])
+        if not self.folds:
+            return max([self.width or 0, *(cell_len(line) for text in texts for line in text.splitlines())])
+        return max([self.width or 0, *(min(cell_len(word), 32) for text in texts for word in text.split())])
 
     def text(self, row: R, *, within: bool = True) -> str:
         """A row's value in words. `within`: with its interval, where the kind writes one."""
@@ -323,8 +324,10 @@ class Ladder(Table[R]):
     min_width: int = 18
 
     def _least(self, rows: Sequence[R]) -> int:
-        before = sum(head.least(rows) + self.gap for head in heads(map(self.cell, rows), self.cell))
-        return before + self.min_width + self.gap + super()._least([row for row in rows if not self.instead(row)])
+        cells = [self.cell(row) for row in rows]
+        names = max([self.min_width, *map(cell_len, map(config_in_ladder, cells, [None, *cells]))])
+        before = sum(head.least(rows) + self.gap for head in heads(cells, self.cell))
+        return before + names + self.gap + super()._least([row for row in rows if not self.instead(row)])
 
     def on_console(self, width: int) -> Grid:
         rows = [row for row in self.rows if row is not None]
