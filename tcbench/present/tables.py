@@ -323,27 +323,34 @@ class Ladder(Table[R]):
     instead: Callable[[R], str | None] = lambda _: None
     min_width: int = 18
 
+    def _blocks(self, rows: Sequence[R]) -> dict[tuple[str, ...], list[tuple[R, str]]]:
+        """The rows that stand together, each with the name of its config, by what stands before the first."""
+        before = heads(map(self.cell, rows), self.cell)
+        blocks = grouped((tuple(head.text(row) for head in before), row) for row in rows)
+        cells = {head: [self.cell(row) for row in block] for head, block in blocks.items()}
+        return {
+            head: list(zip(block, map(config_in_ladder, cells[head], [None, *cells[head]]), strict=True))
+            for head, block in blocks.items()
+        }
+
     def _least(self, rows: Sequence[R]) -> int:
-        cells = [self.cell(row) for row in rows]
-        names = max([self.min_width, *map(cell_len, map(config_in_ladder, cells, [None, *cells]))])
-        before = sum(head.least(rows) + self.gap for head in heads(cells, self.cell))
-        return before + names + self.gap + super()._least([row for row in rows if not self.instead(row)])
+        words = [word for block in self._blocks(rows).values() for _, name in block for word in name.split()]
+        before = [head.least(rows) for head in heads(map(self.cell, rows), self.cell)]
+        before.append(max([self.min_width, *map(cell_len, words)]))
+        figures = super()._least([row for row in rows if not self.instead(row)])
+        return sum(before) + self.gap * len(before) + figures
 
     def on_console(self, width: int) -> Grid:
         rows = [row for row in self.rows if row is not None]
         before, shown = heads(map(self.cell, rows), self.cell), self._shown(width)
         grid = self._grid([*before, Column[R]("config", str, width=self.min_width), *shown], ())
-        blocks = grouped((tuple(head.text(row) for head in before), row) for row in rows)
-        for head, group in blocks.items():
+        for head, block in self._blocks(rows).items():
             if grid.row_count:
                 grid.add_row()
-            above = None
-            for row in group:
+            for place, (row, name) in enumerate(block):
                 words = self.instead(row)
                 figures = [Text(words, style="yellow")] if words else [column.styled(row) for column in shown]
-                name = Text(config_in_ladder(self.cell(row), above))
-                grid.add_row(*([""] * len(head) if above else head), name, *figures)
-                above = self.cell(row)
+                grid.add_row(*([""] * len(head) if place else head), Text(name), *figures)
         return grid
 
 

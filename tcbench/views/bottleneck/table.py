@@ -56,7 +56,7 @@ def table(explanations: Sequence[Explanation]) -> Ladder[Explanation]:
     """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. A rung's
     figures stand behind its name."""
     figures = [*itertools.takewhile(lambda column: column.heading != "next", columns(explanations))]
-    figures.append(Column("next", lambda row: _next(row, known=True), width=24))
+    figures.append(Column("next", lambda row: _next(row, known=True), width=16))
     return Ladder(
         [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
         explanations,
