@@ -58,7 +58,7 @@ class Screen(Console):
     def notes(self, notes: Iterable[str]) -> None:
         """Notes under tables: all of them with --details, else those that matter most."""
         lacking = [f"A wider terminal also shows: {', '.join(self._left_out)}."] * bool(self._left_out)
-        notes = [*notes, *lacking]
+        notes = [*lacking, *notes]
         self.say(*(notes if self._details else fitting(notes, self._columns or self.width)), style="dim")
 
     def offer(self, steps: Iterable[NextStep]) -> None:

@@ -121,8 +121,8 @@ def reason(point: HistoryPoint) -> str:
     return ""
 
 
-def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[HistoryPoint], ...]:
-    """`widths`: the least of all columns but the verdict's."""
+def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[HistoryPoint], ...]:
+    """`widths`: the least of each."""
 
     def trials(point: HistoryPoint) -> str:
         ok, trials = point.side.trials_ok, point.side.trials
@@ -142,14 +142,18 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[Histor
             COUNT,
             width=widths[4],
         ),
-        Column("verdict", _verdict),
+        Column("verdict", _verdict, width=widths[5]),
     )
 
 
 def _widths(history: History) -> list[int]:
-    """Columns that line up from table to table."""
+    """Columns that line up from table to table, and are left out of all or none."""
     points = [point for cell in history.cells for point in cell.points]
-    return [max((len(column.text(point)) for point in points), default=0) for column in _columns("")[:-1]]
+    *columns, verdict = _columns("")
+    return [
+        *(max((len(column.text(point)) for point in points), default=0) for column in columns),
+        verdict.least(points),
+    ]
 
 
 def _verdict(point: HistoryPoint) -> Text:
