@@ -157,7 +157,7 @@ def gate(
     nothing at all was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing
     was measured on both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
-    from tcbench.core.store import new_path, read
+    from tcbench.core.store import read
     from tcbench.present import tables
     from tcbench.present.progress import Stages
     from tcbench.present.sides import Labels
@@ -220,9 +220,7 @@ def gate(
         content = gate_file.GateFile(asked=asked, names=(ready[0].says, ready[1].says), gone=gone, notes=notes)
         for note in notes:
             say(f"note: {note}")
-        # Who made current's records has the name: all files are this gate's alone.
-        path = path or gate_file.beside(new_path(out, plan.device.machine, "gate", "-current"))
-        assert path is not None
+        path = path or _new_path(out, plan.device.machine)
         content = _settled(path, content, plan, starter, ready, budget_s, stderr)
     before, after = (read([p]).records if p.exists() else () for p in gate_file.record_files(path).values())
     comparison = gate_file.comparison(content, before, after)
@@ -395,3 +393,13 @@ def _named(path: Path) -> tuple[str, str]:
 
     base, current = map(from_here, gate_file.record_files(path).values())
     return base, current
+
+
+def _new_path(out: Path, machine: str) -> Path:
+    """The file of a new gate's verdicts. Who made current's records has the name: all files are this gate's alone."""
+    from tcbench.core.store import new_path
+    from tcbench.run import gate_file
+
+    path = gate_file.beside(new_path(out, machine, "gate", "-current"))
+    assert path is not None
+    return path
