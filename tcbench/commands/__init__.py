@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 
 from tcbench.core.errors import NotComparableError, TcbenchError
-from tcbench.present import output, streams
+from tcbench.present import streams
 from tcbench.present.app import GROUPS, INTERNAL_ERROR, INTERRUPTED, app
 
 __all__ = ["app", "main"]
@@ -33,7 +33,6 @@ def main() -> NoReturn:
     for number in ending:  # without those that nohup has ignored
         signal.signal(number, signal.default_int_handler)
     try:
-        output.guard()
         streams.guard()
         try:
             app()

@@ -100,8 +100,7 @@ def show(
         return
     console = tables.make_console(details=details)
     console.say(*simulated.lines(record.environment for record in records), style="bold")
-    console.print(view.facts(held))
-    console.print()
+    console.say(view.facts(held), "")
     console.print(results.results_table(summaries, over_base))
     console.say(*results.reasons(summaries), style="yellow")
     console.notes(results.footnotes(summaries))

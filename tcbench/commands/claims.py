@@ -64,11 +64,10 @@ def claims(
     whatever holds."""
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
-    from tcbench.present.documents import training
-    from tcbench.present.results import read_with_documents
+    from tcbench.present.results import read_with_documents, training
     from tcbench.present.tables import make_console
     from tcbench.run.scenario import claims_of
-    from tcbench.views.claims import table as view
+    from tcbench.views import claims as view
 
     given = read_with_documents(results, out)
     seen = list(map(summarise, given.timelines))

@@ -10,25 +10,7 @@ from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
 from tcbench.present.app import OUT, command, given
 from tcbench.present.options import BASELINE, DetailsOption, ResultsFolderOption, option
-from tcbench.views.comparison.outcome import (
-    COMPARED,
-    AllowOption,
-    FormatOption,
-    MetricOption,
-    OutputOption,
-    StrictOption,
-    ThresholdOption,
-    allowed,
-    called,
-    check_distinct,
-    check_output,
-    comparable,
-    exit_code,
-    metrics,
-    present,
-    retry_command,
-    threshold,
-)
+from tcbench.views.comparison import outcome
 
 
 @command(
@@ -56,13 +38,13 @@ def compare(
         option("--baseline NAME", None, "In place of BASE: what `tcbench baseline set NAME` kept.", takes=BASELINE),
     ] = None,
     out: ResultsFolderOption = OUT,
-    metric: MetricOption = None,
-    threshold_: ThresholdOption = "3%",
-    allow: AllowOption = None,
-    strict: StrictOption = False,
+    metric: outcome.MetricOption = None,
+    threshold_: outcome.ThresholdOption = "3%",
+    allow: outcome.AllowOption = None,
+    strict: outcome.StrictOption = False,
     details: DetailsOption = False,
-    format_: FormatOption = "table",
-    output: OutputOption = None,
+    format_: outcome.FormatOption = "table",
+    output: outcome.OutputOption = None,
 ) -> None:
     """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
     that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Of the two sides of a gate it shows
@@ -75,31 +57,31 @@ def compare(
     from tcbench.present.sides import Labels
     from tcbench.run import gate_file
 
-    names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
-    check_output(output)
+    names, rule, may_differ = outcome.metrics(metric), Rule(outcome.threshold(threshold_)), outcome.allowed(allow)
+    outcome.check_output(output)
     (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
     befores, afters = read_files([base_path]).records, read_files([current_path]).records
     files = plain(str(base_path)), plain(str(current_path))
-    labels = Labels(called(base_name, befores), called(current_name, afters), files)
+    labels = Labels(outcome.called(base_name, befores), outcome.called(current_name, afters), files)
     asked = given(context, ("metric", "threshold_"))
     content = None if asked else gate_file.of(base_path, current_path)
     if content is not None:
         typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)
         comparison = gate_file.comparison(content, befores, afters)
-        may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
+        may_differ = replace(may_differ, facets=may_differ.facets | outcome.COMPARED)
     else:
         comparison = compared(befores, afters, names, rule)
     try:
-        check_distinct(befores, afters, labels)
-        comparison = comparable(comparison, labels, may_differ, retry_command(context))
+        outcome.check_distinct(befores, afters, labels)
+        comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
     except NotComparableError as error:
         if format_ == "github":
             from tcbench.views.comparison.github import command as annotation
 
             typer.echo(annotation("error", "tcbench: not comparable", str(error)))
         raise
-    present(comparison, labels, format_, output, details)
-    raise typer.Exit(exit_code(comparison, strict))
+    outcome.present(comparison, labels, format_, output, details)
+    raise typer.Exit(outcome.exit_code(comparison, strict))
 
 
 _Named = tuple[Path, str]

@@ -24,7 +24,7 @@ def make(
     from tcbench.present.progress import Stages
     from tcbench.present.tables import make_console
 
-    with Stages(make_console(stderr=True), quiet) as stages:
+    with Stages(make_console(stderr=True, quiet=quiet)) as stages:
         advance = partial(stages.advance, "generating JPEGs")
         made = generated.generate(progress=advance) if force else generated.ensure_generated(advance)
     typer.echo(f"{len(made.files)} images in {len(made.classes)} classes: {made.root}")

@@ -69,10 +69,17 @@ def diff(
     sides have two trials; profiles tell layers and kernels too. Cells are matched by config and batch size; where each
     side has one, by that. Exit code 5 for two that did not train the same."""
     from tcbench.core import store
+    from tcbench.core.text import plain
+    from tcbench.present.next_steps import of_cell
+    from tcbench.present.notes import Caution
+    from tcbench.present.sides import Labels
+    from tcbench.present.tables import make_console
+    from tcbench.views.diff import table as view
 
     sizes, configs = chosen.batch_sizes, chosen.configs
     if output is not None:
-        from tcbench.present.charts.files import check_path
+        from tcbench.present.charts.files import check_path, save
+        from tcbench.views.diff.chart import diff_chart
 
         check_path(output)
     if current is None and to is None:
@@ -80,7 +87,6 @@ def diff(
     if to is not None and len(configs) != 1:
         raise SelectionError(f"--to {to}: expected the config to set it beside: --config CONFIG --to {to}")
     paths = [store.resolve(name, out) for name in (base, current or base)]
-    names = (base, current or base)
     timelines = _are_timelines(paths)
     if timelines:
         if configs or sizes:
@@ -88,7 +94,28 @@ def diff(
         diffs, missing = _of_timelines(paths), list[str]()
     else:
         diffs, missing = _of_records(paths, configs, to, sizes)
-    _show(diffs, missing, names, timelines, top, output, format_ == "json", details, out)
+    labels = Labels(plain(base), plain(current or base))
+    if output is not None:
+        save(diff_chart(diffs, labels), output, ANOTHER_FILE)
+    if format_ == "json":
+        typer.echo(view.to_json(diffs, labels, missing))
+        return
+    console = make_console(details=details)
+    console.say(*view.simulated(diffs), style="bold")
+    for pair in diffs:
+        console.say(*view.head(pair, labels).splitlines())
+        console.say(view.headline(pair), style="bold")
+        for title, table in view.tables(pair, top):
+            console.say("", title)
+            console.print(table)
+        console.say("")
+    console.notes([*map(Caution, missing), *view.notes(diffs, timelines)])
+    if output is not None:
+        console.say(f"wrote {output}")
+    cell = diffs[0].base.cell
+    if not timelines and cell is not None:  # layers and kernels are in profiles alone
+        says = "and the other side's: `tcbench diff` of both shows layers"
+        console.offer(filter(None, [of_cell("profile", cell, says, out=out, threads=True)]))
 
 
 def _are_timelines(paths: Sequence[Path]) -> bool:
@@ -164,48 +191,3 @@ def _cells(path: Path, records: Sequence[Record]) -> dict[tuple[str, int, int], 
             raise SelectionError(f"{path}: {cell.label} in several settings or on several machines; name one run")
         cells[cell.name] = of
     return cells
-
-
-def _show(
-    diffs: Sequence[Diff],
-    missing: Sequence[str],
-    names: tuple[str, str],
-    timelines: bool,
-    top: int,
-    output: Path | None,
-    json: bool,
-    details: bool,
-    out: Path,
-) -> None:
-    from tcbench.core.text import plain
-    from tcbench.present.next_steps import of_cell
-    from tcbench.present.notes import Caution
-    from tcbench.present.sides import Labels
-    from tcbench.present.tables import make_console
-    from tcbench.views.diff import table as view
-
-    labels = Labels(plain(names[0]), plain(names[1]))
-    if output is not None:
-        from tcbench.present.charts.files import save
-        from tcbench.views.diff.chart import diff_chart
-
-        save(diff_chart(diffs, labels), output, ANOTHER_FILE)
-    if json:
-        typer.echo(view.to_json(diffs, labels, missing))
-        return
-    console = make_console(details=details)
-    console.say(*view.simulated(diffs), style="bold")
-    for diff in diffs:
-        console.say(*view.head(diff, labels).splitlines())
-        console.say(view.headline(diff), style="bold")
-        for title, table in view.tables(diff, top):
-            console.say("", title)
-            console.print(table)
-        console.say("")
-    console.notes([*map(Caution, missing), *view.notes(diffs, timelines)])
-    if output is not None:
-        console.say(f"wrote {output}")
-    cell = diffs[0].base.cell
-    if not timelines and cell is not None:  # layers and kernels are in profiles alone
-        says = "and the other side's: `tcbench diff` of both shows layers"
-        console.offer(filter(None, [of_cell("profile", cell, says, out=out, threads=True)]))

@@ -52,7 +52,7 @@ def explain(
     from tcbench.run import forecast, prediction
     from tcbench.run.plan import advisable
     from tcbench.views.bottleneck import table as view
-    from tcbench.views.host import files as host_profiles
+    from tcbench.views.host import table as host_profiles
 
     given = read_with_timelines(results, out, alone=True)
     if given.timelines:
@@ -61,7 +61,7 @@ def explain(
         return
     known = explanations(given.records, advisable)
     kept = "; what is finished is kept: the same command goes on from there"
-    with interruptible(lambda: kept), Stages(make_console(stderr=True), quiet) as stages:
+    with interruptible(lambda: kept), Stages(make_console(stderr=True, quiet=quiet)) as stages:
         expected = prediction.of_untried(known, processes=forecast.PROCESSES, progress=stages.advance)
     explained = explanations(given.records, advisable, expected)
     if format_ == "json":
@@ -69,25 +69,17 @@ def explain(
         return
     console = make_console(details=details)
     console.say(*simulated.lines(record.environment for record in given.records), style="bold")
-    narrow = not view.fits(explained, console)
     for heading, part in view.by_code(explained):
-        if heading:
-            console.say(heading, style="bold")
-        console.print(view.table(part, narrow=narrow))
-        console.print()
-    console.say(*(hosts := host_profiles.lines(explained, out)))
-    if hosts:
-        console.print()
+        console.table(view.table(part), heading)
+    if hosts := host_profiles.lines(explained, out):
+        console.say(*hosts, "")
     if details:
-        console.say(*view.sentences(explained))
-        console.print()
+        console.say(*view.sentences(explained), "")
     checks = view.checks(explained)
     if checks is not None:
         ran = simulated.heading(record.environment for record in given.records)
-        console.print(f"The model against what was {ran}:", style="bold")
-        console.print(checks)
-        console.print()
-    console.notes(view.notes(explained, narrow=narrow))
+        console.table(checks, f"The model against what was {ran}:")
+    console.notes(view.notes(explained))
     console.offer(_next_steps(explained, results or (), out))
 
 

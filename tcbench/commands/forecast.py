@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,8 +31,7 @@ from tcbench.present.options import (
 )
 
 if TYPE_CHECKING:
-    from tcbench.core.record import Record, Selection
-    from tcbench.hardware.networks import RankNetwork
+    from tcbench.core.record import Selection
     from tcbench.run.forecast import Forecast
     from tcbench.run.scale_out import ScaleOut
 
@@ -146,31 +144,25 @@ def forecast(
         from tcbench.present.charts.files import check_path
 
         check_path(output)
+    if sizes is None or network is None:
+        assert gpu is not None
+        _print(_forecast(gpu, chosen, fresh, quiet), details, format_ == "json")
+        return
+    from tcbench.run import scale_out
+
     if over:
-        _refuse({"--model": chosen.models, "--fresh": fresh, "--image-size": chosen.image_size})
-        from tcbench.present.results import read
+        from tcbench.present import results
 
-        assert sizes is not None
-        assert network is not None
-        scaled = _measured(read(over, out), chosen, sizes, network)
-        _print_ranks(scaled, format_ == "json", output, details)
-        return
-    assert gpu is not None
-    result = _forecast(gpu, chosen, fresh, quiet)
-    if sizes is not None and network is not None:
-        from tcbench.run import scale_out
-
-        bases, left_out = scale_out.forecast(result, all_configs=bool(chosen.configs))
-        _print_ranks(scale_out.scale_out(bases, sizes, network, left_out), format_ == "json", output, details)
-        return
-    _print(result, details, format_ == "json")
-
-
-def _refuse(given: dict[str, object]) -> None:
-    """Raises SelectionError for an option that has no meaning with --over."""
-    for name, value in given.items():
-        if value:
+        refused = {"--model": chosen.models, "--fresh": fresh, "--image-size": chosen.image_size}
+        for name in (name for name, value in refused.items() if value):
             raise SelectionError(f"{name}: has no meaning with --over: nothing is forecast but the all-reduce")
+        records = results.chosen(results.read(over, out), chosen.configs, chosen.batch_sizes)
+        bases, left_out = scale_out.measured(records, all_configs=bool(chosen.configs)), list[str]()
+    else:
+        assert gpu is not None
+        forecasts = _forecast(gpu, chosen, fresh, quiet)
+        bases, left_out = scale_out.forecast(forecasts, all_configs=bool(chosen.configs))
+    _print_ranks(scale_out.scale_out(bases, sizes, network, left_out), format_ == "json", output, details)
 
 
 def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast:
@@ -186,16 +178,8 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     _, its_device = device.absent(card)
     planned = plan.make(scenarios.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
     done = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: done), Stages(make_console(stderr=True), quiet) as stages:
+    with interruptible(lambda: done), Stages(make_console(stderr=True, quiet=quiet)) as stages:
         return forecasts.forecast(planned, card, fresh=fresh, progress=stages.advance)
-
-
-def _measured(records: Sequence[Record], chosen: Selection, ranks: Sequence[int], network: RankNetwork) -> ScaleOut:
-    from tcbench.present import results
-    from tcbench.run import scale_out
-
-    records = results.chosen(records, chosen.configs, chosen.batch_sizes)
-    return scale_out.scale_out(scale_out.measured(records, all_configs=bool(chosen.configs)), ranks, network)
 
 
 def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) -> None:
@@ -210,13 +194,10 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) 
     if json:
         typer.echo(view.to_json(out))
         return
-    console = make_console(least=view.WIDTH, details=details)
-    console.say(view.headline(out))
+    console = make_console(details=details)
+    console.say(view.headline(out), "")
     for basis in out.bases:
-        console.print()
-        console.say(view.heading(basis), style="bold")
-        console.print(view.table(out, basis))
-    console.print()
+        console.table(view.table(out, basis), view.heading(basis))
     console.say(*(f"Left out: {line}" for line in out.left_out), style="yellow")
     console.notes(view.assumptions(out))
     if output is not None:
@@ -235,7 +216,7 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
         raise SelectionError(f"--device {chosen.device}: expected {host().name}; of a GPU, --gpu")
     planned = plan_of(chosen)
     done = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: done), Stages(make_console(stderr=True), quiet) as stages:
+    with interruptible(lambda: done), Stages(make_console(stderr=True, quiet=quiet)) as stages:
         images.check_folder(planned, stages.advance)
         images.generate(planned, stages.advance)
         cells = [each.cell for each in planned.cells if each.skip_reason is None]
@@ -244,10 +225,8 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
         typer.echo(view.to_json(planned, told))
         return
     console = make_console(details=details)
-    console.say(view.headline(planned))
-    console.print()
-    console.print(view.table(told))
-    console.print()
+    console.say(view.headline(planned), "")
+    console.table(view.table(told))
     console.say(*view.reasons(planned, told), style="yellow")
     console.notes(view.notes(told))
 
@@ -259,16 +238,12 @@ def _print(result: Forecast, details: bool, json: bool) -> None:
     if json:
         typer.echo(view.to_json(result))
         return
-    console = make_console(least=view.WIDTH, details=details)
+    console = make_console(details=details)
     if details:
         for heading, works in view.details(result):
-            console.say(heading, style="bold")
-            console.print(works)
-            console.print()
-    console.say(view.headline(result))
-    console.print()
-    console.print(view.table(result))
-    console.print()
+            console.table(works, heading)
+    console.say(view.headline(result), "")
+    console.table(view.table(result))
     console.say(*view.reasons(result), style="yellow")
     console.notes(view.notes(result))
     console.say(view.verdict(result))

@@ -98,8 +98,7 @@ def history(
     console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
     for heading, table in view.blocks(cells):
         console.print(heading)
-        console.print(table)
-        console.print()
+        console.table(table)
     console.say(view.verdict(cells))
     console.notes([*view.notes(cells), *map(Caution, left_out)])
     if output is not None:

@@ -116,7 +116,7 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     from tcbench.analysis.summary import base_config, summarise
     from tcbench.views.ladder.chart import ladder_chart
     from tcbench.views.machines import machines_chart
-    from tcbench.views.networks.chart import networks_chart
+    from tcbench.views.networks import networks_chart
     from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.slides import slide_chart
     from tcbench.views.throughput.chart import results_chart

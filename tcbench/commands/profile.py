@@ -132,10 +132,9 @@ def profile(
         _host(plan, planned, tool, out, stderr, stdout, quiet)
         return
     recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
-    _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell)
     take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER)
-    taken = _with_progress(take.run, planned, stderr, quiet)
+    taken = _with_progress(take.run, plan, planned, quiet)
     if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
 
@@ -155,21 +154,18 @@ def profile(
     stdout.offer([_next_step(taken.timelines[0], trace)])
 
 
-def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
-    from tcbench.present.progress import Stages
+def _with_progress(run: Callable[[Listen], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
+    """Make the input ready, and run the one trial."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.present.progress import RunProgress, Stages
+    from tcbench.present.tables import make_console
     from tcbench.run import images
 
-    with Stages(stderr, quiet) as stages:
+    console = make_console(stderr=True, quiet=quiet)
+    with Stages(console) as stages:
         images.check_folder(plan, stages.advance)
         images.generate(plan, stages.advance)
-
-
-def _with_progress(run: Callable[[Listen], Ran], planned: PlannedCell, stderr: Any, quiet: bool) -> Ran:
-    """Run the one trial."""
-    from tcbench.analysis.eta import estimate
-    from tcbench.present.progress import RunProgress
-
-    progress = RunProgress(stderr, estimate([planned.cell]), 1, quiet)
+    progress = RunProgress(console, estimate([planned.cell]), 1)
     with interruptible(lambda: "; nothing was kept"), progress:
         return run(progress.listen)
 
@@ -177,7 +173,6 @@ def _with_progress(run: Callable[[Listen], Ran], planned: PlannedCell, stderr: A
 def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
     """The profile of the host's functions."""
     from tcbench.run import profiler
-    from tcbench.views.host import files as host_profiles
     from tcbench.views.host import table as view
 
     if planned.cell.host_speed != 1:
@@ -185,13 +180,12 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
     if planned.cell.ranks > 1:
         raise SelectionError("--host looks at one process; leave --ranks out")
     chosen, note = profiler.host_tool(tool)
-    _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell, "host")
     run = functools.partial(profiler.host_profile, planned, chosen, plan.timeout_s)
-    record, taken = _with_progress(run, planned, stderr, quiet)
+    record, taken = _with_progress(run, plan, planned, quiet)
     if taken is None:
         raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
-    left = host_profiles.keep(taken, stem)
+    left = view.keep(taken, stem)
     stderr.say(*[f"note: {note}"] * (note is not None), style="yellow")
     stdout.print(view.table(taken))
     stdout.say("", view.overhead(taken), *(f"wrote {path}" for path in left), "www.speedscope.app opens the file")

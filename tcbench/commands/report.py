@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcbench.core import files
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.present.app import OUT, command, refuse_input
 from tcbench.present.notes import aside
 from tcbench.present.options import (
+    ANOTHER_FILE,
     BASELINE,
     RUN,
     ResultsFolderOption,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from tcbench.core.timeline import Timeline
     from tcbench.present.results import Results as Given
     from tcbench.views.report.build import Compared
+
+_PAGES = (".html", ".htm")
 
 
 @command(
@@ -82,22 +86,21 @@ def report(
     from tcbench.present.page.render import render
     from tcbench.present.page.settings import MOST_TRIALS
     from tcbench.views.report.build import Results, build
-    from tcbench.views.report.files import beside, check_path, save
 
-    if output is not None:
-        check_path(output)
+    if output is not None and output.suffix.lower() not in _PAGES:
+        raise SelectionError(f"{output}: expected a file name that ends in {' or '.join(_PAGES)}")
     if compare is not None and baseline is not None:
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 
     from tcbench.analysis.explanation import explain
-    from tcbench.present.documents import training
-    from tcbench.present.results import place, read_with_documents
+    from tcbench.present.results import place, read_with_documents, training
     from tcbench.run import prediction
     from tcbench.run.plan import advisable
 
     given = read_with_documents(results, out)
     output = place(output, given.paths, "report.html")
-    refuse_input(context, beside(output))
+    beside = output.with_name(f"{output.stem}-trials.csv")  # all trials, where the page has no room for them
+    refuse_input(context, beside)
     records = given.records
     expected = prediction.of_untried(explain(records, advisable), processes=0, progress=lambda *_: None)
     explanations = explain(records, advisable, expected)
@@ -111,7 +114,7 @@ def report(
             compared=_compared(given, compare, baseline, out),
             notes=(*given.notes, *notes),
             title=title,
-            beside=beside(output).name,
+            beside=beside.name,
         )
     )
     for note in notes:
@@ -120,9 +123,9 @@ def report(
     if len(records) > MOST_TRIALS:
         from tcbench.views.export import to_csv
 
-        save(to_csv(records, "trial"), beside(output))
-        written.append(beside(output))
-    save(render(page), output)
+        files.write(beside, to_csv(records, "trial").encode(), ANOTHER_FILE)
+        written.append(beside)
+    files.write(output, render(page).encode(), ANOTHER_FILE)
     typer.echo(f"wrote {' and '.join(map(str, written))}")
 
 

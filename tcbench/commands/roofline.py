@@ -100,18 +100,13 @@ def roofline(
         typer.echo(view.to_json(rooflines))
         return
     console = make_console(details=details)
-    for ceiling in dict.fromkeys(known.values()):
-        console.say(view.headline(ceiling))
-    console.print()
+    console.say(*map(view.headline, dict.fromkeys(known.values())), "")
     pairs = base_and_fastest(rooflines)
     shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
-    console.print(view.phases_table(shown, console.width))
-    console.print()
+    console.table(view.phases_table(shown))
     for one_cell in shown if layers else ():
-        console.print(one_cell.summary.cell.label, style="bold")
-        console.print(view.layers_table(one_cell))
-        console.print()
-    console.notes(view.notes(shown, len(rooflines), console.width, layers=layers))
+        console.table(view.layers_table(one_cell), one_cell.summary.cell.label)
+    console.notes(view.notes(shown, len(rooflines), layers=layers))
     console.say(f"wrote {output}")
 
 

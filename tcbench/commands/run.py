@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,22 +11,10 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
-from tcbench.present.options import (
-    WHERE,
-    AllowCodeOption,
-    FormatOption,
-    OutOption,
-    QuietOption,
-    option,
-    selects,
-    tune,
-)
+from tcbench.present.options import WHERE, AllowCodeOption, FormatOption, OutOption, QuietOption, option, selects, tune
 
 if TYPE_CHECKING:
-    from tcbench.analysis.scaling import Curve
-    from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Cell, Record, Selection
-    from tcbench.present.next_steps import NextStep
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
     from tcbench.run.rounds import Rounds
@@ -81,7 +69,7 @@ def run(
     of_label = run_id_suffix(label)
     tune(chosen)
     plan = plan_of(chosen)
-    with Stages(make_console(stderr=True), quiet) as stages:
+    with Stages(make_console(stderr=True, quiet=quiet)) as stages:
         images.check_folder(plan, stages.advance)
     plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
     if dry_run:
@@ -145,12 +133,8 @@ def _run(
     from tcbench.views import planning
     from tcbench.views.throughput import table as console
 
-    stderr = tables.make_console(stderr=True)
-
-    def say(line: str) -> None:
-        if not quiet:
-            stderr.say(line)
-
+    stderr = tables.make_console(stderr=True, quiet=quiet)
+    say = stderr.say
     resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     fresh: list[Record] = []
@@ -165,7 +149,7 @@ def _run(
             launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
         )
         with store.Store(path) as records:
-            with Stages(stderr, quiet) as stages:
+            with Stages(stderr) as stages:
                 images.generate(plan, stages.advance)
             say(planning.plan_line(plan))
             if plan.left_out:
@@ -178,7 +162,7 @@ def _run(
                 say(whether)
             say(planning.rounds_line(state))
             expected = replace(state.costs, remaining=tuple(to_run()))
-            with RunProgress(stderr, expected, state.certain(), quiet) as progress:
+            with RunProgress(stderr, expected, state.certain()) as progress:
                 launch = Launch(variables={messages.CORES: str(cores)})
                 runner = Runner(
                     path.stem, plan.timeout_s, listen=progress.listen, launch=launch, launcher=launcher, plan=plan.key
@@ -245,71 +229,48 @@ def _library(plan: Plan) -> str | None:
 def _show_results(
     records: Sequence[Record], path: Path, out: Path, failed: bool, json: bool, whole: Sequence[str]
 ) -> None:
-    """The table or its JSON, the chart, what to do next."""
+    """The table or its JSON; beside the records the chart of throughput, or that of networks where there are several,
+    and that of scaling over ranks; what to do next. `whole`: the words for all configs, where some were chosen."""
     from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.present import simulated, tables
-    from tcbench.views.networks import table as of_networks
+    from tcbench.present.charts.files import save_each
+    from tcbench.present.next_steps import NextStep, again, of_run
+    from tcbench.views import networks as of_networks
     from tcbench.views.scaling import table as scaling
+    from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.throughput import table as console
+    from tcbench.views.throughput.chart import results_chart
 
     summaries = summarise(records)
-    ratios = speedups(summaries)
-    scaled = curves(records)
-    charts = _charts(summaries, scaled, path)
+    ratios, scaled, beside = speedups(summaries), curves(records), networks(summaries)
+    drawings: dict[Path, Callable[[], Any]] = {}
+    if measured := any(summary.images_per_s for summary in summaries):
+        draw = of_networks.networks_chart if beside else results_chart
+        drawings[path.with_suffix(".png")] = lambda: draw(summaries)
+        if scaled and not beside:
+            drawings[path.with_name(f"{path.stem}-scaling.png")] = lambda: scaling_chart(scaled)
+    charts = save_each(drawings)
     if json:
         typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
         return
     stdout = tables.make_console()
     stdout.print()
     stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
-    stdout.print(console.results_table(summaries, ratios))
-    stdout.print()
+    stdout.table(console.results_table(summaries, ratios))
     if scaled:
-        stdout.print(scaling.table(scaled))
-        stdout.print()
-    if beside := networks(summaries):
-        stdout.print(of_networks.table(beside))
-        stdout.print()
+        stdout.table(scaling.table(scaled))
+    if beside:
+        stdout.table(of_networks.table(beside))
     stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
     stdout.say(*console.reasons(summaries), style="yellow")
     stdout.notes([*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())])
-    stdout.say(f"{console.tally(summaries)}. Records: {path}")
-    stdout.say(*(f"Chart: {chart}" for chart in charts))
-    stdout.offer(_next_steps(summaries, path, out, failed, whole))
-
-
-def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:
-    """The throughput chart beside the records, or that of networks where there are several, and that of scaling over
-    ranks; none when nothing was measured."""
-    if not any(summary.images_per_s for summary in summaries):
-        return []
-    from tcbench.analysis.networks import networks
-    from tcbench.present.charts.files import save_each
-    from tcbench.views.networks.chart import networks_chart
-    from tcbench.views.scaling.chart import scaling_chart
-    from tcbench.views.throughput.chart import results_chart
-
-    drawings: dict[Path, Callable[[], Any]] = {records.with_suffix(".png"): lambda: results_chart(summaries)}
-    if scaled:
-        drawings[records.with_name(f"{records.stem}-scaling.png")] = lambda: scaling_chart(scaled)
-    if networks(summaries):
-        drawings = {records.with_suffix(".png"): lambda: networks_chart(summaries)}
-    return save_each(drawings)
-
-
-def _next_steps(
-    summaries: Sequence[CellSummary], path: Path, out: Path, failed: bool, whole: Sequence[str]
-) -> Iterator[NextStep]:
-    """The most useful things to do with these results. `whole`: the words for all configs, where some were chosen."""
-    from tcbench.analysis.networks import networks
-    from tcbench.present.next_steps import NextStep, again, of_run
-
-    if failed:
-        yield again("runs again what failed; its log is in the record")
-    if any(summary.images_per_s for summary in summaries):
-        yield of_run("explain", path, out, "what holds each cell back, and what to try next")
-        yield of_run("report", path, out, "all of it on one page")
-    if whole and not networks(summaries):
-        yield NextStep(tuple(whole), "all configs of the scenario: what each rung buys")
+    stdout.say(f"{console.tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
+    steps = [again("runs again what failed; its log is in the record")] if failed else []
+    if measured:
+        steps.append(of_run("explain", path, out, "what holds each cell back, and what to try next"))
+        steps.append(of_run("report", path, out, "all of it on one page"))
+    if whole and not beside:
+        steps.append(NextStep(tuple(whole), "all configs of the scenario: what each rung buys"))
+    stdout.offer(steps)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Unit, base_config
-from tcbench.present.format import limits
+from tcbench.present.format import counted, limits
 from tcbench.present.naming import rate_unit
 from tcbench.present.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Column
 
@@ -59,3 +59,12 @@ def interval_over(units: Collection[Unit]) -> str:
         return BY_THE_RUN
     of_one = " or ".join([BY_THE_RUN] * ("run" in units) + ["steps"] * ("steps" in units))
     return "over trials" + (f", or {of_one} where there is one trial" if of_one else "")
+
+
+def busy_line(summaries: Sequence[CellSummary]) -> str | None:
+    """A busy machine's share of these cells, in words; None where it had none of note."""
+    lost = [summary.lost for summary in summaries if summary.busy]
+    if not lost:
+        return None
+    cells = f"{len(lost)} of {counted(len(summaries), 'cell')}" if len(lost) < len(summaries) else "every cell"
+    return f"busy machine: other work had up to {max(lost):.0%} of the processor time of {cells}"

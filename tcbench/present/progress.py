@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
@@ -14,12 +13,13 @@ from tcbench.analysis.eta import TimeLeft
 from tcbench.core.messages import Building, Message, Stepped, Tuning
 from tcbench.core.record import Cell, Record
 from tcbench.present.format import counted, duration, number
+from tcbench.present.tables import Screen
 
 
 class _Line(ProgressColumn):
     """The count, the ETA, and what is being done. The ETA is from an estimate, since trials differ in length."""
 
-    def __init__(self, console: Console, remaining_s: Callable[[], float | None]) -> None:
+    def __init__(self, console: Screen, remaining_s: Callable[[], float | None]) -> None:
         super().__init__()
         self._console = console
         self._remaining_s = remaining_s
@@ -38,9 +38,8 @@ class _Line(ProgressColumn):
 class _Live:
     """A live line on a terminal, which goes when all is done. A context manager."""
 
-    def __init__(self, console: Console, quiet: bool) -> None:
+    def __init__(self, console: Screen) -> None:
         self._console = console
-        self._quiet = quiet
         self._progress = Progress(
             _Line(console, self._remaining_s),
             console=console,
@@ -48,7 +47,7 @@ class _Live:
             # Rich would put a stream of its own before the guarded one; its own escapes would then be shown as text.
             redirect_stdout=False,
             redirect_stderr=False,
-            disable=quiet or not console.is_interactive,
+            disable=console.quiet or not console.is_interactive,
         )
 
     def __enter__(self) -> Self:
@@ -73,8 +72,8 @@ class RunProgress(_Live):
     """Shows a run's trials as they go. A context manager; call `listen` and `finished` as things happen. `total`: the
     number of trials; None where nobody knows it, as only time decides: those that are over are counted then."""
 
-    def __init__(self, console: Console, estimate: TimeLeft, total: int | None, quiet: bool) -> None:
-        super().__init__(console, quiet)
+    def __init__(self, console: Screen, estimate: TimeLeft, total: int | None) -> None:
+        super().__init__(console)
         self._estimate = estimate
         self._total = total
         self._done = 0
@@ -129,12 +128,10 @@ class RunProgress(_Live):
         self._started = time.monotonic()
         self._done += 1
         self._progress.update(self._task, completed=self._done)
-        if not self._quiet:
-            left = duration(self._estimate.remaining_s())
-            more = f"  (ETA {left})" if self._progress.disable and self._estimate.remaining else ""
-            count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
-            line = f"[{count}] {self._label}{record.cell.label}: {outcome(record)}{more}"
-            self._console.print(line, soft_wrap=True)
+        left = duration(self._estimate.remaining_s())
+        more = f"  (ETA {left})" if self._progress.disable and self._estimate.remaining else ""
+        count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
+        self._console.say(f"[{count}] {self._label}{record.cell.label}: {outcome(record)}{more}")
 
     def _remaining_s(self) -> float:
         spent = time.monotonic() - self._started
@@ -154,8 +151,8 @@ class Stages(_Live):
     """A few kinds of work one after another, each counted: a live line with an ETA on a terminal, a line now and then
     without one. A context manager; call `advance` (what, how much is done, of how much)."""
 
-    def __init__(self, console: Console, quiet: bool) -> None:
-        super().__init__(console, quiet)
+    def __init__(self, console: Screen) -> None:
+        super().__init__(console)
         self._what = ""
         self._task: Any = None
         self._done, self._total = 0, 0
@@ -171,12 +168,11 @@ class Stages(_Live):
                 self._progress.remove_task(self._task)
             self._task = self._progress.add_task(what, total=total)
         self._progress.update(self._task, completed=done, total=total)
-        said = self._quiet or not self._progress.disable
-        if not said and done < total and now - self._said[0] >= _LINE_EVERY_S:
+        if self._progress.disable and done < total and now - self._said[0] >= _LINE_EVERY_S:
             self._said = (now, done)
             left_s = self._remaining_s()
             left = "" if left_s is None else f", ETA {duration(left_s)}"
-            self._console.print(f"{what}: {done}/{total}{left}", soft_wrap=True)
+            self._console.say(f"{what}: {done}/{total}{left}")
 
     def _remaining_s(self) -> float | None:
         since_s, new = time.monotonic() - self._started[0], self._done - self._started[1]

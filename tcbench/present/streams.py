@@ -1,17 +1,108 @@
-"""The boundary to the terminal: control characters in the name of a file or in an error are shown as escapes.
+"""The boundary to standard output and error.
 
-A terminal acts on such characters: it moves, clears, colours, writes right to left. Strings of records and traces are
-cleaned when they are decoded (`tcbench.core.text`); this catches all other text.
-Everything that is printed comes through here or, where Rich colours it, through `tcbench.views.throughput.table`.
+They may go away: a pipe that is closed, a full disk, a terminal that hung up. Output that fails is never a verdict: a
+closed pipe ends the command as it does `cat` (exit code 141), anything else is an error of one line. Without standard
+error the command goes on, since that only tells how it is going.
+
+A terminal acts on control characters in the name of a file or in an error: it moves, clears, colours, writes right to
+left. They are shown as escapes. Strings of records and traces are cleaned when they are decoded (`tcbench.core.text`);
+this catches all other text. Everything that is printed comes through here or, where Rich colours it, through
+`tcbench.present.tables`.
 """
 
+import io
+import json
+import os
+import re
+import signal
 import sys
 from typing import Any, TextIO, cast
 
-from tcbench.present.terminal import harmless
+from tcbench.core.errors import OutputError
+
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""The exit code that a shell shows for a command ended by SIGPIPE."""
+
 
 _LONGEST_LINE = 4000
 """Characters of a line on standard error: an error may name a string of megabytes."""
+
+_ACTIVE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Controls (C0 but for tab and line feed, DEL, C1), marks of direction, separators of lines, what is invisible."""
+
+
+def harmless(text: str) -> str:
+    """Text whose characters a terminal would act on are shown as their escapes; as JSON writes them, which so stays
+    the same JSON."""
+    return _ACTIVE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
+
+
+def guard() -> None:
+    """Put both streams of this process under guard."""
+    for number in (0, 1, 2):  # a file that is opened must not take the number of one that is closed
+        try:
+            os.fstat(number)
+        except OSError:
+            # What is written to an output that is closed is lost, and that is an error, as it is for `ls`.
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
+    sys.stdout, sys.stderr = _guarded(sys.stdout, _Output), _guarded(sys.stderr, _Error)
+    if not isinstance(sys.stdout, _Harmless):
+        sys.stdout = cast(TextIO, _Harmless(sys.stdout))
+    if not isinstance(sys.stderr, _Harmless):
+        sys.stderr = cast(TextIO, _Harmless(sys.stderr, _LONGEST_LINE))
+
+
+class _Error(io.FileIO):
+    """Standard error: what it does not take is lost."""
+
+    def write(self, data: object, /) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except OSError as error:
+            # From here on all of it goes nowhere, also what Python still holds when it ends.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            self.lost(error)
+            return len(memoryview(data))  # type: ignore[arg-type]
+
+    def lost(self, error: OSError) -> None:
+        pass
+
+
+class _Output(_Error):
+    """Standard output: what it does not take ends the command. SystemExit passes through libraries that turn a broken
+    pipe into exit code 1."""
+
+    def lost(self, error: OSError) -> None:
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(CLOSED_PIPE)
+        raise OutputError(f"standard output cannot be written ({error.strerror})")
+
+
+def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
+    """The stream over a file of that kind; another stream, in a test for one, stays as it is. A sign that a terminal
+    lacks is shown as another."""
+    if stream is None:  # it was closed
+        return io.TextIOWrapper(
+            io.BufferedWriter(kind(2 if kind is _Error else 1, "wb", closefd=False)), "utf-8", "replace"
+        )
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.reconfigure(errors="replace")
+    raw = getattr(stream.buffer, "raw", stream.buffer)
+    if not isinstance(raw, io.FileIO):
+        return stream
+    file = io.BufferedWriter(kind(raw.fileno(), "wb", closefd=False))
+    return io.TextIOWrapper(
+        file,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 class _Harmless:
@@ -33,11 +124,3 @@ class _Harmless:
         if name == "buffer":  # Typer would write to it where it takes the stream for an ASCII one
             raise AttributeError(name)
         return getattr(self.rich_proxied_file, name)
-
-
-def guard() -> None:
-    """Put both streams of this process behind it."""
-    if not isinstance(sys.stdout, _Harmless):
-        sys.stdout = cast(TextIO, _Harmless(sys.stdout))
-    if not isinstance(sys.stderr, _Harmless):
-        sys.stderr = cast(TextIO, _Harmless(sys.stderr, _LONGEST_LINE))

@@ -5,10 +5,11 @@ take any of them.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table as Grid
@@ -21,7 +22,7 @@ from tcbench.present.format import factor, milliseconds, number, percent, plus_m
 from tcbench.present.groups import grouped
 from tcbench.present.next_steps import NextStep, next_lines
 from tcbench.present.notes import broken, fitting
-from tcbench.present.terminal import harmless
+from tcbench.present.streams import harmless
 
 JSON_SCHEMA_VERSION = 1
 """Version of everything printed under --json."""
@@ -38,6 +39,7 @@ class Screen(Console):
     def __init__(self, *, columns: int | None = None, details: bool = False, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
         self._columns, self._details = columns, details
+        self._left_out: dict[str, None] = {}
 
     def say(self, *lines: str, style: str = "") -> None:
         """Lines of text. A terminal breaks them between words."""
@@ -45,8 +47,18 @@ class Screen(Console):
             for part in [line] if self._columns is None else broken(line, self._columns):
                 self.print(part, style=style, soft_wrap=True)
 
+    def table(self, table: "Table[Any]", heading: str = "") -> None:
+        """A table under its heading, and an empty line."""
+        self.say(*filter(None, [heading]), style="bold")
+        self.print(table)
+        self.print()
+        if not table.has_room(self.width):
+            self._left_out |= dict.fromkeys(column.name for column in table.columns if column.spare)
+
     def notes(self, notes: Iterable[str]) -> None:
-        """Notes under a table: all of them with --details, else those that matter most."""
+        """Notes under tables: all of them with --details, else those that matter most."""
+        lacking = [f"A wider terminal also shows: {', '.join(self._left_out)}."] * bool(self._left_out)
+        notes = [*lacking, *notes]
         self.say(*(notes if self._details else fitting(notes, self._columns or self.width)), style="dim")
 
     def offer(self, steps: Iterable[NextStep]) -> None:
@@ -59,16 +71,16 @@ class Screen(Console):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
-def make_console(*, stderr: bool = False, least: int = 80, details: bool = False) -> Screen:
-    """A console as wide as the terminal, or wide enough for a table in a file or pipe.
+def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = False) -> Screen:
+    """A console as wide as the terminal, or wide enough for a table in a file or pipe. `quiet`: nothing is printed.
 
-    A table is never squeezed below `least` columns: a narrower terminal wraps its lines, which loses nothing.
+    A table is never squeezed below 80 columns: a narrower terminal wraps its lines, which loses nothing.
     """
     console = Screen(stderr=stderr)
     if not console.is_terminal:
-        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details)
-    width = None if stderr else max(console.width, least)
-    return Screen(stderr=stderr, width=width, columns=console.width, details=details)
+        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details, quiet=quiet)
+    width = None if stderr else max(console.width, 80)
+    return Screen(stderr=stderr, width=width, columns=console.width, details=details, quiet=quiet)
 
 
 # -- entries -------------------------------------------------------------------------------------------------------
@@ -145,8 +157,9 @@ class Column(Generic[R]):
     and what is words already (a text in place of a figure, a badge, a field of the page) is written as it is.
 
     `mark` stands behind what is written. `style` is the console's. `wraps`: a text may be folded, and a number takes a
-    second line before others are cut. `on`: the only renderer that shows it. `width`: the least of a console's. `key`:
-    its name in JSON and exports, where these do not have the value already."""
+    second line before others are cut. `on`: the only renderer that shows it. `width`: the least of a console's.
+    `spare`: a console without room for all columns leaves it out. `key`: its name in JSON and exports, where these do
+    not have the value already."""
 
     heading: str
     value: Callable[[R], Any]
@@ -157,12 +170,25 @@ class Column(Generic[R]):
     on: Literal["", "console", "page"] = ""
     width: int | None = None
     ratio: int | None = None
+    spare: bool = False
     key: str = ""
 
     @property
     def name(self) -> str:
         """The heading on one line."""
-        return self.heading.replace("-\n", "-").replace("\n", " ")
+        return self.heading.replace("-\n", "-").replace("\n", " ").strip()
+
+    @property
+    def folds(self) -> bool:
+        """Whether a console may break its texts into lines."""
+        return not self.kind.numeric if self.wraps is None else self.wraps
+
+    def least(self, rows: Iterable[R]) -> int:
+        """The width of a console's that it takes at least: no word is broken, but for the longest names of configs."""
+        texts = [self.heading, *(self.styled(row).plain for row in rows)]
+        if not self.folds:
+            return max([self.width or 0, *(cell_len(line) for text in texts for line in text.splitlines())])
+        return max([self.width or 0, *(min(cell_len(word), 32) for text in texts for word in text.split())])
 
     def text(self, row: R, *, within: bool = True) -> str:
         """A row's value in words. `within`: with its interval, where the kind writes one."""
@@ -205,25 +231,40 @@ class Table(Generic[R]):
     gap: int = 2
     header: str | None = "bold"
 
-    def __rich__(self) -> Grid:
-        return self._on_console(self.columns, self.rows)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Grid]:
+        yield self.on_console(options.max_width)
 
-    def _on_console(self, columns: Sequence[Column[R]], rows: Iterable[R | None]) -> Grid:
-        shown = [column for column in columns if column.on != "page"]
+    def on_console(self, width: int) -> Grid:
+        """The table on a console so wide."""
+        return self._grid(self._shown(width), self.rows)
+
+    def has_room(self, width: int) -> bool:
+        """Whether a console so wide has room for all columns; also where none is to spare."""
+        rows = [row for row in self.rows if row is not None]
+        return not any(column.spare for column in self.columns) or self._least(rows) <= width + self.gap
+
+    def _least(self, rows: Sequence[R]) -> int:
+        """The width that all columns take at least, with the gap after each."""
+        return sum(column.least(rows) + self.gap for column in self.columns if column.on != "page")
+
+    def _shown(self, width: int) -> list[Column[R]]:
+        room = self.has_room(width)
+        return [column for column in self.columns if column.on != "page" and (room or not column.spare)]
+
+    def _grid(self, columns: Sequence[Column[R]], rows: Iterable[R | None]) -> Grid:
         grid = Grid(box=None, pad_edge=False, padding=(0, self.gap, 0, 0), header_style=self.header or "")
         grid.show_header = self.header is not None
-        for column in shown:
-            wraps = not column.kind.numeric if column.wraps is None else column.wraps
+        for column in columns:
             grid.add_column(
                 column.heading,
                 justify="right" if column.kind.numeric else "left",
-                overflow="fold" if wraps else "ellipsis",
-                no_wrap=not wraps,
+                overflow="fold" if column.folds else "ellipsis",
+                no_wrap=not column.folds,
                 min_width=column.width,
                 ratio=column.ratio,
             )
         for row in rows:
-            grid.add_row(*(column.styled(row) for column in shown) if row is not None else ())
+            grid.add_row(*(column.styled(row) for column in columns) if row is not None else ())
         return grid
 
     @functools.cached_property
@@ -282,23 +323,34 @@ class Ladder(Table[R]):
     instead: Callable[[R], str | None] = lambda _: None
     min_width: int = 18
 
-    def __rich__(self) -> Grid:
-        rows = [row for row in self.rows if row is not None]
+    def _blocks(self, rows: Sequence[R]) -> dict[tuple[str, ...], list[tuple[R, str]]]:
+        """The rows that stand together, each with the name of its config, by what stands before the first."""
         before = heads(map(self.cell, rows), self.cell)
-        config = Column[R]("config", str, width=self.min_width)
-        grid = self._on_console([*before, config, *self.columns], ())
         blocks = grouped((tuple(head.text(row) for head in before), row) for row in rows)
-        for head, group in blocks.items():
+        cells = {head: [self.cell(row) for row in block] for head, block in blocks.items()}
+        return {
+            head: list(zip(block, map(config_in_ladder, cells[head], [None, *cells[head]]), strict=True))
+            for head, block in blocks.items()
+        }
+
+    def _least(self, rows: Sequence[R]) -> int:
+        words = [word for block in self._blocks(rows).values() for _, name in block for word in name.split()]
+        before = [head.least(rows) for head in heads(map(self.cell, rows), self.cell)]
+        before.append(max([self.min_width, *map(cell_len, words)]))
+        figures = super()._least([row for row in rows if not self.instead(row)])
+        return sum(before) + self.gap * len(before) + figures
+
+    def on_console(self, width: int) -> Grid:
+        rows = [row for row in self.rows if row is not None]
+        before, shown = heads(map(self.cell, rows), self.cell), self._shown(width)
+        grid = self._grid([*before, Column[R]("config", str, width=self.min_width), *shown], ())
+        for head, block in self._blocks(rows).items():
             if grid.row_count:
                 grid.add_row()
-            above = None
-            for row in group:
+            for place, (row, name) in enumerate(block):
                 words = self.instead(row)
-                figures = [column.styled(row) for column in self.columns if column.on != "page" and not words]
-                figures += [Text(words, style="yellow")] if words else []
-                name = Text(config_in_ladder(self.cell(row), above))
-                grid.add_row(*([""] * len(head) if above else head), name, *figures)
-                above = self.cell(row)
+                figures = [Text(words, style="yellow")] if words else [column.styled(row) for column in shown]
+                grid.add_row(*([""] * len(head) if place else head), Text(name), *figures)
         return grid
 
 

@@ -4,9 +4,11 @@ A sign or an icon stands beside each word, so that no colour is needed. Which co
 (`STYLES`), a chart or the page to say.
 """
 
+import re
 from collections.abc import Mapping
 
 from tcbench.analysis.compare import CellComparison, Verdict
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Status
 from tcbench.present.format import counted
 from tcbench.present.tables import Badge, Tone
@@ -35,6 +37,20 @@ STATUS_BADGES: Mapping[Status, Badge] = {
     "crashed": Badge("crashed", "bolt", "bad"),
 }
 """How a trial or a cell ended."""
+
+
+def why_missing(summary: CellSummary | None) -> str:
+    """A few words for a cell without a number: "out of memory", "skipped: needs cv2"."""
+    if summary is None:
+        return "not run"
+    words = STATUS_BADGES[summary.status].word
+    if summary.status not in ("skipped", "failed") or not summary.reason:
+        return words
+    reason = summary.reason
+    for rung in summary.cell.rungs:
+        reason = reason.removeprefix(f"{rung}: ")
+    package = re.match(r"needs the package (\S+?):", reason)
+    return f"{words}: {'needs ' + package[1] if package else reason}"
 
 
 def tone(comparison: CellComparison) -> Tone:

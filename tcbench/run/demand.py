@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,9 @@ def trace_all(
     depend on are traced once. No `processes`: those from the cache alone."""
     kept = Cache(cache.folder(TRACES), fresh=fresh)
     asked = {cell: _traced(cell) for cell in cells}
-    keys = {cell: _trace_key(cell, properties.sm) for cell in dict.fromkeys(asked.values())}
+    keys: dict[Cell, Key] = {
+        cell: {"cell": cell.key, "sm": properties.sm, "program": program()} for cell in dict.fromkeys(asked.values())
+    }
     found = {cell: _from_entry(kept.get(key)) for cell, key in keys.items()}
     demands: dict[Cell, Demand | Untraced] = {cell: demand for cell, demand in found.items() if demand is not None}
     if processes == 0:
@@ -149,10 +151,6 @@ def _prepare_worker() -> None:
     os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
 
 
-def _trace_key(cell: Cell, sm: int) -> Key:
-    return {"cell": cell.key, "sm": sm, "program": program()}
-
-
 @functools.cache
 def program(beside: tuple[str, ...] = ()) -> str:
     """A digest of the traced program: our sources, those of packages `beside` it, and the version of the framework
@@ -170,19 +168,10 @@ TRACED = ("core", *(f"engine/{part}" for part in ("accelerators", "backends", "m
 """The packages that a trace runs through."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """A demand in the cache, each work by its key."""
-
-    phases: tuple[PhaseRequests, ...]
-    replayed: int
-    works: tuple[tuple[str, int], ...]
-    peak_bytes: int
-    prepared: int
-
-
 def _to_entry(demand: Demand) -> Entry:
-    works = tuple((work.key, count) for work, count in demand.works)
-    return Entry(msgspec.to_builtins(_Kept(demand.phases, demand.replayed, works, demand.peak_bytes, demand.prepared)))
+    """Each work by its key."""
+    works = [(work.key, count) for work, count in demand.works]
+    return Entry(msgspec.to_builtins(replace(demand, works=())) | {"works": works})
 
 
 def _from_entry(entry: Entry | None) -> Demand | None:
@@ -190,11 +179,10 @@ def _from_entry(entry: Entry | None) -> Demand | None:
     if entry is None:
         return None
     try:
-        kept = msgspec.convert(entry.content, _Kept)
-        works = tuple((_work(key), count) for key, count in kept.works)
+        works = tuple((_work(key), count) for key, count in entry.content["works"])
+        return replace(msgspec.convert(entry.content | {"works": ()}, Demand), works=works)
     except (KeyError, TypeError, ValueError):
         return None
-    return Demand(kept.phases, kept.replayed, works, kept.peak_bytes, kept.prepared)
 
 
 @functools.cache

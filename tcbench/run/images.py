@@ -1,15 +1,12 @@
 """A run's images before any worker needs them: the user's are checked, generated ones are made."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from tcbench.core.errors import DataError
+from tcbench.engine.accelerators.device import Progress
 from tcbench.engine.feeds import dataset, generated, pictures
 from tcbench.run.plan import Plan
-
-Progress = Callable[[str, int, int], None]
-"""Told what is done, how many are, and of how many."""
 
 
 def check_folder(plan: Plan, progress: Progress) -> None:

@@ -23,7 +23,7 @@ from tcbench.core.numerics import (
     TrainingSetting,
 )
 from tcbench.core.record import Cell, CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
-from tcbench.engine.accelerators.device import Device, kind_of
+from tcbench.engine.accelerators.device import Device
 from tcbench.engine.backends import DEFAULT, backend
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.models import MODELS
@@ -80,12 +80,6 @@ class Asked:
     data: Path | None = None
     threads: int | None = None
     ranks: int = 1
-
-
-def check_computes(device: Device) -> None:
-    """Raises SelectionError for a simulated device."""
-    if kind_of(device.name).simulates is not None:
-        raise SelectionError(f"--device {device.name}: a simulated device computes no numbers; --device cpu works")
 
 
 def setting(

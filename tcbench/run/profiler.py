@@ -22,7 +22,7 @@ from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Launch, Runner
 from tcbench.tracing import host, nsys
-from tcbench.tracing.attribution import assemble
+from tcbench.tracing.attribution import InputWork, assemble
 from tcbench.tracing.nsys import Nsys
 from tcbench.tracing.ranges import title_of
 from tcbench.tracing.threads import ThreadSampler
@@ -99,21 +99,26 @@ class Take:
     def run(self, listen: Listen) -> Taken:
         """One trial, whose messages go to `listen` too. KeyboardInterrupt ends worker and tool, and passes through."""
         tool = self.recorder.nsys
-        with files.scratch(Path(tempfile.gettempdir())) as folder, Sampling() as sampling:
+        sampler: ThreadSampler | None = None
+        with files.scratch(Path(tempfile.gettempdir())) as folder, contextlib.ExitStack() as sampling:
+
+            def sample(pid: int, message: Stepped) -> None:
+                """Watch the worker's input threads through the profiled pass."""
+                nonlocal sampler
+                if sampler is not None:
+                    sampler.stop()
+                elif message.steps == 0:
+                    sampler = sampling.enter_context(ThreadSampler(pid))
+
             session = f"tcbench-{os.getpid()}"
             with self._session(session):
-
-                def follow(cell: Cell, trial: int, message: Message) -> None:
-                    sampling.listen(message)
-                    listen(cell, trial, message)
-
                 request = ProfileRequest(str(folder / "recording.json"), self.recorder.inside is not None)
                 launch = Launch(request=request)
                 runner = Runner(
                     self.stem.name,
                     self.timeout_s,
                     command=None if tool is None else self._behind(tool, launch, folder, session),
-                    listen=follow,
+                    listen=_with_profiled(sample, listen),
                     grace_s=GRACE_S if tool is None else _TOOL_GRACE_S,
                     launch=launch,
                     launcher=self.launcher,
@@ -121,7 +126,7 @@ class Take:
                 (record,) = runner.run([(self.planned, 0)])
             if record.status != "ok":
                 return Taken(record)
-            return self._read(record, folder, sampling)
+            return self._read(record, folder, sampler.work if sampler is not None else ())
 
     def _behind(self, tool: Nsys, launch: Launch, folder: Path, session: str) -> Callable[[int], list[str]]:
         """The worker's command line behind that of Nsight Systems, which records it."""
@@ -140,12 +145,12 @@ class Take:
                 self.recorder.nsys.end(session)
             raise
 
-    def _read(self, record: Record, folder: Path, sampling: "Sampling") -> Taken:
+    def _read(self, record: Record, folder: Path, work: Sequence[InputWork]) -> Taken:
         """The recording; with what Nsight Systems saw, where it recorded."""
         path, ranks = folder / "recording.json", record.cell.ranks
         names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
         own, *others = (recordings.decode(name.read_bytes()) for name in names)
-        title, work = title_of(record), sampling.work
+        title = title_of(record)
         notes = [self.recorder.note] if self.recorder.note else []
         if own.dropped:
             notes.append(f"CUPTI lost {own.dropped} records")
@@ -176,34 +181,19 @@ class Take:
         return timeline, (kept,)
 
 
-class Sampling:
-    """Watches the worker's input threads through the profiled pass, as its messages tell of it."""
+def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listen) -> Listen:
+    """A listener that before `listen` tells `profiled` the worker's process and each message of its profiled pass."""
+    pid: int | None = None
 
-    def __init__(self) -> None:
-        self._pid: int | None = None
-        self._sampler: ThreadSampler | None = None
-
-    def __enter__(self) -> "Sampling":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
-
-    def listen(self, message: Message) -> None:
+    def follow(cell: Cell, trial: int, message: Message) -> None:
+        nonlocal pid
         if isinstance(message, Building):
-            self._pid = message.pid or self._pid
-        elif isinstance(message, Stepped) and message.stage == "profiled":
-            if self._sampler is not None:
-                self._sampler.stop()
-            elif message.steps == 0 and self._pid is not None:
-                self._sampler = ThreadSampler(self._pid)
-                self._sampler.__enter__()
+            pid = message.pid or pid
+        elif isinstance(message, Stepped) and message.stage == "profiled" and pid is not None:
+            profiled(pid, message)
+        listen(cell, trial, message)
 
-    @property
-    def work(self) -> Sequence[Any]:
-        """The times at which the input's threads worked (`tcbench.tracing.attribution.InputWork`)."""
-        return self._sampler.work if self._sampler is not None else ()
+    return follow
 
 
 def host_tool(asked: str) -> tuple[HostTool, str | None]:
@@ -229,18 +219,14 @@ def host_profile(
     with files.scratch(Path(tempfile.gettempdir())) as folder:
         request = ProfileRequest(str(folder / "recording.json"), host=tool, least_s=_LEAST_S)
         py_spy = host.find() if tool == "py-spy" else None
-        pid: int | None = None
         sampler: host.PySpy | None = None
 
-        def follow(cell: Cell, trial: int, message: Message) -> None:
-            nonlocal pid, sampler
-            if isinstance(message, Building):
-                pid = message.pid or pid
-            elif py_spy and pid and sampler is None and isinstance(message, Stepped) and message.stage == "profiled":
+        def sample(pid: int, _: Stepped) -> None:
+            nonlocal sampler
+            if py_spy and sampler is None:
                 sampler = host.PySpy(py_spy, pid, folder)
-            listen(cell, trial, message)
 
-        runner = Runner("profile", timeout_s, listen=follow, launch=Launch(request=request))
+        runner = Runner("profile", timeout_s, listen=_with_profiled(sample, listen), launch=Launch(request=request))
         (record,) = runner.run([(planned, 0)])
         if record.status != "ok":
             return record, None

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.text import Text
-
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import TAKE_ENOUGH, Record
@@ -55,9 +53,9 @@ def table(baselines: Sequence[Baseline]) -> Table[Baseline]:
     return Table(columns, baselines)
 
 
-def facts(baseline: Baseline) -> Text:
+def facts(baseline: Baseline) -> str:
     """The runs, commits and machine of a baseline."""
-    return Text(f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {baseline.began_at[:10]}")
+    return f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {baseline.began_at[:10]}"
 
 
 def to_json(baselines: Sequence[Baseline | Broken]) -> str:

@@ -20,9 +20,6 @@ SCHEMA = "tcbench-forecast"
 SCHEMA_VERSION = 1
 """Of the JSON. History: 1, first form."""
 
-WIDTH = 100
-"""Columns that the table needs."""
-
 
 def headline(forecast: Forecast) -> str:
     """The scenario, its network where there is one alone, and the GPU in one line."""
@@ -39,7 +36,7 @@ def headline(forecast: Forecast) -> str:
 
 
 def table(forecast: Forecast) -> Ladder[CellForecast]:
-    """One row per cell, batch size by batch size, on a console of WIDTH columns or more."""
+    """One row per cell, batch size by batch size."""
     checked = forecast.plans_unchecked is None
     least = "" if checked else "≤ "
 
@@ -51,14 +48,14 @@ def table(forecast: Forecast) -> Ladder[CellForecast]:
 
     columns: list[Column[CellForecast]] = [
         Column("cuDNN\nplans", plans, COUNT),
-        Column("workspace", lambda cell: cell.memory and least + size(cell.memory.workspace_bytes), BYTES),
+        Column("workspace", lambda cell: cell.memory and least + size(cell.memory.workspace_bytes), BYTES, spare=True),
         Column(
             f"memory of\n{size(forecast.gpu.memory_bytes)}", lambda cell: cell.memory and cell.memory.total_bytes, BYTES
         ),
         Column("fits", _fits, COUNT),
-        Column("launches\nby host", lambda cell: cell.requests, COUNT),
-        Column("TFLOP", lambda cell: cell.floor and digits(cell.floor.flops / 1e12), COUNT),
-        Column("GB", lambda cell: cell.floor and digits(cell.floor.bytes / 1e9), COUNT),
+        Column("launches\nby host", lambda cell: cell.requests, COUNT, spare=True),
+        Column("TFLOP", lambda cell: cell.floor and digits(cell.floor.flops / 1e12), COUNT, spare=True),
+        Column("GB", lambda cell: cell.floor and digits(cell.floor.bytes / 1e9), COUNT, spare=True),
         Column("images/s\nexpected", lambda cell: cell.cell.batch_size / cell.expected_s, _WHOLE),
     ]
     return Ladder(columns, forecast.cells, cell=lambda cell: cell.cell, instead=_not_forecast, gap=1)

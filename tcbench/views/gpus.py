@@ -1,7 +1,7 @@
 """Output of `tcbench list --gpus`: the GPUs that come with tcbench, and those that are here."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import typer
@@ -46,9 +46,8 @@ def show(as_json: bool, details: bool = False) -> None:
         typer.echo(versioned(gpus=[_json(row) for row in rows]))
         return
     software = [one.name for one in rows[0].support.software] if rows[0].support else []
-    console = make_console(least=120, details=details)
-    console.print(Table(_columns(software), rows))
-    console.print()
+    console = make_console(details=details)
+    console.table(Table(_columns(software), rows))
     console.notes(_notes(rows))
 
 
@@ -92,12 +91,19 @@ def _columns(software: Sequence[str]) -> list[Column[_Row]]:
         return Column(heading, peak, Kind(lambda flops_s: f"{flops_s / 1e12:.0f}"))
 
     def versions(place: int) -> Column[_Row]:
-        return Column(software[place], lambda row: row.support and _versions(row.support.software[place]), wraps=False)
+        served = Column[_Row](software[place], lambda row: row.support and _versions(row.support.software[place]))
+        return replace(served, wraps=False, spare=True)
 
     return [
         Column("GPU", _name, wraps=False),
         Column("capability", lambda row: "{}.{}".format(*row.capability), wraps=False),
-        Column("Tensor Cores", _tensor_cores, wraps=False),
+        Column(
+            "Tensor Cores",
+            lambda row: (
+                f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
+            ),
+            wraps=False,
+        ),
         Column(
             "formats",
             lambda row: " ".join(fmt if fmt in row.formats else " " * len(fmt) for fmt in FORMATS),
@@ -108,16 +114,12 @@ def _columns(software: Sequence[str]) -> list[Column[_Row]]:
         tera("16-bit", lambda rates: rates.fp16_flops_s),
         Column("GB/s", lambda row: row.figures and f"{row.figures.memory_bandwidth_bytes_s / 1e9:.0f}", COUNT),
         *map(versions, range(len(software))),
-        Column("extra", lambda row: row.support and (row.support.extra or "none"), wraps=False),
+        Column("extra", lambda row: row.support and (row.support.extra or "none"), wraps=False, spare=True),
     ]
 
 
 def _name(row: _Row) -> Text:
     return Text.assemble(row.name, (f" ({', '.join(row.here)})", "green") if row.here else "")
-
-
-def _tensor_cores(row: _Row) -> str:
-    return f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
 
 
 def _versions(served: Served) -> str:

@@ -45,8 +45,7 @@ def show(device: Device, as_json: bool) -> None:
     console = make_console()
     for scenario in shipped:
         sizes = ",".join(map(str, scenario.batch_sizes))
-        heading = Text.assemble((scenario.name, "bold"), f"  {scenario.title}")
-        console.print(heading, soft_wrap=True)
+        console.print(Text.assemble((scenario.name, "bold"), f"  {scenario.title}"))
         pixels = f"{scenario.image_size}x{scenario.image_size} pixels"
         facts = f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.variant}"
         console.say(facts)
@@ -61,10 +60,9 @@ def show(device: Device, as_json: bool) -> None:
         Column("parity", lambda row: str(row[1].parity)),
         Column(f"on {device.name}", lambda row: _here(_missing(*row, device))),
     ]
-    console.print(Table(columns, rungs))
-    console.print()
+    console.table(Table(columns, rungs))
     console.print(Table(_MODELS, [*MODELS.items()]))
-    console.print(Text(f"\ndevices: {', '.join(selectors())}; virtual ones are simulated"), soft_wrap=True)
+    console.say("", f"devices: {', '.join(selectors())}; virtual ones are simulated")
 
 
 _MODELS: tuple[Column[tuple[str, Network]], ...] = (

@@ -51,7 +51,7 @@ def table(reference: Reference, judged: Sequence[JudgedRun]) -> Table[_Row]:
         (
             Column[_Row]("config", lambda row: row[0]),
             *(Column[_Row](heading, _figure(place), COUNT) for place, heading in enumerate(_FIGURES)),
-            Column[_Row]("", lambda row: _word(row[2])),
+            Column[_Row]("", lambda row: Text("off", "red") if row[2] else Text("ok", "green")),
         ),
         rows,
     )
@@ -76,10 +76,6 @@ def _figures(config: JudgedRun) -> Sequence[str]:
         _number(run.to_fp32.loss),
         _number(run.to_fp32.gradient),
     )
-
-
-def _word(off: str | None) -> Text:
-    return Text("off", style="red") if off else Text("ok", style="green")
 
 
 def _number(value: float | None) -> str:

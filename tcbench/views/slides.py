@@ -75,7 +75,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     winners: dict[str, list[int]] = {}
     not_run: list[str] = []
 
-    def groups(here: Sequence[CellSummary]) -> Iterable[Group]:
+    def groups_of(here: Sequence[CellSummary]) -> Iterable[Group]:
         shown = here if slide == 33 else [s for s in here if s.cell.config in stages]
         for batch_size in batch_sizes_of(shown):
             bars = [Bar(config, cell_at(here, config, batch_size)) for config in stages]
@@ -92,7 +92,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
         ratio = next(r for s, r in zip(here, speedups(here), strict=True) if s is winner)
         return Bar(winner.cell.config, winner, f"best\n{factor(ratio.value)}" if ratio else "best")
 
-    ready = {setting: tuple(groups(here)) for setting, here in settings.items()}
+    groups = {setting: tuple(groups_of(here)) for setting, here in settings.items()}
     rows = legend_rows(stages)
     if slide == 33:
         rows = [[(config, config) for config in stages]]
@@ -102,9 +102,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     notes = [drawable(f"not run: {', '.join(not_run)}")] if not_run else []
     if slide == 33 and winners:
         notes.insert(0, "best: the fastest config of all that were run, and how many times as fast as fp32")
-    return bar_chart(
-        settings, lambda here: ready[here[0].setting], rows, f"Slide {slide}: {spec.title}", spec.talk, notes
-    )
+    return bar_chart(settings, groups, rows, f"Slide {slide}: {spec.title}", spec.talk, notes)
 
 
 def _named_here(stage: str, summaries: Sequence[CellSummary]) -> str:

@@ -22,7 +22,6 @@ from tcbench.core.store import Store
 from tcbench.engine.feeds.generated import generate
 from tcbench.run import profiler
 from tcbench.tracing import host, nsys
-from tcbench.views.host import files as host_profiles
 
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "32")
 
@@ -196,7 +195,7 @@ def hosts(here: Path, suffix: str) -> list[Path]:
 
 @pytest.mark.slow
 def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_costliest_function(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_profiles, "_LEAST_S", 0.5)
+    monkeypatch.setattr(profiler, "_LEAST_S", 0.5)
     done = tcbench(tmp_path, *CELL, "--host", "--tool", "cprofile")
     assert done.code == 0, done.err
     (graph,), (scope,) = hosts(tmp_path, ".svg"), hosts(tmp_path, ".speedscope.json")
@@ -233,7 +232,7 @@ def test_after_a_host_profile_explain_is_named_where_it_has_a_run_to_explain(tmp
 def test_py_spy_samples_each_phase_from_outside(tmp_path, monkeypatch):
     if trouble := host.problem(host.find()):
         pytest.skip(trouble)
-    monkeypatch.setattr(host_profiles, "_LEAST_S", 3.0)
+    monkeypatch.setattr(profiler, "_LEAST_S", 3.0)
     done = tcbench(tmp_path, *CELL, "--host", "--tool", "py-spy")
     assert done.code == 0, done.err
     taken = host.read(*hosts(tmp_path, ".speedscope.json"))

@@ -14,7 +14,7 @@ from command import tcbench
 from tcbench.core.text import plain
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.present import streams, tables
-from tcbench.present.terminal import harmless
+from tcbench.present.streams import harmless
 from tcbench.tracing import perfetto
 
 ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041\x00"

@@ -15,7 +15,7 @@ import pyte
 import pytest
 from command import start
 
-from tcbench.present.terminal import harmless
+from tcbench.present.streams import harmless
 
 ROWS = 30
 LONG = "a-rung-whose-name-is-cut-off-at-eighty-columns"
@@ -184,10 +184,12 @@ def test_what_a_step_says_acts_on_no_terminal(tmp_path) -> None:
         assert " ".join(" ".join(terminal.lines).split()).count("failed: ValueError: \\x1b[2J\\x1b]0;title") == 4
 
 
-def test_a_terminal_that_cannot_redraw_gets_a_line_a_trial(tmp_path) -> None:
+def test_a_terminal_that_cannot_redraw_gets_a_line_a_trial_which_breaks_between_words(tmp_path) -> None:
     with Terminal(tmp_path, *FAILING, environment={"TERM": "dumb"}) as terminal:
         assert terminal.end() == 3
-        assert re.search(r"\[1/2\] a_step/fails, batch size 8: failed: .*\(ETA \d", terminal.written.decode())
+        shown = [line for line in terminal.written.decode().splitlines() if not line.startswith(("Next: ", "    "))]
+        assert re.search(r"\[1/2\] a_step/fails, batch size 8: failed: .*\(ETA \d", " ".join(shown))
+        assert max(map(len, shown)) <= 80
         assert b"\x1b" not in terminal.written
 
 

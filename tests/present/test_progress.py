@@ -3,18 +3,18 @@ import re
 
 import factories
 import pytest
-from rich.console import Console
 
 from tcbench.analysis.eta import estimate
 from tcbench.core.messages import Building, Stepped, Tuning
 from tcbench.present import progress as views
 from tcbench.present.progress import RunProgress, Stages
+from tcbench.present.tables import Screen
 
 
 def test_elsewhere_than_on_a_terminal_each_trial_is_a_line_with_an_eta():
-    out = Console(file=io.StringIO(), width=40)
+    out = Screen(file=io.StringIO(), width=40)
     cells = [factories.make_cell("fp32"), factories.make_cell("fp16")]
-    with RunProgress(out, estimate(cells), 2, quiet=False) as progress:
+    with RunProgress(out, estimate(cells), 2) as progress:
         progress.listen(cells[0], 0, Building("imports"))
         progress.listen(cells[0], 0, Stepped("timed", 6, 0.1))
         progress.finished(factories.make_record("fp32", images_per_s=40.0))
@@ -27,9 +27,9 @@ def test_elsewhere_than_on_a_terminal_each_trial_is_a_line_with_an_eta():
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width):
-    out = Console(file=io.StringIO(), width=width, force_terminal=True)
+    out = Screen(file=io.StringIO(), width=width, force_terminal=True)
     cell = factories.make_cell(factories.LADDERS[-1], 256)
-    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+    with RunProgress(out, estimate([cell]), 1) as progress:
         progress.listen(cell, 0, Stepped("timed", 6, 0.1))
         progress._progress.refresh()
         drawn = out.file.getvalue().rpartition("\r")[2]
@@ -40,9 +40,9 @@ def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width
 
 
 def test_trials_that_are_not_run_after_all_count_as_over_so_that_the_count_never_goes_down():
-    out = Console(file=io.StringIO(), width=120)
+    out = Screen(file=io.StringIO(), width=120)
     cells = [factories.make_cell("fp32"), factories.make_cell("fp16")]
-    with RunProgress(out, estimate(()), 0, quiet=False) as progress:
+    with RunProgress(out, estimate(()), 0) as progress:
         for cell, ahead in ((cells[0], 12), (cells[1], 8), (cells[1], 7)):  # fp32 gave up after a trial
             progress.begin("base, look 1/2", [cell], ahead)
             progress.finished(factories.make_record(cell=cell))
@@ -54,9 +54,9 @@ def test_trials_that_are_not_run_after_all_count_as_over_so_that_the_count_never
 
 @pytest.mark.parametrize(("done", "shown"), [(0, "0 trials ETA"), (1, "1 trial ETA"), (2, "2 trials ETA")])
 def test_where_nobody_knows_how_many_trials_there_will_be_those_that_are_over_are_counted(done, shown):
-    out = Console(file=io.StringIO(), width=80, force_terminal=True)
+    out = Screen(file=io.StringIO(), width=80, force_terminal=True)
     cell = factories.make_cell("fp32")
-    with RunProgress(out, estimate(()), None, quiet=False) as progress:
+    with RunProgress(out, estimate(()), None) as progress:
         for _ in range(done):
             progress.finished(factories.make_record(cell=cell))
         progress.begin("round 2 of at most 5", [cell], None)
@@ -68,9 +68,9 @@ def test_where_nobody_knows_how_many_trials_there_will_be_those_that_are_over_ar
 
 
 def test_tuning_shows_its_budget_which_the_eta_counts_until_a_step_is_done():
-    out = Console(file=io.StringIO(), width=120, force_terminal=True)
+    out = Screen(file=io.StringIO(), width=120, force_terminal=True)
     cell = factories.make_cell("fp16")
-    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+    with RunProgress(out, estimate([cell]), 1) as progress:
         progress.listen(cell, 0, Building("imports"))
         before_s = progress._remaining_s()
         progress.listen(cell, 0, Tuning(34, 12.0, 60.0))
@@ -83,7 +83,7 @@ def test_tuning_shows_its_budget_which_the_eta_counts_until_a_step_is_done():
 
 def test_the_first_step_which_prepares_says_nothing_of_the_others():
     cell = factories.make_cell("fp32")
-    with RunProgress(Console(file=io.StringIO()), estimate([cell]), 1, quiet=False) as progress:
+    with RunProgress(Screen(file=io.StringIO()), estimate([cell]), 1) as progress:
         before_s = progress._remaining_s()
         progress.listen(cell, 0, Stepped("warm-up", 1, 20.0))
         assert progress._remaining_s() == pytest.approx(before_s, abs=0.5)
@@ -92,19 +92,19 @@ def test_the_first_step_which_prepares_says_nothing_of_the_others():
 
 
 def test_quiet_is_quiet():
-    out = Console(file=io.StringIO(), force_terminal=True)
-    with RunProgress(out, estimate([factories.make_cell()]), 1, quiet=True) as progress:
+    out = Screen(file=io.StringIO(), force_terminal=True, quiet=True)
+    with RunProgress(out, estimate([factories.make_cell()]), 1) as progress:
         progress.finished(factories.make_record())
-    with Stages(out, quiet=True) as stages:
+    with Stages(out) as stages:
         stages.advance("generating", 1, 2)
     assert out.file.getvalue() == ""
 
 
 def test_stages_say_now_and_then_how_far_they_are_where_there_is_no_terminal(monkeypatch):
-    out = Console(file=io.StringIO(), width=100)
+    out = Screen(file=io.StringIO(), width=100)
     now = [0.0]
     monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
-    with Stages(out, quiet=False) as stages:
+    with Stages(out) as stages:
         for second in range(21):
             now[0] = float(second)
             stages.advance("tracing", 10 + second, 50)
@@ -121,10 +121,10 @@ def test_stages_say_now_and_then_how_far_they_are_where_there_is_no_terminal(mon
 
 
 def test_stages_show_how_far_they_are_and_an_eta_on_a_terminal(monkeypatch):
-    out = Console(file=io.StringIO(), width=40, force_terminal=True)
+    out = Screen(file=io.StringIO(), width=40, force_terminal=True)
     now = [0.0]
     monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
-    with Stages(out, quiet=False) as stages:
+    with Stages(out) as stages:
         for done, total, shown in ((0, 1, "0/1 ETA ?"), (3, 10, "3/10 ETA 7 s")):
             stages.advance("steps [of] one training whose name is long", done, total)
             stages._progress.refresh()

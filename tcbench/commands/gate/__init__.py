@@ -27,30 +27,13 @@ from tcbench.present.options import (
     selects,
     tune,
 )
-from tcbench.views.comparison.outcome import (
-    COMPARED,
-    JUDGE,
-    AllowOption,
-    FormatOption,
-    MetricOption,
-    OutputOption,
-    StrictOption,
-    ThresholdOption,
-    allowed,
-    called,
-    check_output,
-    comparable,
-    exit_code,
-    metrics,
-    present,
-    retry_command,
-    threshold,
-)
+from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
     from tcbench.analysis.eta import TimeLeft
     from tcbench.analysis.verdict import Interim, Rule
     from tcbench.core.record import Cell, Selection
+    from tcbench.present.tables import Screen
     from tcbench.run.builds import Build
     from tcbench.run.gate_file import Asked, GateFile
     from tcbench.run.launcher import Launcher
@@ -153,13 +136,15 @@ def gate(
         ),
     ] = None,
     chosen: Selection,
-    metric: MetricOption = None,
-    threshold_: ThresholdOption = "3%",
-    allow: AllowOption = None,
-    strict: StrictOption = False,
-    lenient: Annotated[bool, option("--lenient", JUDGE, "Exit code 0 also where nothing at all was settled.")] = False,
-    format_: FormatOption = "table",
-    output: OutputOption = None,
+    metric: outcome.MetricOption = None,
+    threshold_: outcome.ThresholdOption = "3%",
+    allow: outcome.AllowOption = None,
+    strict: outcome.StrictOption = False,
+    lenient: Annotated[
+        bool, option("--lenient", outcome.JUDGE, "Exit code 0 also where nothing at all was settled.")
+    ] = False,
+    format_: outcome.FormatOption = "table",
+    output: outcome.OutputOption = None,
     out: OutOption = OUT,
     resume: Annotated[bool, option("--resume", WHERE, "Go on with the newest gate that did not end.")] = False,
     dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run and how long, and stop.")] = False,
@@ -181,26 +166,22 @@ def gate(
     from tcbench.run.plan import plan_of
 
     def check(made: Plan) -> None:
-        with Stages(stderr, quiet) as stages:
+        with Stages(stderr) as stages:
             images.check_folder(made, stages.advance)
 
     if bisect is not None:
         _refuse_beside_bisect(context, format_)
-    check_output(output)
+    outcome.check_output(output)
     if strict and lenient:
         raise SelectionError("--strict and --lenient: expected one of them")
-    names, rule = metrics(metric), Rule(threshold(threshold_))
-    may_differ = allowed(allow)
-    may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
+    names, rule = outcome.metrics(metric), Rule(outcome.threshold(threshold_))
+    may_differ = outcome.allowed(allow)
+    may_differ = replace(may_differ, facets=may_differ.facets | outcome.COMPARED)
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = seconds("--budget", budget)
     tune(chosen)
-    stderr = tables.make_console(stderr=True)
-
-    def say(line: str) -> None:
-        if not quiet:
-            stderr.say(line)
-
+    stderr = tables.make_console(stderr=True, quiet=quiet)
+    say = stderr.say
     if bisect is not None:
         from tcbench.commands.gate import bisect as bisecting
 
@@ -240,15 +221,15 @@ def gate(
         for note in notes:
             say(f"note: {note}")
         path = path or _new_path(out, plan.device.machine)
-        content = _settled(path, content, plan, starter, ready, budget_s, say, quiet)
+        content = _settled(path, content, plan, starter, ready, budget_s, stderr)
     before, after = (read([p]).records if p.exists() else () for p in gate_file.record_files(path).values())
     comparison = gate_file.comparison(content, before, after)
     gate_file.write(path, gate_file.shown(content, comparison))
     runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else _named(path)
-    labels = Labels(called(ready[0].says, before), called(ready[1].says, after), runs)
-    comparison = comparable(comparison, labels, may_differ, retry_command(context))
-    present(comparison, labels, format_, output, details)
-    raise typer.Exit(exit_code(comparison, strict or (comparison.unsettled and not lenient)))
+    labels = Labels(outcome.called(ready[0].says, before), outcome.called(ready[1].says, after), runs)
+    comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
+    outcome.present(comparison, labels, format_, output, details)
+    raise typer.Exit(outcome.exit_code(comparison, strict or (comparison.unsettled and not lenient)))
 
 
 def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
@@ -354,14 +335,12 @@ def _settled(
     launcher: Launcher,
     ready: tuple[Build, Build],
     budget_s: float | None,
-    say: Callable[[str], None],
-    quiet: bool,
+    stderr: Screen,
 ) -> GateFile:
     """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
     spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
     130 when interrupted."""
     from tcbench.core import store
-    from tcbench.present import tables
     from tcbench.present.app import command_again
     from tcbench.present.format import counted, duration
     from tcbench.present.progress import RunProgress, Stages
@@ -373,13 +352,13 @@ def _settled(
     paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
     named = _named(path)
     before = {side: store.read([file]).records if file.exists() else () for side, file in paths.items()}
-    stderr = tables.make_console(stderr=True)
+    say = stderr.say
     try:
         probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
             stores = {side: stack.enter_context(store.Store(file)) for side, file in paths.items()}
             gate_file.write(path, content)
-            with Stages(stderr, quiet) as stages:
+            with Stages(stderr) as stages:
                 images.generate(plan, stages.advance)
             says, expected = _expected(plan, asked, out, budget_s)
             say(planning.plan_line(plan))
@@ -387,7 +366,7 @@ def _settled(
             if n := sum(map(len, before.values())):
                 say(f"resuming {path.name}: {counted(n, 'record')} there")
             state = start(len(asked.cells), asked.interims, asked.metrics)
-            progress = stack.enter_context(RunProgress(stderr, expected, 0, quiet))
+            progress = stack.enter_context(RunProgress(stderr, expected, 0))
             ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, before)
     except KeyboardInterrupt:
         stored = len(store.read(file for file in paths.values() if file.exists()).records)

@@ -159,7 +159,7 @@ def _ends(
     state = gates.start(len(plan.cells), asked.interims)
     started = time.monotonic()
     with Store(files[0]) as base, Store(files[1]) as current:
-        progress = RunProgress(tables.make_console(stderr=True), estimate(()), 0, asked.quiet)
+        progress = RunProgress(tables.make_console(stderr=True, quiet=asked.quiet), estimate(()), 0)
         stores = {gates.BASE: base, gates.CURRENT: current}
         with progress:
             ended = turns.measure(state, plan, pair, launcher, stores, progress, asked.budget_s)

@@ -211,7 +211,8 @@ def numerics(
 
     static_scale = loss_scale(scale)
     target = devices.find(chosen.device, device_kinds(("chainer",)))
-    plan.check_computes(target)
+    if devices.kind_of(target.name).simulates is not None:
+        raise SelectionError(f"--device {target.name}: a simulated device computes no numbers; --device cpu works")
     refuse(target, ("chainer",))
     loaded = scenarios.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
     call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json", details)

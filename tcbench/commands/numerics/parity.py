@@ -23,7 +23,7 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
     """Run them, show the outcome; exit with PARITY_OFF where one is off. Raises SelectionError, TrainingError."""
     configs = select(scenario.on(call.device.kind), names)
     job, skipped = plan.parity(scenario, call.device, configs, steps, threads or machine.usable_cpus())
-    with Stages(make_console(stderr=True), call.quiet) as stages:
+    with Stages(make_console(stderr=True, quiet=call.quiet)) as stages:
         stages.advance("configs", 0, len(job.cells))
         runner = Runner(1, call.timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
         ((_, last),) = runner.run([job])
@@ -37,10 +37,8 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
         typer.echo(view.to_json(job, held, judged, skipped))
     else:
         console = make_console(details=call.details)
-        console.say(view.headline(job))
-        console.print()
-        console.print(view.table(held, judged))
-        console.print()
+        console.say(view.headline(job), "")
+        console.table(view.table(held, judged))
         console.say(*off, style="red")
         console.notes(view.notes(judged, skipped))
         console.say(view.summary(held, judged))

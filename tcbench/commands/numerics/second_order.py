@@ -16,8 +16,7 @@ from tcbench.present.options import ANOTHER_FOLDER
 from tcbench.present.progress import Stages
 from tcbench.present.tables import make_console
 from tcbench.run import numerics_plan as plan
-from tcbench.views.second_order import table as view
-from tcbench.views.second_order.chart import steps_chart
+from tcbench.views import second_order as view
 
 
 def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -> None:
@@ -26,7 +25,7 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     stem = call.out / call.device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
     environment = None
     total = setting.steps * len(plan.METHODS) * (len(plan.RATES) + seeds)
-    with Stages(make_console(stderr=True), call.quiet) as stages:
+    with Stages(make_console(stderr=True, quiet=call.quiet)) as stages:
         runner = call.runner(setting, counting(stages, total))
 
         def train(jobs: dict[AnyJob, tuple[str, float, int]]) -> tuple[MethodRun, ...]:
@@ -75,15 +74,13 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     files.write(stem.with_suffix(".json"), f"{text}\n".encode(), ANOTHER_FOLDER)
     machine = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
     about = [*machine, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
-    save(steps_chart(document, about), stem.with_suffix(".png"))
+    save(view.steps_chart(document, about), stem.with_suffix(".png"))
     if call.json:
         typer.echo(text)
         return
     console = make_console(details=call.details)
-    console.print(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}")
-    console.print()
-    console.print(view.table(document))
-    console.print()
+    console.say(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}", "")
+    console.table(view.table(document))
     console.notes(view.notes(document))
     for suffix in (".json", ".png"):
         console.say(f"wrote {stem.with_suffix(suffix)}")

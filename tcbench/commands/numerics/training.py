@@ -35,19 +35,25 @@ def train(
 ) -> None:
     """Train every technique from every seed, keep a document and pictures, show them. Exits where a run failed."""
     created_at = datetime.datetime.now(datetime.UTC)
-    kind = "" if setting.ranks == 1 else "ranks-"
-    stem = call.out / call.device.machine / f"numerics-{kind}{created_at:%Y%m%d-%H%M%S}"
-    _probe(stem.with_suffix(".json"))
+    alone = setting.ranks == 1
+    stem = call.out / call.device.machine / f"numerics-{'' if alone else 'ranks-'}{created_at:%Y%m%d-%H%M%S}"
+    path = stem.with_suffix(".json")
+    _keep(path, "")  # whether a file can be written there: better now than after all training
+    path.unlink()
     begin = time.monotonic()
     ended: list[TrainingFinished] = []
-    run_all = _train_dtypes if setting.ranks == 1 else _train_ranks
-    runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if setting.ranks == 1 else len(plan.ranks_jobs(setting, seeds))
+    runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if alone else len(plan.ranks_jobs(setting, seeds))
     with (
         interruptible(lambda: f" after {counted(len(ended), 'run')}; nothing is kept"),
-        Stages(make_console(stderr=True), call.quiet) as stages,
+        Stages(make_console(stderr=True, quiet=call.quiet)) as stages,
     ):
         runner = call.runner(setting, counting(stages, setting.steps * runs_ahead))
-        gradients, scale, environment = run_all(setting, seeds, static_scale, runner, ended)
+        if alone:
+            gradients, scale, environment = _train_dtypes(setting, seeds, static_scale, runner, ended)
+        else:  # no gradient is counted
+            ended.extend(last for _, last in runner.trained(plan.ranks_jobs(setting, seeds)))
+            gradients, scale = Gradients(seed=0, layers=(), steps=()), 1.0
+            environment = next((last.environment for last in ended), None)
 
     names = list(ALL_TECHNIQUES)
     runs = sorted((last.run for last in ended), key=lambda run: (run.seed, names.index(run.technique)))
@@ -63,14 +69,14 @@ def train(
     )
     margins = margins_of(document, margins)
     # Measurements are kept before anything is made of them.
-    _keep_or_print(stem.with_suffix(".json"), document)
+    _keep_or_print(path, document)
     text = view.to_json(document, margins)
-    _keep(stem.with_suffix(".json"), text)
+    _keep(path, text)
     charts = _charts(document, margins, stem)
     if call.json:
         typer.echo(text)
     else:
-        _show(document, margins, [stem.with_suffix(".json"), *charts], call)
+        _show(document, margins, [path, *charts], call)
     failed = [run for run in runs if run.status in ("failed", "oom")]
     if failed:
         first = failed[0]
@@ -78,14 +84,11 @@ def train(
         raise typer.Exit(SOME_CELL_FAILED)
 
 
-_Trained = tuple[Gradients, float, Environment | None]
-"""The rest of a document: the counted gradients, the static scale, and the machine."""
-
-
 def _train_dtypes(
     setting: TrainingSetting, seeds: int, static_scale: float | None, runner: Runner, ended: list[TrainingFinished]
-) -> _Trained:
-    """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it."""
+) -> tuple[Gradients, float, Environment | None]:
+    """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it. The
+    rest of a document: the counted gradients, the static scale, and the machine."""
     observing = plan.observing(setting)
     # Runs that need no static scale keep the other processors busy while the gradients are observed.
     early = plan.jobs(setting, seeds, None) if runner.at_once > 1 else ()
@@ -103,14 +106,6 @@ def _train_dtypes(
     return observed.gradients, scale, observed.environment
 
 
-def _train_ranks(
-    setting: TrainingSetting, seeds: int, _scale: float | None, runner: Runner, ended: list[TrainingFinished]
-) -> _Trained:
-    """The schedules of many ranks; no gradient is counted."""
-    ended.extend(last for _, last in runner.trained(plan.ranks_jobs(setting, seeds)))
-    return Gradients(seed=0, layers=(), steps=()), 1.0, next((last.environment for last in ended), None)
-
-
 def _no_base(observed: TrainingFinished | None) -> NoReturn:
     """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
     learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
@@ -119,12 +114,6 @@ def _no_base(observed: TrainingFinished | None) -> NoReturn:
         raise TrainingError(f"fp32 itself does not train: {run.reason}; try a lower --lr")
     typer.echo(f"tcbench: error: fp32 itself failed: {run.reason if run else 'it did not run'}", err=True)
     raise typer.Exit(SOME_CELL_FAILED)
-
-
-def _probe(path: Path) -> None:
-    """Make the folder, and see that a file can be written there: better now than after all training."""
-    _keep(path, "")
-    path.unlink()
 
 
 def _keep_or_print(path: Path, document: Document) -> None:
@@ -152,17 +141,12 @@ def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
 
 def _show(document: Document, margins: Margins, written: Sequence[Path], call: Call) -> None:
     console = make_console(details=call.details)
-    console.say(view.setting_line(document))
-    console.print()
+    console.say(view.setting_line(document), "")
     if document.setting.ranks == 1:
         console.print(view.gradients_table(document))
-        console.say(view.safe_line(document))
-        console.say(view.bfloat16_line(document))
-        console.print()
-    console.print(view.costs_table(document))
-    console.print()
-    console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
-    console.print()
+        console.say(view.safe_line(document), view.bfloat16_line(document), "")
+    console.table(view.costs_table(document))
+    console.table(view.verdicts_table(verdicts(document, margins), document.setting.base))
     console.notes([*view.notes(document, margins), *view.why_lines(document)])
     console.say(*(f"wrote {path}" for path in written))
     if run := newest_run(call.out):  # whose claims on training the document decides

@@ -4,7 +4,7 @@ Owns bars, their groups and panels, and the page made of them. Knows nothing of 
 comes in as groups.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,10 @@ from tcbench.present.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.present.charts.wording import why_missing
 from tcbench.present.format import limits, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import marked
+from tcbench.present.verdicts import why_missing
 
 _AXIS = 0.85  # inches for the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars
@@ -83,18 +83,16 @@ class Panel:
 
 def bar_chart(
     settings: dict[Setting, list[CellSummary]],
-    groups: Callable[[Sequence[CellSummary]], Iterable[Group]],
+    groups: Mapping[Setting, Iterable[Group]],
     rows: Sequence[Sequence[tuple[str, str]]],
     title: str,
     subtitle: str,
     notes: Sequence[str] = (),
 ) -> Figure:
-    """A page of panels, one per setting, each with the groups that `groups` makes of the setting's summaries.
-
-    `rows` are the legend's and hold (config, words); `notes` stand above the small print.
-    """
+    """A page of panels, one per setting, each with its groups. `rows` are the legend's and hold (config, words);
+    `notes` stand above the small print."""
     provenance = provenance_of(settings)
-    panels = [Panel(provenance.names[setting], tuple(groups(here))) for setting, here in settings.items()]
+    panels = [Panel(provenance.names[setting], tuple(groups[setting])) for setting in settings]
     return panel_chart(panels, rows, provenance.common, title, subtitle, notes)
 
 

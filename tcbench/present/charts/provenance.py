@@ -12,8 +12,7 @@ from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.core.record import settings as settings_of
-from tcbench.present.busy import busy_line
-from tcbench.present.cells import interval_over
+from tcbench.present.cells import busy_line, interval_over
 from tcbench.present.charts.text import drawable
 from tcbench.present.format import counted, libraries
 from tcbench.present.groups import grouped

@@ -1,7 +1,7 @@
 """Words that several sections of the page write alike."""
 
 from tcbench.analysis.summary import CellSummary
-from tcbench.present.charts.wording import why_missing
+from tcbench.present.verdicts import why_missing
 
 _LONGEST_REASON = 44
 

@@ -1,10 +1,13 @@
-"""The host's time in a step: stacked phases per config and batch size, each with its verdict.
+"""The host's time in a step: stacked phases per config and batch size, each with its verdict; and the section of the
+page on what holds cells back, and what to try next.
 
 Owns rows, columns and their common scale. Knows nothing of how a verdict came about.
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -12,22 +15,28 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from tcbench.analysis.bottleneck import Bottleneck
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, BoundVerdict
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.page import Page, boxes, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.present.charts.text import LEGEND, config_name, drawable, shortened, text_width
-from tcbench.present.charts.wording import ended
-from tcbench.present.format import counted, milliseconds
+from tcbench.present.format import counted, factor, limits, milliseconds, number
+from tcbench.present.groups import grouped
+from tcbench.present.page import drawings
+from tcbench.present.page.page import AnyBlock, Paragraph, Piece, Points, Section, say, strong
+from tcbench.present.page.settings import SettingCells, Settings, left_out
+from tcbench.present.page.wording import kept_together, spaced
 from tcbench.present.simulated import marked
-from tcbench.present.tables import config_in_ladder
+from tcbench.present.tables import COUNT, Badge, Column, Table, config_in_ladder
+from tcbench.present.verdicts import STATUS_BADGES
+from tcbench.views.bottleneck.table import added, columns, notes, tried_and_slower
 
 MOST_PHASES = 12
 """Phases that have an entry in the legend and blocks of their own; a step's others are one block."""
 
-_COLUMNS = 3
+_ABREAST = 3
 _ROW = 0.235
 _LONGEST_LABEL, _VERDICT = 2.4, 0.85  # inches
 
@@ -58,7 +67,7 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     page = Page(title, "", [*more, how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
     names, others = _legend(known)
     page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *others)]])
-    columns = min(_COLUMNS, len(batch_sizes))
+    columns = min(_ABREAST, len(batch_sizes))
     grid = page.panels([_ROW * len(labels)] * math.ceil(len(batch_sizes) / columns), columns)
     longest_ms = 1e3 * max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in known)
     width = (page.room - max(text_width(label, LEGEND) for label in labels)) / columns - 0.3
@@ -97,13 +106,14 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
             put(axes, _why(cell), (0, row), (3, 0), ha="left", color=QUIET)
             continue
         bottleneck, at_ms = cell.bottleneck, 0.0
+        sentence = f"{bottleneck.sentence}; step {milliseconds(bottleneck.step_s)}"
         phases = [(phase.name, phase.host_s) for phase in bottleneck.phases if phase.name in names]
         if others_s := [phase.host_s for phase in bottleneck.phases if phase.name not in names]:
             phases.append((counted(len(others_s), "other phase"), math.fsum(others_s)))
         for name, host_s in phases:
             blocks.append((at_ms, at_ms + host_s * 1e3, row - 0.35, row + 0.35))
             colours.append(PHASE_COLOURS.get(name, OTHER))
-            texts.append(f"{cell.summary.cell.label}\n{name} {milliseconds(host_s)}\n{_sentence(bottleneck)}")
+            texts.append(f"{cell.summary.cell.label}\n{name} {milliseconds(host_s)}\n{sentence}")
             at_ms = blocks[-1][1]
         step_ms = bottleneck.step_s * 1e3
         steps.append((row, step_ms))
@@ -113,12 +123,111 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
     axes.add_collection(LineCollection(marks, colors=INK, linewidths=1.6, zorder=3), autolim=False)
 
 
-def _sentence(bottleneck: Bottleneck) -> str:
-    return f"{bottleneck.sentence}; step {milliseconds(bottleneck.step_s)}"
-
-
 def _why(cell: Explanation | None) -> str:
     """The words in place of bars."""
     if cell is None:
         return "not run"
-    return "no profiled pass" if cell.summary.images_per_s is not None else ended(cell.summary.status)
+    return "no profiled pass" if cell.summary.images_per_s is not None else STATUS_BADGES[cell.summary.status].word
+
+
+_BADGES: Mapping[BoundVerdict, Badge] = {
+    "input-bound": Badge("input-bound", "input"),
+    "host-bound": Badge("host-bound", "host"),
+    "gpu-bound": Badge("gpu-bound", "full"),
+    "network-bound": Badge("network-bound", "network"),
+    "balanced": Badge("balanced", "equal"),
+}
+
+
+def section(explanations: Sequence[Explanation], settings: Settings) -> Section | None:
+    """Setting by setting; None where no cell left a profiled pass."""
+    if not any(cell.bottleneck for cell in explanations):
+        return None
+
+    def figure(part: SettingCells) -> AnyBlock | None:
+        cells = [cell for cell in explanations if cell.summary.setting == part.setting]
+        known = any(cell.bottleneck for cell in cells)
+        return _figure(part, cells, notes(explanations)) if known else None
+
+    tally = Points(tuple(_counted(explanations)))
+    return Section("bottlenecks", "What holds it back", (tally, *settings.blocks(figure)))
+
+
+def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
+    """The number of cells of each verdict, and the fastest of them."""
+    known = [(cell.bottleneck, cell.summary.cell.label) for cell in explanations if cell.bottleneck]
+    known.sort(key=lambda cell: VERDICTS.index(cell[0].verdict))
+    groups = grouped((_badge(cell[0], cell[0].limit.partition(" ")[0]), cell) for cell in known)
+    lines: list[tuple[Badge | None, Paragraph]] = []
+    for badge, cells in groups.items():
+        _, fastest = max(cells, key=lambda cell: cell[0].images_per_s)
+        which = "; the fastest: " if len(cells) > 1 else ": "
+        lines.append((badge, say(counted(len(cells), "cell"), which, strong(spaced(fastest)))))
+    return lines
+
+
+def _badge(bottleneck: Bottleneck, words: str) -> Badge:
+    """The verdict's, with these words."""
+    return replace(_BADGES[bottleneck.verdict], word=words)
+
+
+def _figure(part: SettingCells, cells: Sequence[Explanation], remarks: Sequence[str]) -> AnyBlock:
+    title = part.titled("Where the host's time goes in a step")
+    keys = {summary.key for summary in part.drawn}
+    drawn = [cell for cell in cells if cell.summary.key in keys]
+    # Each batch size is a panel: which of them have no room the picture says itself.
+    remarks = [*left_out({"configs": len(part.configs)}), *remarks]
+    chart = functools.partial(bottleneck_chart, drawn, title="")
+    return drawings.of_setting(part, chart, title, "bottlenecks", _table(part, cells), remarks)
+
+
+def _table(part: SettingCells, cells: Sequence[Explanation]) -> Table[Explanation]:
+    heads = (
+        Column[Explanation]("batch", lambda cell: cell.summary.cell.batch_size, COUNT),
+        Column[Explanation]("config", lambda cell: cell.summary.cell.config),
+        Column[Explanation](
+            "verdict",
+            lambda cell: (
+                _badge(cell.bottleneck, cell.bottleneck.limit)
+                if cell.bottleneck
+                else STATUS_BADGES[cell.summary.status]
+            ),
+        ),
+    )
+    caption = part.titled("What holds each cell back, and what to try next")
+    ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
+    return Table((*heads, *columns(cells)), ordered, caption)
+
+
+def held_back(cell: Explanation) -> Paragraph:
+    """What holds a cell back, with its numbers."""
+    if cell.bottleneck is None:
+        return say("not known: it left no profiled pass.")
+    limit, _, figures = cell.bottleneck.sentence.partition(": ")
+    return say(strong(limit), f": {figures}.")
+
+
+def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
+    """The rung to try next and what is expected of it; `otherwise`: what may help where no rung does. Empty where
+    nothing is known of the cell: what holds it back, or which rungs its own step could have."""
+    slower = tried_and_slower(cell)
+    if cell.advice:
+        name, colon, expected = next_rung(cell).partition(":")
+        first: list[str | Piece] = [strong(name), colon + expected]
+    elif cell.bottleneck is None or cell.summary.cell.is_own:
+        return ()
+    else:
+        first = ["no known rung is expected to make it faster"]
+    rest = [cell.advice.evidence if cell.advice else otherwise, slower and f"tried and {kept_together(slower)}"]
+    return say(*first, "".join(f"; {words}" for words in rest if words), ".")
+
+
+def next_rung(cell: Explanation) -> str:
+    """ "+ dali: 70.1 images/s expected (65.2 to 75.4), 1.19× of now"; empty where nothing is advised."""
+    if cell.advice is None or cell.bottleneck is None:
+        return ""
+    name, expected = kept_together(added(cell.advice)), cell.advice.expected
+    if expected is None:
+        return f"{name}: by how much is not known"
+    gain = factor(expected.value / cell.bottleneck.images_per_s)
+    return f"{name}: {number(expected.value)} {cell.summary.cell.unit}/s expected ({limits(expected)}), {gain} of now"

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from tcbench.analysis.advice import Gain
@@ -23,17 +22,7 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
-from tcbench.present.format import (
-    counted,
-    doubtful,
-    factor,
-    listed,
-    milliseconds,
-    number,
-    percent,
-    rate,
-    size,
-)
+from tcbench.present.format import counted, doubtful, factor, listed, milliseconds, number, percent, rate, size
 from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.notes import Caution
@@ -47,17 +36,8 @@ SCHEMA_VERSION = 2
 `images_per_s_at_most`, and nothing stands for bounds."""
 
 
-_ROOM = 8
-"""Columns for what to try next beside its longest word."""
-_UNBOUNDED = 1 << 10
 _APART = (INPUT, ALLREDUCE)
 """Phases with a column of their own."""
-
-
-def fits(explanations: Sequence[Explanation], console: Console) -> bool:
-    """Whether the whole table stands in a console's columns without cutting words."""
-    options = console.options.update(width=_UNBOUNDED)
-    return console.measure(table(explanations), options=options).minimum + _ROOM <= console.width
 
 
 def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
@@ -72,13 +52,11 @@ def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explana
     return [(", ".join(filter(None, itertools.compress(words, telling))), part) for words, part in parts.items()]
 
 
-def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Ladder[Explanation]:
-    """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. `narrow`:
-    without what the stages need. A rung's figures stand behind its name."""
+def table(explanations: Sequence[Explanation]) -> Ladder[Explanation]:
+    """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. A rung's
+    figures stand behind its name."""
     figures = [*itertools.takewhile(lambda column: column.heading != "next", columns(explanations))]
-    if narrow:
-        figures = [column for column in figures if column.kind is not SECONDS]
-    figures.append(Column("next", lambda row: _next(row, known=True)))
+    figures.append(Column("next", lambda row: _next(row, known=True), width=16))
     return Ladder(
         [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
         explanations,
@@ -93,7 +71,7 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
     known = [row.bottleneck for row in explanations if row.bottleneck is not None]
 
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
-        return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS)
+        return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS, spare=True)
 
     on_gpu = any(of.on_gpu for of in known)
     phases = () if on_gpu else dict.fromkeys(p.name for of in known for p in of.phases if p.name not in _APART)
@@ -212,8 +190,8 @@ def sentences(explanations: Sequence[Explanation]) -> list[str]:
     return lines
 
 
-def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[str]:
-    """Notes on how to read the tables. `narrow`: as for `table`."""
+def notes(explanations: Sequence[Explanation]) -> list[str]:
+    """Notes on how to read the tables."""
     advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
     evidence = grouped((gain.evidence, added(gain)) for gain in advice)
     lines: list[str] = [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
@@ -236,8 +214,6 @@ def notes(explanations: Sequence[Explanation], *, narrow: bool = False) -> list[
         lines.append("With many ranks: the needs of the rank that the others wait for; throughput of all of them.")
     if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
-    if narrow:
-        lines.append("A wider terminal shows what a step's parts need too; so does --details.")
     return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
 
 

@@ -35,13 +35,12 @@ from tcbench.present.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.present.charts.wording import ended
 from tcbench.present.format import counted, listed, quotient, ratio, threshold
 from tcbench.present.groups import grouped
 from tcbench.present.naming import apart
 from tcbench.present.sides import UNNAMED, Labels, allowed, several
 from tcbench.present.tables import Tone
-from tcbench.present.verdicts import signed, tone
+from tcbench.present.verdicts import STATUS_BADGES, signed, tone
 from tcbench.views.comparison.wording import doubts_in_short, figure, heading, headline, unit
 
 MAX_ROWS = 600
@@ -155,10 +154,10 @@ class _Row:
         if base.status == current.status == "ok":
             return self.cell.why or ""
         if base.status == current.status:
-            return f"{ended(base.status)} on both sides"
-        now = ended(current.status)
+            return f"{STATUS_BADGES[base.status].word} on both sides"
+        now = STATUS_BADGES[current.status].word
         reason = f": {current.reason.removeprefix(now + ': ')}" if current.reason else ""
-        return f"{ended(base.status)} → {now}{reason}"
+        return f"{STATUS_BADGES[base.status].word} → {now}{reason}"
 
 
 def _state(cell: CellComparison, side: Side) -> str:

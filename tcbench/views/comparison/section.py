@@ -7,18 +7,7 @@ from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
 from tcbench.core.errors import SelectionError
 from tcbench.present.format import counted, factor, limits, listed
 from tcbench.present.page import drawings
-from tcbench.present.page.page import (
-    AnyBlock,
-    Data,
-    Notice,
-    Paragraph,
-    Piece,
-    Points,
-    Prose,
-    Section,
-    say,
-    strong,
-)
+from tcbench.present.page.page import AnyBlock, Data, Notice, Paragraph, Piece, Points, Prose, Section, say, strong
 from tcbench.present.page.wording import spaced
 from tcbench.present.sides import Labels
 from tcbench.present.tables import COUNT, Badge, Column, Field, Table, heads

@@ -1,4 +1,5 @@
-"""The change of a step as a waterfall: from the base's step, what each part adds or takes, to the current one.
+"""The change of a step as a waterfall: from the base's step, what each part adds or takes, to the current one; and the
+section of the page on cells that changed.
 
 Owns the rows of a level and their scale. Knows nothing of how parts came about.
 """
@@ -19,10 +20,13 @@ from tcbench.present.charts.page import Page, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, QUIET, change_patch
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import LEGEND, WORDS, drawable, shortened, text_width
-from tcbench.present.format import milliseconds
+from tcbench.present.format import counted, doubtful, milliseconds
+from tcbench.present.page import drawings
+from tcbench.present.page.page import Prose, Section, say, strong
 from tcbench.present.sides import UNNAMED, Labels
 from tcbench.present.simulated import marked
-from tcbench.views.diff.table import fate, headline, notes, share, shown, signed, simulated
+from tcbench.present.tables import COUNT, SECONDS, Column, Field, Table
+from tcbench.views.diff.table import CHANGE, fate, headline, notes, share, shown, signed, simulated
 
 _ROW = 0.235
 _TOP = 8
@@ -126,3 +130,35 @@ def _draw(axes: Axes, rows: Sequence[_Row], width: float) -> None:
         if place + 1 < len(rows):
             at = rows[place].end_s * 1e3
             axes.vlines(at, place + 0.15, place + 1.85, color=QUIET, linewidth=0.7, zorder=1.5)
+
+
+def section(diffs: Sequence[Diff], base: str) -> Section | None:
+    """The cells that surely changed; None where none did."""
+    if not diffs:
+        return None
+    lead = say(
+        strong(counted(len(diffs), "cell")),
+        f" surely changed against {base}; the parts of a step and its rest add up to the change.",
+    )
+    doubts = doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
+    title = f"From the step of {base} to this one"
+    drawing = drawings.figure(
+        lambda: diff_chart(diffs, Labels(base), title=title), title, "changes", _table(diffs), doubts
+    )
+    return Section("changes", "Why it changed", (Prose((lead,)), drawing))
+
+
+_COLUMNS: tuple[Column[tuple[Diff, StepPart]], ...] = (
+    Column("cell", lambda row: row[0].current.label),
+    Column("part", lambda row: Field(row[1].name, strong=row[1] is row[0].step)),
+    Column("base", lambda row: row[1].base_s, SECONDS),
+    Column("current", lambda row: row[1].current_s, SECONDS),
+    Column("change", lambda row: row[1].change_s, CHANGE),
+    Column("of the change", lambda row: Field(share(*row), row[0].share(row[1])), COUNT),
+    Column("remarks", lambda row: fate(row[1])),
+)
+
+
+def _table(diffs: Sequence[Diff]) -> Table[tuple[Diff, StepPart]]:
+    rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
+    return Table(_COLUMNS, rows, "Parts of the steps that changed")

@@ -37,13 +37,12 @@ from tcbench.present.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.present.charts.wording import ended
 from tcbench.present.format import change, counted, number, threshold
 from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.sides import several
 from tcbench.present.simulated import marked
-from tcbench.present.verdicts import FORMS
+from tcbench.present.verdicts import FORMS, STATUS_BADGES
 
 MAX_REVISIONS = 120
 """Of more commits the newest are drawn, and the small print says so."""
@@ -177,7 +176,7 @@ def _regressions(points: Sequence[tuple[CellHistory, HistoryPoint]]) -> str:
     for cell, point in points:
         if not point.regressed or point.change is None:
             continue
-        what = change(point.change.ratio.value) if point.change.ratio else ended(point.side.status)
+        what = change(point.change.ratio.value) if point.change.ratio else STATUS_BADGES[point.side.status].word
         phase = f" in {point.change.culprit.name}" if point.change.culprit else ""
         regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
     return drawable(several(regressions, 12))
@@ -286,7 +285,8 @@ def _draw_mark(axes: Axes, point: HistoryPoint, at: tuple[float, float], colour:
 def _words(point: HistoryPoint) -> tuple[str, str]:
     """Words beside a point, and their ink."""
     if point.images_per_s is None:
-        return f"{FORMS['changed status'].sign} {ended(point.side.status)}", LOSS if point.regressed else QUIET
+        words = f"{FORMS['changed status'].sign} {STATUS_BADGES[point.side.status].word}"
+        return words, LOSS if point.regressed else QUIET
     if point.change is not None and point.change.verdict in _INKS and point.change.ratio is not None:
         verdict = point.change.verdict
         return f"{FORMS[verdict].signed} {change(point.change.ratio.value)}", _INKS[verdict]

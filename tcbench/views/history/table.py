@@ -121,8 +121,8 @@ def reason(point: HistoryPoint) -> str:
     return ""
 
 
-def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[HistoryPoint], ...]:
-    """`widths`: the least of all columns but the verdict's."""
+def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[HistoryPoint], ...]:
+    """`widths`: the least of each."""
 
     def trials(point: HistoryPoint) -> str:
         ok, trials = point.side.trials_ok, point.side.trials
@@ -133,23 +133,27 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[Histor
 
     return (
         Column("commit", lambda point: point.revision.short, wraps=False, width=widths[0]),
-        Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1]),
+        Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1], spare=True),
         Column(f"{unit}/s", rated, RATE, width=widths[2]),
-        Column("trials", trials, COUNT, width=widths[3]),
+        Column("trials", trials, COUNT, width=widths[3], spare=True),
         Column(
             "change",
             lambda point: point.change and point.change.ratio and changes(point.change.ratio),
             COUNT,
             width=widths[4],
         ),
-        Column("verdict", _verdict),
+        Column("verdict", _verdict, width=widths[5]),
     )
 
 
 def _widths(history: History) -> list[int]:
-    """Columns that line up from table to table."""
+    """Columns that line up from table to table, and are left out of all or none."""
     points = [point for cell in history.cells for point in cell.points]
-    return [max((len(column.text(point)) for point in points), default=0) for column in _columns("")[:-1]]
+    *columns, verdict = _columns("")
+    return [
+        *(max((len(column.text(point)) for point in points), default=0) for column in columns),
+        verdict.least(points),
+    ]
 
 
 def _verdict(point: HistoryPoint) -> Text:

@@ -1,11 +1,17 @@
-"""A host profile in words: the table of `tcbench profile --host`, and the line that `explain` has of it."""
+"""A host profile in words and as files: what `tcbench profile --host` leaves, and the lines of it in `explain`."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.host_time import FunctionTime, Origin, functions, longest_phase, phase_s
 from tcbench.core.host_profile import Frame, HostProfile
 from tcbench.present.format import counted, milliseconds, percent
+from tcbench.present.options import ANOTHER_FOLDER
+from tcbench.present.session import apart
 from tcbench.present.tables import SECONDS, SHARE, Column, Table
+from tcbench.tracing import host
 
 _ORIGINS: dict[Origin, str] = {"tcbench": "tcbench", "framework": "framework", "compute": "NumPy, driver"}
 _MOST = 6
@@ -88,3 +94,31 @@ def costliest(profile: HostProfile, verdict: str) -> str | None:
         f"{profile.label}: {phase} holds the step back; costliest function there: {name(first.frame)} "
         f"({_ORIGINS[first.origin]}), {percent(first.share)} of the phase by {profile.tool}"
     )
+
+
+def keep(profile: HostProfile, stem: Path) -> tuple[Path, ...]:
+    """Write the flame graph and the speedscope file. Raises StoreError."""
+    from tcbench.present.charts.files import save
+    from tcbench.views.host.chart import flame_chart
+
+    graph, scope = stem.with_name(stem.name + ".svg"), stem.with_name(stem.name + host.SUFFIX)
+    save(flame_chart(profile), graph, ANOTHER_FOLDER)
+    host.write(profile, scope)
+    return graph, scope
+
+
+def lines(explained: Iterable[Explanation], out: Path) -> list[str]:
+    """A line for each cell that the host or the input holds back and of which `out` has a host profile."""
+    said: list[str] = []
+    profiles: dict[str, tuple[HostProfile, ...]] = {}
+    for one in explained:
+        cell, machine = one.summary.cell, one.summary.machine
+        if one.bottleneck is None or machine is None or Path(machine).name != machine:
+            continue
+        for profile in profiles.setdefault(machine, host.newest(out / machine)):
+            same = (profile.label, profile.machine, profile.device, profile.model, profile.image_size)
+            if same != (cell.label, machine, cell.device, cell.model, cell.image_size):
+                continue
+            if line := costliest(profile, one.bottleneck.verdict):
+                said += [line, *filter(None, [apart(profile.taken_at, profile.timed_step_s, one.summary)])]
+    return said

@@ -1,4 +1,4 @@
-"""The ladder chart: what each rung buys, as waterfalls.
+"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them.
 
 Owns the blocks of a ladder's waterfalls and their common scale. Knows nothing of bars by batch size, and leaves to the
 analysis which configs make a ladder.
@@ -8,38 +8,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
+from tcbench.analysis.ladder import Climb, DerivedLadder, LadderLike, LadderStep, climbs, derive
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page, name_rows, put, rates
 from tcbench.present.charts.palette import INK, QUIET, change_patch, fill
 from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
-from tcbench.present.charts.text import (
-    LABEL,
-    LEGEND,
-    WORDS,
-    config_name,
-    drawable,
-    heading,
-    shortened,
-    text_width,
-)
-from tcbench.present.charts.wording import why_missing
-from tcbench.present.format import factor, number
+from tcbench.present.charts.text import LABEL, LEGEND, WORDS, config_name, drawable, heading, shortened, text_width
+from tcbench.present.format import counted, factor, limits, number
 from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
+from tcbench.present.page import drawings
+from tcbench.present.page.page import AnyBlock, Section
+from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, SettingCells, Settings, left_out
+from tcbench.present.page.wording import why
 from tcbench.present.simulated import marked
+from tcbench.present.tables import COUNT, FACTOR, RATE, Column, Table
+from tcbench.present.verdicts import why_missing
 
 _ROW = 0.235
-_COLUMNS = 4
+_ABREAST = 4
 _PALE = 0.4
 """Of the bar of the whole ladder, where that may have changed nothing."""
 _SUBTITLE = "gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
@@ -62,9 +58,9 @@ def ladder_chart(
     drawn, more = first_panels(all_climbs, lambda climb: f"{climb.ladder} at batch size {climb.batch_size}", "--config")
     rows = grouped(((climb.setting, climb.ladder), climb) for climb in drawn)
     blocks = [
-        _Block(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _COLUMNS])
+        _Block(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _ABREAST])
         for (setting, ladder), group in rows.items()
-        for i in range(0, len(group), _COLUMNS)
+        for i in range(0, len(group), _ABREAST)
     ]
     small = small_print(summaries, provenance.common, whiskers=False)
     title = marked(title, (summary.environment for summary in summaries))
@@ -186,3 +182,56 @@ def _place(axes: Axes, text: str, value: float, row: int, scale: _Scale, colour:
         put(axes, text, (value, row + 0.5), (-3, 0), ha="right", color=colour)
     else:
         put(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), ha="left", color=colour)
+
+
+TITLE = "What each rung buys"
+
+_HOW = "A bar runs from the throughput before its rung to those with it; the factor is over the step before."
+
+
+def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
+    """Every ladder of every setting of which two configs or more ran; None where there is none."""
+    # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
+    known = derive([summary for part in settings.parts for summary in part.summaries])
+
+    def figure(part: SettingCells) -> AnyBlock | None:
+        ladders = grouped((climb.ladder, climb) for climb in climbs if climb.setting == part.setting)
+        ladders = {
+            name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
+        }
+        return _figure(part, known, ladders) if ladders else None
+
+    blocks = settings.blocks(figure)
+    return Section("rungs", TITLE, blocks) if blocks else None
+
+
+def _figure(part: SettingCells, known: Sequence[DerivedLadder], ladders: dict[str, list[Climb]]) -> AnyBlock:
+    longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST_LADDERS]
+    drawn = [replace(one, configs=one.configs[:MOST_DRAWN]) for one in known if one.name in longest]
+    shown = [summary for cells in [*part.by_batch_size.values()][:MOST_DRAWN] for summary in cells]
+    of_ladder = max(len(climbs[0].steps) for climbs in ladders.values())
+    notes = [_HOW, *left_out({"configs of a ladder": of_ladder, "batch sizes": len(part.by_batch_size)})]
+    if len(ladders) > MOST_LADDERS:
+        many = counted(len(ladders), "ladder")
+        notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
+    title = part.titled(f"{part.unit.capitalize()} per second gained or lost by each rung")
+    rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
+    rungs = Table(_COLUMNS, rows, part.titled(TITLE))
+    return drawings.of_setting(part, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
+
+
+_COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (
+    Column("ladder", lambda row: row[0].ladder),
+    Column("batch", lambda row: row[0].batch_size, COUNT),
+    Column("config", lambda row: row[1].config),
+    Column("adds", lambda row: adds(row[1])),
+    Column("before", lambda row: row[1].before, RATE),
+    Column("after", lambda row: row[1].after or why(row[1].summary), RATE),
+    Column("factor", lambda row: row[1].ratio, FACTOR),
+    Column("95% interval", lambda row: limits(row[1].ratio, factor)),
+)
+
+
+def adds(step: LadderStep) -> str:
+    """ "+ nhwc + fused"; the config itself where it adds nothing that is known."""
+    return "+ " + " + ".join(step.added) if step.added else step.config

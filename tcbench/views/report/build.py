@@ -18,14 +18,14 @@ from tcbench.present.format import counted, listed, size
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import Page
 from tcbench.present.page.settings import Settings
-from tcbench.views.bottleneck import section as bottlenecks
-from tcbench.views.claims import section as scorecard
+from tcbench.views import claims as scorecard
+from tcbench.views.bottleneck import chart as bottlenecks
 from tcbench.views.comparison import section as comparing
-from tcbench.views.diff import section as changes
-from tcbench.views.ladder import section as rungs
+from tcbench.views.diff import chart as changes
+from tcbench.views.ladder import chart as rungs
 from tcbench.views.report import environment, summary, trials
-from tcbench.views.scaling import section as scaling
-from tcbench.views.throughput import section as throughput
+from tcbench.views.scaling import chart as scaling
+from tcbench.views.throughput import chart as throughput
 from tcbench.views.timeline import section as timelines
 
 

@@ -9,7 +9,7 @@ from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, ratio, unsure
 from tcbench.core.record import TAKE_ENOUGH
-from tcbench.present.busy import busy_line
+from tcbench.present.cells import busy_line
 from tcbench.present.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
 from tcbench.present.groups import grouped
 from tcbench.present.page.page import (
@@ -30,9 +30,9 @@ from tcbench.present.page.wording import kept_together, shortened, spaced
 from tcbench.present.simulated import lines
 from tcbench.present.tables import FACTOR, RATE, Badge, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
-from tcbench.views.bottleneck import section as bottlenecks
-from tcbench.views.ladder import section as rungs
-from tcbench.views.throughput.section import Speedups
+from tcbench.views.bottleneck import chart as bottlenecks
+from tcbench.views.ladder import chart as rungs
+from tcbench.views.throughput.chart import Speedups
 
 _MOST_CONFIGS = 6
 

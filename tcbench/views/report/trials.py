@@ -43,7 +43,7 @@ def section(records: Sequence[Record], swatches: Swatches, beside: str | None = 
         *([Column[Record]("ranks", lambda record: record.cell.ranks, COUNT)] if with_ranks else []),
         Column("trial", lambda record: record.trial + 1, COUNT),
         Column("status", lambda record: STATUS_BADGES[record.status]),
-        _measured(unit, _images_per_s, NUMBER),
+        _measured(unit, lambda trial, of: images_per_s(trial.cell.images_per_step, of.counted_times_s), NUMBER),
         _measured("mean step", lambda _, measured: statistics.fmean(measured.counted_times_s), SECONDS),
         _measured("median step", lambda _, measured: statistics.median(measured.counted_times_s), SECONDS),
         _measured("counted steps", lambda _, measured: len(measured.counted_times_s), COUNT),
@@ -84,10 +84,6 @@ def _measured(
     return Column(
         heading, lambda record: None if record.measurement is None else figure(record, record.measurement), kind, mark
     )
-
-
-def _images_per_s(record: Record, measured: Measurement) -> float:
-    return images_per_s(record.cell.images_per_step, measured.counted_times_s)
 
 
 def _unsettled(record: Record) -> str:

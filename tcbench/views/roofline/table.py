@@ -24,13 +24,10 @@ def headline(ceilings: Ceilings) -> str:
 
 
 _Row = tuple[CellRoofline, WorkPart]
-WIDE = 110
-"""Columns of a console that has room for all figures."""
 
 
-def phases_table(rooflines: Sequence[CellRoofline], width: int = WIDE) -> Table[_Row]:
-    """One row per cell and phase that computes; a cell is named in its first. Work and least times have no room on a
-    console that is not WIDE."""
+def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
+    """One row per cell and phase that computes; a cell is named in its first."""
     columns = (
         *heads((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
         Column[_Row]("config", lambda row: row[0].summary.cell.config),
@@ -40,8 +37,7 @@ def phases_table(rooflines: Sequence[CellRoofline], width: int = WIDE) -> Table[
         return replace(column, value=lambda row: column.value(row) if row[1] is row[0].phases[0] else None)
 
     rows = [(roofline, part) for roofline in rooflines for part in roofline.phases]
-    figures = (one for one in _FIGURES if width >= WIDE or one.heading not in ("GFLOP", "MB", "least"))
-    return Table((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *figures), rows)
+    return Table((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *_FIGURES), rows)
 
 
 def layers_table(roofline: CellRoofline) -> Table[_Row]:
@@ -51,22 +47,22 @@ def layers_table(roofline: CellRoofline) -> Table[_Row]:
 
 
 _FIGURES: tuple[Column[_Row], ...] = (
-    Column("GFLOP", lambda row: row[1].flops / 1e9, NUMBER),
-    Column("MB", lambda row: row[1].bytes / 1e6, NUMBER),
+    Column("GFLOP", lambda row: row[1].flops / 1e9, NUMBER, spare=True),
+    Column("MB", lambda row: row[1].bytes / 1e6, NUMBER, spare=True),
     Column("FLOP/B", lambda row: row[1].intensity, NUMBER),
-    Column("least", lambda row: row[1].least_s(row[0].ceilings, row[0].precision), SECONDS),
+    Column("least", lambda row: row[1].least_s(row[0].ceilings, row[0].precision), SECONDS, spare=True),
     Column("took", lambda row: row[1].time_s, SECONDS),
     Column("GFLOP/s", lambda row: row[1].flops_s / 1e9 if row[1].flops and row[1].flops_s else None, NUMBER),
     Column("of roof", lambda row: row[1].share_of_roof(row[0].ceilings, row[0].precision), WHOLE_SHARE),
 )
 
 
-def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, width: int = WIDE, *, layers: bool = False) -> list[str]:
-    """Notes on how to read the tables, which show these of `n_cells` on a console so wide."""
-    figures = "MB: each operand moved once. least: the shortest time that the ceilings allow."
-    if width < WIDE and not layers:
-        figures = f"A console of {WIDE} columns also shows GFLOP, MB and the least time."
-    lines = [f"FLOP: a multiply-accumulate counts as two. {figures} A phase below the roof may hold layers at it."]
+def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool = False) -> list[str]:
+    """Notes on how to read the tables, which show these of `n_cells`."""
+    lines = [
+        "FLOP: a multiply-accumulate counts as two. MB: each operand moved once. least: the shortest time that the "
+        "ceilings allow. A phase below the roof may hold layers at it."
+    ]
     if len(rooflines) < n_cells:
         lines.insert(
             0, f"Of each batch size the base, and the fastest of each precision; --all shows all {n_cells} cells."

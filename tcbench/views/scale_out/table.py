@@ -14,9 +14,6 @@ SCHEMA = "tcbench-scale-out"
 SCHEMA_VERSION = 1
 """Of the JSON. History: 1, first form."""
 
-WIDTH = 100
-"""Columns that the table needs."""
-
 
 def headline(out: ScaleOut) -> str:
     """The network in one line."""
@@ -34,7 +31,7 @@ def heading(basis: Basis) -> str:
 
 
 def table(out: ScaleOut, basis: Basis) -> Table[tuple[Size, Scaled]]:
-    """For each number of ranks its slowest way and its fastest, on a console of WIDTH columns or more."""
+    """For each number of ranks its slowest way and its fastest."""
     at_most, at_least = ("at most", "at least") if basis.source == "forecast" else ("", "")
     rows = [
         (size, way)
@@ -48,13 +45,13 @@ def table(out: ScaleOut, basis: Basis) -> Table[tuple[Size, Scaled]]:
 
     columns: list[Column[tuple[Size, Scaled]]] = [
         Column("ranks", lambda row: first(row, f"{row[0].ranks}"), COUNT),
-        Column("global\nbatch", lambda row: first(row, f"{row[0].fastest.global_batch:,}"), COUNT),
+        Column("global\nbatch", lambda row: first(row, f"{row[0].fastest.global_batch:,}"), COUNT, spare=True),
         Column("\nfrom, to", lambda row: _way(row[1]), wraps=False),
-        Column("\nall-reduce", lambda row: row[1].all_reduce_s, SECONDS),
+        Column("\nall-reduce", lambda row: row[1].all_reduce_s, SECONDS, spare=True),
         Column("\nefficiency", lambda row: row[1].efficiency, SHARE),
         Column(f"images/s\n{at_most}", lambda row: row[1].images_per_s, NUMBER),
         Column(f"90 epochs\n{at_least}", lambda row: duration(row[1].time_to_train_s), COUNT),
-        Column("energy\nof devices", lambda row: row[1].energy_j, _KWH),
+        Column("energy\nof devices", lambda row: row[1].energy_j, _KWH, spare=True),
     ]
     return Table(columns, rows)
 

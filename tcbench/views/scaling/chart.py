@@ -1,4 +1,5 @@
-"""Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one.
+"""Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one; and
+the section of the page with the table behind them.
 
 Owns the axes and the lines on them. Knows nothing of how figures came about.
 """
@@ -26,11 +27,18 @@ from tcbench.present.charts.page import Page, set_ticks
 from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill
 from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
-from tcbench.present.charts.wording import why_missing
-from tcbench.present.format import limits, number
+from tcbench.present.format import counted, factor, limits, milliseconds, number
 from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
+from tcbench.present.page import drawings
+from tcbench.present.page.drawings import Swatches
+from tcbench.present.page.page import Paragraph, Section, say, strong
+from tcbench.present.page.settings import Settings
+from tcbench.present.page.wording import spaced
 from tcbench.present.simulated import marked
+from tcbench.present.tables import Column, Field, Table
+from tcbench.present.verdicts import why_missing
+from tcbench.views.scaling.table import EFFICIENCY, Row, columns, head, notes, rows
 
 _HEIGHT = 2.7
 _MARKERS = "osD^v<>pXP"
@@ -213,3 +221,45 @@ def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
     for point, at in places:
         words = f"{point.efficiency.value:.0%}" if point.efficiency else ""
         label(axes, words, at, taken, gap=_MARK / 144 * DPI + 5, size=WORDS, zorder=5)
+
+
+def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> Section | None:
+    """All curves; None where no cell has several ranks."""
+    if not curves:
+        return None
+    title = "Throughput and efficiency against ranks"
+    several = len({part.setting[0] for part in settings.parts}) > 1
+    heads = (
+        *([Column[Row]("machine", lambda row: row.point.summary.machine)] if several else []),
+        Column[Row]("batch", lambda row: Field(head(row.curve), row.curve.images)),
+        Column[Row]("config", lambda row: swatches.config(row.curve.config)),
+    )
+    every_cell = Table((*heads, *columns(curves)), [*rows(curves)], "Every cell on a curve of scaling")
+    remarks = notes(curves)
+    chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", every_cell, remarks)
+    return Section("scaling", "Scaling over ranks", (chart,))
+
+
+def sentence(curves: Sequence[Curve]) -> Paragraph | None:
+    """The cell with the highest throughput of all on several ranks: how many times as fast as its base it is, its
+    efficiency, and its all-reduce. None where no cell of several ranks was measured."""
+    points = [
+        (point.images_per_s.value, curve, point)
+        for curve in curves
+        for point in curve.points
+        if curve.kind == "weak" and point.images_per_s and point.summary is not curve.base and curve.base
+    ]
+    if not points:
+        return None
+    _, curve, point = max(points, key=lambda entry: entry[0])
+    assert curve.base is not None and point.speedup is not None and point.efficiency is not None
+    exchange = "" if point.allreduce is None else f"; {milliseconds(point.allreduce.time_s.value)} of a step "
+    if point.allreduce is not None:
+        exchange += "are what is left of the all-reduce" if point.allreduce.overlaps else "are the all-reduce"
+    return say(
+        strong(spaced(point.summary.cell.label)),
+        f" trains {factor(point.speedup.value)} as fast as on {counted(curve.base.cell.ranks, 'rank')}, with ",
+        "an efficiency of ",
+        strong(EFFICIENCY.interval(point.efficiency)),
+        f"{exchange}.",
+    )

@@ -1,13 +1,24 @@
-"""The talk's chart of all cells, by batch size."""
+"""The talk's chart of all cells, by batch size, and the section of the page with the table behind it."""
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellKey, CellSummary, base_config, best
+from tcbench.present import cells
+from tcbench.present.cells import Row
 from tcbench.present.charts.bars import Bar, Group, bar_chart, batch_sizes_of, cell_at
 from tcbench.present.charts.legend import legend_rows
 from tcbench.present.charts.provenance import by_setting
+from tcbench.present.page import drawings
+from tcbench.present.page.drawings import Swatches
+from tcbench.present.page.page import AnyBlock, Section
+from tcbench.present.page.settings import SettingCells, Settings
+from tcbench.present.tables import COUNT, Column, Table
+from tcbench.present.verdicts import STATUS_BADGES
+from tcbench.views.throughput.table import footnotes
 
 
 def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = None, subtitle: str = "") -> Figure:
@@ -18,11 +29,10 @@ def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = No
     """
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
-
-    def groups(here: Sequence[CellSummary]) -> Iterable[Group]:
-        for batch_size in batch_sizes_of(here):
-            yield Group(str(batch_size), tuple(Bar(c, cell_at(here, c, batch_size)) for c in configs))
-
+    groups = {
+        setting: [Group(str(n), tuple(Bar(c, cell_at(here, c, n)) for c in configs)) for n in batch_sizes_of(here)]
+        for setting, here in settings.items()
+    }
     return bar_chart(settings, groups, legend_rows(configs), title or summaries[0].cell.scenario, subtitle)
 
 
@@ -30,3 +40,35 @@ def results_chart(summaries: Sequence[CellSummary]) -> Figure:
     """The chart of a run's or several runs' cells, with a title of its own."""
     scenarios = ", ".join(dict.fromkeys(summary.cell.scenario for summary in summaries))
     return throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")
+
+
+Speedups = Mapping[CellKey, Interval | None]
+"""Each cell's images/s over the base's."""
+
+
+def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
+    """Setting by setting."""
+    return Section("throughput", "Throughput", settings.blocks(lambda part: _figure(part, over_base, swatches)))
+
+
+def _figure(part: SettingCells, over_base: Speedups, swatches: Swatches) -> AnyBlock:
+    title = part.titled(f"{part.unit.capitalize()} per second")
+    notes = [*part.left_out, *footnotes(part.summaries)]
+    if any(len(group) > 1 and best(group) for group in part.by_batch_size.values()):
+        base = base_config(part.summaries)
+        notes.append(
+            f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
+        )
+    chart = functools.partial(throughput_chart, part.drawn, title=f"{part.unit.capitalize()} per second")
+    return drawings.of_setting(part, chart, title, "throughput", _table(title, part, over_base, swatches), notes)
+
+
+def _table(title: str, part: SettingCells, over_base: Speedups, swatches: Swatches) -> Table[Row]:
+    best_of = {id(best(group)) for group in part.by_batch_size.values() if len(group) > 1}
+    heads = (
+        Column[Row]("batch", lambda row: row.summary.cell.batch_size, COUNT),
+        Column[Row]("config", lambda row: swatches.config(row.summary.cell.config, strong=id(row.summary) in best_of)),
+        Column[Row]("status", lambda row: STATUS_BADGES[row.summary.status]),
+    )
+    rows = [Row(summary, over_base[summary.key]) for group in part.by_batch_size.values() for summary in group]
+    return Table((*heads, *cells.columns(part.summaries)), rows, title)

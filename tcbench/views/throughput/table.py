@@ -9,7 +9,6 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import BASE, CellSummary, base_config
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present import cells
-from tcbench.present.busy import busy_line
 from tcbench.present.cells import Row
 from tcbench.present.document import fields
 from tcbench.present.format import counted, factor, limits
@@ -61,7 +60,7 @@ def reasons(summaries: Sequence[CellSummary]) -> list[str]:
 def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     """Notes on how to read the table of results."""
     lines: list[str] = []
-    if busy := busy_line([summary for summary in summaries if summary.images_per_s]):
+    if busy := cells.busy_line([summary for summary in summaries if summary.images_per_s]):
         lines.append(Caution(f"†: {busy}; stop it and measure again."))
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append(Caution("*: step times had not settled when the warm-up ended."))

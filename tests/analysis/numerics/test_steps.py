@@ -12,8 +12,7 @@ from tcbench.core.record import KfacSettings
 from tcbench.engine.accelerators.device import host
 from tcbench.run import numerics_plan as plan
 from tcbench.run.scenario import load
-from tcbench.views.second_order.chart import steps_chart
-from tcbench.views.second_order.table import notes
+from tcbench.views.second_order import notes, steps_chart
 
 
 def made(losses, method="sgd", rate=0.1, seed=0, reason=None) -> MethodRun:

@@ -7,7 +7,6 @@ import factories
 import msgspec
 import pytest
 from reports import results
-from rich.console import Console
 
 from tcbench.analysis import explanation
 from tcbench.analysis.diff import of_records
@@ -17,12 +16,12 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, ratio, summarise
 from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
 from tcbench.present.page.render import render
+from tcbench.present.tables import Screen
 from tcbench.views.bottleneck import table as view
 from tcbench.views.diff import table as diff
 from tcbench.views.report.build import build
 from tcbench.views.roofline import table as roofline_view
 
-_WIDER = "A wider terminal shows what a step's parts need too; so does --details."
 CONFIGS = ("fp32", "fp32+dali", "fp32+dali+batched+nhwc+fused+static_graph")
 
 
@@ -38,18 +37,17 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
         for trial in range(3)
     ]
     explained = explain(records)
-    out = Console(file=io.StringIO(), width=width)
-    narrow = not view.fits(explained, out)
-    assert narrow is not with_needs
-    out.print(view.table(explained, narrow=narrow))
+    out = Screen(file=io.StringIO(), width=width)
+    out.table(view.table(explained))
     lines = out.file.getvalue().splitlines()
     assert ("update" in lines[0]) == with_needs
     assert all(len(line) <= width for line in lines)
     text = " ".join(" ".join(lines).split())
     for word in ("batch", "verdict", "next", "static_graph", *(models if len(models) > 1 else ())):
         assert f" {word} " in f" {text} "
-    assert len(lines) <= 1 + len(models) * (1 + 4 * len(CONFIGS))
-    assert (_WIDER in view.notes(explained, narrow=narrow)) is narrow
+    assert len(lines) <= 2 + len(models) * (1 + 4 * len(CONFIGS))
+    out.notes(view.notes(explained)[:1])
+    assert ("A wider terminal also shows: input, " in out.file.getvalue()) is not with_needs
 
 
 def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be_unknown() -> None:

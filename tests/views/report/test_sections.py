@@ -17,7 +17,7 @@ from tcbench.present.page import drawings
 from tcbench.present.page import settings as page_settings
 from tcbench.present.page.page import Data, Facts, Figure, Heading, Page, Points, Prose
 from tcbench.views.bottleneck.chart import MOST_PHASES
-from tcbench.views.ladder import section as rungs
+from tcbench.views.ladder import chart as rungs
 from tcbench.views.report import environment, trials
 from tcbench.views.report.build import Compared, build
 

@@ -9,7 +9,7 @@ import reports
 from tcbench.analysis.compare import compare
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import TAKE_ENOUGH, Input
-from tcbench.views.bottleneck.section import would_help
+from tcbench.views.bottleneck.chart import would_help
 from tcbench.views.report.build import Compared, build
 
 

@@ -4,10 +4,10 @@ import io
 
 import pytest
 from factories import LADDERS, make_record
-from rich.console import Console
 
 from tcbench.analysis.roofline import Ceilings, roofline
 from tcbench.analysis.summary import summarise
+from tcbench.present.tables import Screen
 from tcbench.views.roofline import table as view
 
 
@@ -16,10 +16,11 @@ def test_no_console_breaks_the_words_of_a_phase(width: int, full: bool) -> None:
     records = [make_record(LADDERS[9], size) for size in (4, 128)]
     ceilings = Ceilings("it", (("fp32", 1e13),), 1e12, True, "measured")
     cells = [roofline(one, [record], ceilings) for one, record in zip(summarise(records), records, strict=True)]
-    console = Console(file=io.StringIO(), width=width)
-    console.print(view.phases_table(cells, width))
+    console = Screen(file=io.StringIO(), width=width)
+    console.table(view.phases_table(cells))
     shown = console.file.getvalue().split()  # type: ignore[attr-defined]
     assert shown.count("backward") == shown.count("update") == 2
     assert ("least" in shown) == ("MB" in shown) == full
     assert not any("…" in word for word in shown)
-    assert ("also shows GFLOP, MB" in view.notes(cells, width=width)[0]) is not full
+    console.notes([])
+    assert ("also shows: GFLOP, MB, least." in console.file.getvalue()) is not full  # type: ignore[attr-defined]

@@ -187,7 +187,7 @@ def test_the_json_of_a_run_has_curves_where_there_are_ranks():
 def test_the_table_says_how_many_trials_each_figure_is_of():
     records = [*factories.make_trials("fp32", trials=3), *factories.make_trials("fp16", trials=2)]
     summaries = summarise(records)
-    columns = console.results_table(summaries, speedups(summaries)).__rich__().columns
+    columns = console.results_table(summaries, speedups(summaries)).on_console(132).columns
     [column] = [column for column in columns if column.header == "trials"]
     assert [str(cell) for cell in column.cells] == ["3", "2"]
 
@@ -197,7 +197,7 @@ def test_a_factor_has_its_interval_and_is_pale_where_it_may_be_none():
         return [factories.make_record(config, trial=n, images_per_s=rate, noise=0.0) for n, rate in enumerate(rates)]
 
     summaries = summarise([*cell("fp32", 39, 40, 41), *cell("fp32+dali", 79, 80, 81), *cell("fp32+nhwc", 38, 40, 42)])
-    column = console.results_table(summaries, speedups(summaries)).__rich__().columns[-3]
+    column = console.results_table(summaries, speedups(summaries)).on_console(132).columns[-3]
     base, faster, same = column.cells
     assert str(base) == "1.00×"
     assert str(faster).startswith("2.00× ± ")

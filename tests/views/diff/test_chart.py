@@ -4,7 +4,7 @@ import factories
 
 from tcbench.analysis.compare import compare
 from tcbench.analysis.diff import changed
-from tcbench.views.diff import section as changes
+from tcbench.views.diff import chart as changes
 
 
 def trials(rates: dict[str, float]):

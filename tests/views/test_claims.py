@@ -12,7 +12,7 @@ from tcbench.analysis.claims import AtBatchSize, Evaluated, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim, ClaimSide
 from tcbench.core.text import plain
-from tcbench.views.claims import table as view
+from tcbench.views import claims as view
 
 
 def make_evaluated(slide: int | None = 12, **changes: Any) -> Evaluated:

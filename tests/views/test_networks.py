@@ -9,8 +9,7 @@ from tcbench.analysis.networks import networks
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.engine.models import MODELS
-from tcbench.views.networks.chart import networks_chart
-from tcbench.views.networks.table import table
+from tcbench.views.networks import networks_chart, table
 
 BEST = "bf16+batched+nhwc+fused+static_graph"
 RATES = {"fp32": 10.0, "fp32+nhwc": 20.0, BEST: 30.0}

@@ -1,4 +1,4 @@
-"""Networks beside each other: images/s of each one's base and of its best config.
+"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table.
 
 Owns which bars stand together. Knows nothing of how bars are drawn.
 """
@@ -15,7 +15,8 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.charts.bars import Bar, Group, Panel, panel_chart
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name
-from tcbench.present.format import factor, listed
+from tcbench.present.format import factor, listed, ratio
+from tcbench.present.tables import COUNT, RATE, Column, Table
 
 
 def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
@@ -53,3 +54,20 @@ def _group(result: NetworkResult) -> Group:
         note = factor(result.speedup.value) if result.speedup else ""
         bars.append(Bar(result.best.cell.config, result.best, note))
     return Group(f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", tuple(bars) or (Bar("fp32", None),))
+
+
+def table(results: Sequence[NetworkResult]) -> Table[NetworkResult]:
+    """A row per network: its parameters, its arithmetic for one image of this size, images/s of base and best."""
+    return Table(_COLUMNS, results, gap=1)
+
+
+_COLUMNS: tuple[Column[NetworkResult], ...] = (
+    Column("network", lambda result: f"{result.model} {result.image_size}²", wraps=False),
+    Column("parameters", lambda result: f"{result.parameters:,}", COUNT),
+    Column("MACs", lambda result: f"{result.macs_per_image / 1e9:.2f} G", COUNT),
+    Column("batch", lambda result: result.batch_size, COUNT),
+    Column("base", lambda result: result.base and result.base.images_per_s, RATE),
+    Column("best", lambda result: result.best and result.best.images_per_s, RATE),
+    Column("best/base", lambda result: ratio(result.speedup), COUNT),
+    Column("the best", lambda result: result.best and result.best.cell.config),
+)

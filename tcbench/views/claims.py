@@ -1,4 +1,5 @@
-"""The scorecard of `tcbench claims`: the talk in 2018 beside this machine, as a table, in Markdown and as JSON."""
+"""The scorecard of `tcbench claims`: the talk in 2018 beside this machine, as a table, on the page, in Markdown and as
+JSON."""
 
 import dataclasses
 import re
@@ -16,6 +17,7 @@ from tcbench.present.format import rate
 from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name
 from tcbench.present.notes import Caution
+from tcbench.present.page.page import AnyBlock, Data, Heading, Prose, Section, say
 from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import COUNT, Badge, Column, Table
 from tcbench.present.verdicts import STYLES
@@ -98,6 +100,20 @@ def missing(cards: Sequence[Scorecard]) -> list[str]:
     """The commands that measure what is missing, a line each."""
     commands = dict.fromkeys(command for card in cards for command in card.commands)
     return [f"To measure what is missing: {command}" for command in commands]
+
+
+def section(cards: Sequence[Scorecard]) -> Section | None:
+    """A scorecard per setting; None where no scenario claims anything."""
+    cards = [card for card in cards if card.claims]
+    if not cards:
+        return None
+    blocks: list[AnyBlock] = []
+    for card in cards:
+        if len(cards) > 1:
+            blocks.append(Heading(title(card)))
+        blocks.append(Prose((say(f"{tally(card)}."),)))
+        blocks.append(Data(table(card), notes=(*notes([card]), *missing([card]))))
+    return Section("claims", "Claims", tuple(blocks))
 
 
 def markdown(cards: Sequence[Scorecard]) -> str:

@@ -1,1 +1,0 @@
-"""The scorecard of the talk's claims."""

@@ -1,1 +1,0 @@
-"""Several networks side by side."""

@@ -1,1 +1,0 @@
-"""Two optimizers racing to the same loss."""
