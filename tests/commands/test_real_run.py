@@ -108,8 +108,6 @@ def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) ->
         assert phase["flops_s"] == pytest.approx(phase["flops"] / phase["time_s"])
     # Backward does twice forward's arithmetic, but for the images' gradient.
     assert 1.9 < phases["backward"]["flops"] / phases["forward"]["flops"] < 2.0
-    kept = tcbench(ran, "explain", "--json")
-    assert json.loads(kept.out)["arithmetic_bounded_by"] == cell["ceilings"]["says"]
     table = tcbench(ran, "roofline", "--layers", "--bs", "2")
     assert table.code == 0, table.err
     assert "block8.b/conv" in table.out
