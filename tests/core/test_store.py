@@ -61,6 +61,27 @@ def test_a_half_line_at_the_end_is_left_out_and_said_and_going_on_drops_it(tmp_p
 
 
 @pytest.mark.parametrize(
+    ("content", "blank"),
+    [
+        (b"", True),
+        (line()[:100], True),
+        (line()[:-1], False),
+        (line(), False),
+        (line() + line()[:100], False),
+        (b"{", True),
+        (b"foreign", False),
+        (b"\n", False),
+    ],
+)
+def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank):
+    path = tmp_path / "machine" / "cpu-20250102-030405.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert store.is_blank(path) == blank
+    assert store.latest(tmp_path, "machine", "cpu") == (None if blank else path)
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         (line("fp32") + b"{oops}\n" + line("fp16"), "2: not JSON"),
@@ -240,12 +261,46 @@ def test_the_last_record_of_a_trial_counts_and_two_machines_runs_of_one_second_s
     assert store.current([here, there, here]) == (here, there)
 
 
+def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
+    first = store.new_path(tmp_path, "m", "cpu")
+    Store(first).close()
+    second = store.new_path(tmp_path, "m", "cpu")
+    assert second != first
+    for name in ("cpu-20980101-000000", "cpu-20980101-000000-2", "cpu-20980101-000000-10"):
+        (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
+    # Other scenarios, and a run that has no record yet.
+    for name in ("cpu-big-20990101-000000", "cpu-9-20990101-000000"):
+        (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
+    (tmp_path / "m" / "cpu-20990101-000000.jsonl").touch()
+    newest = store.latest(tmp_path, "m", "cpu")
+    assert newest is not None
+    assert newest.name == "cpu-20980101-000000-10.jsonl"
+    assert store.latest(tmp_path, "other", "cpu") is None
+    assert store.latest(tmp_path, "m", "c*") is None
+
+
 def test_an_empty_name_is_not_the_folder_one_stands_in(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.jsonl").write_bytes(line())
     with pytest.raises(StoreError, match="'': no name of results; expected a file, a folder, or the id of a run"):
         store.resolve("", tmp_path)
     assert store.resolve(".", tmp_path).is_dir()
+
+
+def test_the_newest_run_is_that_of_the_same_ending_on_one_machine_or_on_any(tmp_path):
+    for machine, name in [
+        ("a", "cpu-20260101-000000"),
+        ("a", "cpu-20260101-000000-2_a100"),
+        ("a", "cpu-20260101-000001_gpu_a100"),
+        ("b", "cpu-20260101-000000-3_a100"),
+    ]:
+        with store.Store(tmp_path / machine / f"{name}.jsonl") as records:
+            records.append(factories.make_record())
+    assert store.latest(tmp_path, "a", "cpu").stem == "cpu-20260101-000000"
+    assert store.latest(tmp_path, "a", "cpu", "_a100").stem == "cpu-20260101-000000-2_a100"
+    assert store.latest(tmp_path, None, "cpu", "_a100").stem == "cpu-20260101-000000-3_a100"
+    assert store.latest(tmp_path, "b", "cpu") is None
+    assert store.latest(tmp_path / "none", None, "cpu") is None
 
 
 def test_a_new_run_takes_away_what_killed_ones_left_empty_and_nothing_else(tmp_path):
