@@ -56,6 +56,15 @@ def test_dali_is_advised_when_the_input_holds_the_cell_back() -> None:
     assert gain.expected is None
 
 
+def test_a_measured_rung_is_preferred_and_stands_beside_what_was_expected_of_it() -> None:
+    tried = {("fp32", "static_graph"): measured(11.0, 8), ("fp32", "dali"): measured(8.5, 8)}
+    gains = candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried, expected=lambda _: Interval(20, 19, 21))
+    gain = next_rung(gains)
+    assert gain is not None
+    assert (gain.added, gain.measured_images_per_s) == (("static_graph",), 11.0)
+    assert gain.expected == Interval(20, 19, 21)
+
+
 def test_of_what_was_not_measured_the_rung_that_is_expected_to_bring_most_is_next() -> None:
     rates = {("fp32", "dali"): 8.1, ("fp32", "batched"): 9.0, ("fp32", "nhwc", "fused"): 12.0}
 

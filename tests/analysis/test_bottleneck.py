@@ -1,14 +1,18 @@
 """What holds a cell back: known timelines give exactly the known numbers, any timeline gives numbers that add up."""
 
+import itertools
+from dataclasses import replace
+
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
+from hypothesis import given
 from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, work
 
-from tcbench.analysis.bottleneck import Bottleneck, StageNeeds, explain_record, summarise
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_record, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
-from tcbench.core.timeline import Span
+from tcbench.core.timeline import Span, timeline_of
 
 
 def close(value: float) -> object:
@@ -108,6 +112,15 @@ def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
     assert bottleneck.verdict == "gpu-bound"
 
 
+def test_launches_into_a_full_queue_wait_for_a_kernel_each_and_a_long_one_on_an_idle_gpu_for_none() -> None:
+    waiting = [api("cudaLaunchKernel", begin, begin + 200e-6) for begin in (0.1 + 0.001 * i for i in range(100))]
+    at_once = [api("cudaLaunchKernel", begin, begin + 20e-6) for begin in (0.3 + 0.001 * i for i in range(100))]
+    bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), *waiting, *at_once, kernel(0.05, 1)))
+    assert bottleneck.waits_for_gpu_s == close(0.02)
+    bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6)))
+    assert bottleneck.needs.host_s == close(1)
+
+
 def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
     threads = work(0.0, 0.5), work(0.4, 0.9, row=1)
     bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), *threads, kernel(0.7, 0.9)))
@@ -166,6 +179,31 @@ LANES = st.tuples(
     spans("io", ["work"], ["batch"]),
     spans("gpu", ["kernel", "copy"], ["a", "b"]),
 )
+
+
+@given(LANES)
+def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[Span], ...]) -> None:
+    timeline = timeline_of("any", "cuda:0", "GPU", 8, "nsys", PHASES, itertools.chain(*lanes))
+    bottleneck = summarise(timeline)
+    assert bottleneck.verdict in VERDICTS
+    assert bottleneck.sentence.startswith(bottleneck.limit)
+    numbers = [bottleneck.step_s, bottleneck.needs.input_s or 0, bottleneck.needs.host_s, bottleneck.needs.gpu_s or 0]
+    numbers += [phase.host_s for phase in bottleneck.phases] + [phase.device_s or 0 for phase in bottleneck.phases]
+    assert min([*numbers, bottleneck.waits_for_input_s, bottleneck.waits_for_gpu_s or 0]) >= 0
+    assert bottleneck.io_overlap is None or 0 <= bottleneck.io_overlap <= 1 + 1e-9
+    device = bottleneck.device
+    if device is None:
+        return
+    assert device.busy_s + device.idle_s == pytest.approx(device.span_s)
+    assert device.busy_s <= device.span_s * (1 + 1e-9)
+    assert device.idle.total_s * bottleneck.steps == pytest.approx(device.idle_s, abs=1e-9)
+    assert min(device.idle.launching_s, device.idle.input_s, device.idle.synchronising_s, device.idle.other_s) >= 0
+    assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(device.idle_s, abs=1e-9)
+    assert device.span_s == pytest.approx(bottleneck.step_s * bottleneck.steps)
+    # Work that is there twice changes nothing but counts.
+    twice = summarise(replace(timeline, spans=(*timeline.spans, *timeline.of("gpu"))))
+    assert (twice.needs, twice.phases, twice.io_overlap) == (bottleneck.needs, bottleneck.phases, bottleneck.io_overlap)
+    assert twice.device is not None and twice.device.busy_s == device.busy_s
 
 
 # -- records alone -------------------------------------------------------------------------------------------------
