@@ -20,7 +20,7 @@ import pytest
 from tcbench.engine import world
 
 SIZE = 2
-STEPS = 10
+STEPS = 4
 MPIRUN = shutil.which("mpirun", path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
 needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed: uv sync --extra mpi")
 

@@ -10,7 +10,7 @@ from typing import Any
 import factories
 import numpy as np
 import pytest
-from training import BATCH_SIZE, N_CLASSES, SMALL, Batches, Trained, small_session
+from training import BATCH_SIZE, N_CLASSES, SMOOTH, Batches, Trained, small_session
 
 from tcbench.core.record import Input, TrainSettings
 from tcbench.engine.backends.chainer.session import ChainerSession
@@ -38,7 +38,7 @@ class Float64(Rung):
 
 @contextlib.contextmanager
 def small_torch_session(
-    config: str, seed: int = 0, geometry: ResNet = SMALL, image_size: int = 64, **cell_changes: Any
+    config: str, seed: int = 0, geometry: ResNet = SMOOTH, image_size: int = 32, **cell_changes: Any
 ) -> Iterator[TorchSession]:
     """A session on the small model and the random batches that `training.small_session` has."""
     with pytest.MonkeyPatch.context() as patch:

@@ -25,8 +25,6 @@ from tcbench.engine.rung import Rung
 from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
 
-SMALL = ResNet("four blocks", blocks_per_stage=(1, 1, 1, 1))
-"""All four stages, one bottleneck each."""
 SMOOTH = WELL_CONDITIONED
 """Two stages, with and without a shortcut convolution: few values lie near ReLU's kink, and rounding errors stay
 rounding errors. For 32x32 images."""
@@ -93,8 +91,8 @@ class Trained:
 def small_session(
     config: str,
     seed: int = 0,
-    geometry: ResNet = SMALL,
-    image_size: int = 64,
+    geometry: ResNet = SMOOTH,
+    image_size: int = 32,
     site: OpenDevice | None = None,
     own_feed: bool = False,
     **cell_changes: Any,

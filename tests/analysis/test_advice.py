@@ -6,7 +6,6 @@ import pytest
 from factories import (
     make_cell,
     make_measurement,
-    make_measurement_of_ranks,
     make_peer_cell,
     make_phases,
     make_record,
@@ -14,8 +13,8 @@ from factories import (
 )
 from timelines import talk
 
-from tcbench.analysis.advice import Tried, candidates, effects_of, next_rung
-from tcbench.analysis.bottleneck import Bottleneck, StageNeeds, explain_record, summarise
+from tcbench.analysis.advice import Tried, candidates, next_rung
+from tcbench.analysis.bottleneck import Bottleneck, explain_record, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Record
@@ -57,11 +56,6 @@ def test_dali_is_advised_when_the_input_holds_the_cell_back() -> None:
     assert gain.expected is None
 
 
-def test_what_is_not_a_config_is_not_advised() -> None:
-    gains = candidates(on_cpu(0.6, 0.2, 0.1, 0.1), ("fp32",), lambda rungs: "no" if "dali" in rungs else None)
-    assert all("dali" not in gain.rungs for gain in gains)
-
-
 def test_a_measured_rung_is_preferred_and_stands_beside_what_was_expected_of_it() -> None:
     tried = {("fp32", "static_graph"): measured(11.0, 8), ("fp32", "dali"): measured(8.5, 8)}
     gains = candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried, expected=lambda _: Interval(20, 19, 21))
@@ -88,27 +82,6 @@ def test_of_what_was_not_measured_the_rung_that_is_expected_to_bring_most_is_nex
 def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Tried:
     factor = images_per_s / over
     return Tried(images_per_s, Interval(factor, factor * (1 - half_width), factor * (1 + half_width)))
-
-
-def test_what_was_tried_and_is_slower_is_never_advised_and_is_said() -> None:
-    bottleneck = on_cpu(0.6, 0.2, 0.1, 0.1)  # input-bound: by the model, dali would be next
-    for rate, slower in ((6.0, True), (8.0, False)):  # surely slower; as fast as without it
-        gains = candidates(bottleneck, ("fp32",), tried={("fp32", "dali"): measured(rate, 8)})
-        [dali] = [gain for gain in gains if gain.added == ("dali",)]
-        assert (dali.helps, dali.slower) == (False, slower)
-        assert next_rung(gains) is None or next_rung(gains).added != ("dali",)
-
-
-def test_on_a_cpu_the_rung_for_the_dominant_phase_comes_first() -> None:
-    for times, phase, added in (
-        ((0.05, 0.2, 0.3, 0.45), "update", ("batched",)),
-        ((0.05, 0.2, 0.6, 0.15), "backward", ("nhwc", "fused")),
-    ):
-        bottleneck = on_cpu(*times)
-        assert bottleneck.dominant is not None and bottleneck.dominant.name == phase
-        no_half = lambda rungs: "no" if {"fp16", "bf16"} & set(rungs) else None  # noqa: E731
-        gain = next_rung(candidates(bottleneck, ("fp32",), no_half), phase)
-        assert gain is not None and gain.added == added
 
 
 def test_low_precision_is_advised_on_a_cpu_that_has_it_and_says_what_it_has_to_show() -> None:
@@ -138,33 +111,10 @@ def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -
     assert not [gain for gain in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32", "kfac")) if gain.removed]
 
 
-def test_unknown_rungs_have_no_effect() -> None:
-    assert effects_of(["mystery"]) == ()
-
-
 def record(config: str, step_s: float, io_s: float) -> Record:
     phases = make_phases({"io": io_s, "forward": step_s - io_s})
     measurement = make_measurement([step_s] * 12, phases=phases, prefetch_depth=2 if "dali" in config else 0)
     return make_record(cell=make_cell(config, 8), measurement=measurement)
-
-
-def test_a_matrix_is_explained_cell_by_cell() -> None:
-    records = [record("fp32", 1.0, 0.6), record("fp32+dali", 0.7, 0.0), make_record("fp16", 8, status="oom")]
-    base, dali, lost = explain(records)
-    assert base.bottleneck is not None
-    assert base.bottleneck.verdict == "input-bound"
-    assert base.advice is not None
-    assert base.advice.added == ("dali",)
-    assert base.advice.measured_images_per_s == pytest.approx(8 / 0.7)
-    assert [gain.added for gain in base.checked] == [("dali",)]
-    assert dali.bottleneck is not None
-    assert dali.bottleneck.needs == StageNeeds(None, 0.7, None, True)
-    assert (lost.bottleneck, lost.gains, lost.advice) == (None, (), None)
-
-
-def test_batch_sizes_and_settings_do_not_mix() -> None:
-    other = make_record(cell=make_cell("fp32+dali", 4))
-    assert explain([record("fp32", 1.0, 0.6), other])[0].checked == ()
 
 
 def test_a_config_of_another_backend_is_not_what_a_rung_did_here() -> None:
@@ -187,17 +137,3 @@ def test_a_cell_whose_phases_have_no_times_is_not_explained(missing: set[str]) -
     assert [one.bottleneck for one in explain([empty])] == [None]
     with pytest.raises(ValueError, match="nothing was measured"):
         explain_record(empty)
-
-
-def test_what_acts_on_the_exchange_is_advised_where_that_holds_a_step_back() -> None:
-    def of_ranks(ranks: int, allreduce: float) -> Bottleneck:
-        measurement = make_measurement_of_ranks((0.1,) * 12, ranks, allreduce=allreduce)
-        return explain_record(make_record(cell=make_cell(batch_size=8, ranks=ranks), measurement=measurement))
-
-    bound = of_ranks(2, 0.6)
-    best = next_rung(candidates(bound, ["fp32"]))
-    assert best is not None and best.added == ("batched", "flat_allreduce")
-    then = next_rung(candidates(bound, ["fp32", "batched"]))
-    assert then is not None and then.added == ("flat_allreduce",)
-    assert not any("overlap" in gain.added for gain in candidates(of_ranks(1, 0.0), ["fp32"]))
-    assert not any(gain.helps for gain in candidates(of_ranks(2, 0.2), ["fp32"]) if gain.added == ("overlap",))

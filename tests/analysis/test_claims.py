@@ -12,15 +12,11 @@ from tcbench.analysis.claims import (
     AskedClaims,
     ClaimOutcome,
     Evaluated,
-    Evidence,
     OtherSource,
-    _command,
     by_timelines,
     no_other_source,
     scorecards,
 )
-from tcbench.analysis.summary import summarise
-from tcbench.analysis.welch import log_ratio
 from tcbench.core.claim import EXTERNAL, RELATIONS, Claim, ClaimSide, Relation
 from tcbench.core.record import Record
 from tcbench.run import scenario
@@ -101,37 +97,6 @@ def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: flo
     assert not evaluated.by_one_trial
 
 
-def test_about_is_an_equivalence_and_not_the_absence_of_a_difference() -> None:
-    """A noisy pair shows no significant difference, and no equality either."""
-    noisy = trials("fp16", *NOISY), trials("fp32", *NOISY)
-    assert judged(make_claim("about", margin=0.1), *noisy).outcome == "undecided"
-    assert judged(make_claim("about", margin=0.1), trials("fp16", *STEADY), trials("fp32", *STEADY)).outcome == "holds"
-    # A surely different pair that lies within the margin is about equal.
-    near = trials("fp16", *times(1.05)), trials("fp32", *STEADY)
-    assert judged(make_claim("faster"), *near).outcome == "holds"
-    assert judged(make_claim("about", margin=0.1), *near).outcome == "holds"
-
-
-def test_the_ratio_is_that_of_the_cells_as_their_run_judges_them() -> None:
-    records = [*trials("fp16", *times(2.0, NOISY)), *trials("fp32", *STEADY)]
-    one, other = (summary.throughput for summary in summarise(records))
-    [at] = judged(make_claim(), records).at
-    assert one and other and at.ratio == log_ratio(one, other).interval()
-
-
-def test_a_stall_of_one_trial_leaves_a_claim_undecided_and_one_of_all_decides() -> None:
-    def stalled(record: Record) -> Record:
-        assert record.measurement is not None
-        steps = list(record.measurement.step_times_s)
-        steps[3] *= 50
-        return factories.remeasured(record, step_times_s=tuple(steps))
-
-    [first, *others] = trials("fp16", *times(1.2))
-    assert judged(make_claim(), [stalled(first), *others], trials("fp32", *STEADY)).outcome == "undecided"
-    every = [*map(stalled, [first, *others])]
-    assert judged(make_claim(), every, trials("fp32", *STEADY)).outcome == "does not hold"
-
-
 @pytest.mark.parametrize("rate", [120.0, 80.0])
 def test_one_trial_a_cell_leaves_a_claim_undecided_whatever_its_steps_say(rate: float) -> None:
     evaluated = judged(make_claim(), trials("fp16", rate), [factories.make_record("fp32", images_per_s=100.0)])
@@ -139,13 +104,6 @@ def test_one_trial_a_cell_leaves_a_claim_undecided_whatever_its_steps_say(rate: 
     assert (evaluated.outcome, at.unit, evaluated.by_one_trial, at.more_trials) == ("undecided", "steps", True, None)
     assert at.ratio is not None
     assert "--trials 5" in at.why
-
-
-def test_one_trial_of_a_cell_is_judged_by_how_the_others_differ() -> None:
-    base, alone = trials("fp32", *STEADY), trials("fp16", 177.0)
-    evaluated = judged(make_claim(), base, alone)
-    assert (evaluated.outcome, evaluated.at[0].unit, evaluated.by_one_trial) == ("holds", "trials", False)
-    assert judged(make_claim(), base, trials("fp16", 102.0)).outcome == "undecided"
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("faster", 1.1), ("slower", 0.9), ("about", 1.05), ("about", 1.3)])
@@ -175,19 +133,6 @@ def test_factor_and_margin_move_the_limit_at_which_no_number_of_trials_decides()
     assert judged(make_claim("faster", factor=3.0), *pair).outcome == "does not hold"
     assert judged(make_claim("faster", factor=3.0, margin=0.1), *pair).outcome == "holds"
     assert judged(make_claim("slower", factor=3.0), *pair).outcome == "holds"
-
-
-def test_a_stated_figure_stands_in_the_place_of_the_right_config() -> None:
-    def judgement(rate: float) -> ClaimOutcome:
-        claim = make_claim("about", right=None, images_per_s=1200.0, margin=0.1)
-        return judged(claim, trials("fp16", *times(rate / 100))).outcome
-
-    assert [judgement(rate) for rate in (1180.0, 1400.0, 700.0, 1320.0)] == [
-        *("holds", "does not hold", "does not hold", "undecided")
-    ]
-    one = judged(make_claim("faster", right=None, images_per_s=30.0), trials("fp16", 40.0))
-    assert (one.outcome, one.by_one_trial) == ("undecided", True)
-    assert one.at[0].ratio is not None and one.at[0].ratio.value == pytest.approx(40 / 30)
 
 
 def test_the_right_side_may_have_another_batch_size() -> None:
@@ -356,23 +301,6 @@ def on_gpu(host_share: float, trial: int = 0, io_share: float = 0.0) -> Record:
     return factories.remeasured(record, phases=phases, prefetch_depth=0)
 
 
-@pytest.mark.parametrize(
-    ("relation", "records", "outcome"),
-    [
-        ("gpu-bound", [on_gpu(0.3)], "holds"),
-        ("gpu-bound", [on_gpu(1.0)], "does not hold"),
-        ("not gpu-bound", [on_gpu(1.0)], "holds"),
-        ("not gpu-bound", [on_gpu(0.3)], "does not hold"),
-        ("not gpu-bound", [on_gpu(1.0, io_share=0.8)], "holds"),  # input keeps the GPU waiting too
-        ("gpu-bound", [on_gpu(0.3), on_gpu(1.0, trial=1)], "undecided"),  # trials disagree
-    ],
-)
-def test_what_holds_a_config_back(relation: Relation, records: list[Record], outcome: ClaimOutcome) -> None:
-    evaluated = judged(make_claim(relation, right=None), records)
-    assert evaluated.outcome == outcome
-    assert evaluated.at[0].why.split(":")[0] in ("gpu-bound", "host-bound", "input-bound")
-
-
 def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
     for relation in ("gpu-bound", "not gpu-bound"):
         evaluated = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
@@ -380,22 +308,6 @@ def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
 
 
 # -------------------------------------------------------------------------------------------- what others can tell
-
-
-@pytest.mark.parametrize(
-    ("relation", "command"),
-    [
-        ("trains like", "tcbench numerics"),
-        ("keeps gradients", "tcbench numerics"),
-        ("scales", "tcbench numerics --ranks 4"),
-    ],
-)
-def test_numerics_are_fed_from_elsewhere_or_name_their_command(relation: Relation, command: str) -> None:
-    claim = make_claim(relation)
-    [missing] = evaluate([claim], [])
-    assert (missing.outcome, missing.command) == ("not measured", command)
-    [evaluated] = evaluate([claim], [], other=lambda _: Evidence("holds", "equivalent within 1%"))
-    assert (evaluated.outcome, evaluated.why, evaluated.command) == ("holds", "equivalent within 1%", None)
 
 
 def kernels(label: str, n: int) -> bottleneck.Bottleneck:
@@ -440,12 +352,6 @@ def test_each_machine_and_setting_has_a_scorecard_of_its_own() -> None:
     outcomes = [(card.machine, card.claims[0].outcome) for card in cards]
     assert outcomes == [("amd-epyc-2cpu", "holds"), ("dgx", "does not hold")]
     assert [card.count("holds") for card in cards] == [1, 0]
-
-
-def test_what_a_glob_covers_is_not_asked_for_beside_it() -> None:
-    missing = [("fp16", 4), ("*", 4), ("fp32+*", 8), ("*", 8)]
-    assert _command("tcbench run", missing) == "tcbench run --config '*' --bs 4,8"
-    assert _command("tcbench run", [("fp16", 4), ("fp32+*", 4)]) == "tcbench run --config fp16 --config 'fp32+*' --bs 4"
 
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:

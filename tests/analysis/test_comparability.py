@@ -89,20 +89,6 @@ def test_every_facet_is_tested_above():
     }
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        environment(tcbench="9.9.9", commit="abc"),
-        environment(memory_bytes=8 * 2**30 + 4096),
-        cell(scenario="another"),
-        factories.make_record(run_id="later", trial=5, started_at="2026-01-01T00:00:00.000+00:00"),
-        factories.make_record(status="skipped"),
-    ],
-)
-def test_what_is_compared_or_says_nothing_is_no_difference(other):
-    assert differences([factories.make_record()], [other]) == ()
-
-
 def test_one_of_several_like_gpus_is_as_good_as_another():
     assert differences([on_gpu()], [on_gpu(device="cuda:3")]) == ()
 
@@ -128,13 +114,6 @@ def test_the_decoding_of_a_cell_tells_nothing_of_the_stack_beneath_its_run():
         msgspec.structs.replace(decoded(how), run_id=run) for run, how in (("fp32", None), ("fp16+dali", "on the GPU"))
     ]
     assert comparability.beneath(records) == {"fp32": (), "fp16+dali": ()}
-
-
-def test_cells_are_the_further_apart_the_more_they_differ_in():
-    here = factories.make_cell()
-    assert comparability.distance(here, factories.make_cell(scenario="other")) == 0
-    near, far = factories.make_cell(seed=1), factories.make_cell(seed=1, image_size=96)
-    assert 0 < comparability.distance(here, near) < comparability.distance(here, far)
 
 
 def test_ranks_that_talk_otherwise_are_a_facet_of_their_own():

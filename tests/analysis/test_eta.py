@@ -15,20 +15,6 @@ def cells(*pairs):
     return [factories.make_cell(config, batch_size) for config, batch_size in pairs]
 
 
-def test_before_anything_is_seen_larger_batches_are_expected_to_take_longer():
-    small, large = estimate(cells(("fp32", 8))), estimate(cells(("fp32", 256)))
-    assert 1 < small.remaining_s() < large.remaining_s()
-
-
-def test_what_was_seen_of_a_config_scales_with_the_batch_size():
-    first, second = cells(("fp16", 32), ("fp16", 256))
-    seen = estimate([first, second]).finished(factories.make_record("fp16", 32, images_per_s=20.0))
-    step_s = seen.step_s(second)
-    assert step_s == pytest.approx(1.6 * 8**0.8, rel=0.05)
-    # At least 12 + 5 + 5 steps, at most the timed pass's budget more.
-    assert 21.9 * step_s <= seen.remaining_s() <= 23 * step_s + 60 + 10
-
-
 def test_how_a_step_grows_with_the_batch_size_is_learned_from_a_config_seen_at_two():
     seen = estimate(())
     for size in (4, 8):
@@ -63,12 +49,6 @@ def tuned(from_cache, config="fp32"):
     return factories.make_record(config, 4, duration_s=50.0, measurement=measurement)
 
 
-@pytest.mark.parametrize(("from_cache", "trial_s"), [(False, 20.0), (True, 50.0)])
-def test_plans_are_tuned_once_whatever_a_cells_trials(from_cache, trial_s):
-    seen = estimate(()).finished(tuned(from_cache))
-    assert seen.trial_s(factories.make_cell("fp32", 4)) == pytest.approx(trial_s, abs=0.01)
-
-
 def test_a_config_that_was_not_seen_is_expected_to_tune_as_those_that_were():
     other = factories.make_cell("fp32+dali", 4)
     costs_s = [estimate(()).finished(tuned(from_cache)).trial_s(other) for from_cache in (False, True)]
@@ -86,14 +66,6 @@ def test_the_running_trials_steps_inform_the_others():
     slow = estimate([first, second]).stepped(first, 10.0)
     fast = estimate([first, second]).stepped(first, 0.1)
     assert slow.step_s(second) == pytest.approx(100 * fast.step_s(second))
-
-
-def test_a_config_of_one_rung_more_is_a_better_guess_than_the_last_one_seen():
-    first, second, third = cells(("fp32", 4), ("fp16", 4), ("fp32+dali", 4))
-    seen = estimate([first, second, third])
-    seen = seen.finished(factories.make_record("fp32", 4, images_per_s=40.0))
-    seen = seen.finished(factories.make_record("fp16", 4, images_per_s=4.0))
-    assert seen.step_s(third) == pytest.approx(4 / 40, rel=0.5)
 
 
 def test_time_spent_on_the_running_trial_is_taken_off_but_never_below_zero_and_one_that_failed_is_over():
@@ -148,11 +120,3 @@ def test_the_time_left_follows_other_work_that_begins_or_ends_while_a_run_goes_o
     records = committed(run)
     records[busy] = [slowed(record, 3.0) for record in records[busy]]
     assert max(errors(records)[14:]) < 0.3
-
-
-def test_before_anything_is_seen_other_work_takes_its_share_and_what_is_seen_holds_it():
-    cell, other = cells(("fp32", 4), ("fp16", 4))
-    quiet, busy = estimate([cell]), estimate([cell], slowdown=9.0)
-    assert 2 * quiet.remaining_s() < busy.remaining_s() <= 9 * quiet.remaining_s()
-    record = factories.make_record("fp32", 4)
-    assert busy.finished(record).trial_s(other) == quiet.finished(record).trial_s(other)

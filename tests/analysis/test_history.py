@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from factories import make_cell, make_environment, make_record
+from factories import make_environment, make_record
 from histories import commit, over_commits, shuffled
 
 from tcbench.analysis import compare
 from tcbench.analysis.history import history
 from tcbench.analysis.stats import images_per_s
-from tcbench.analysis.verdict import Rule
 from tcbench.core.record import Record
 
 
@@ -34,11 +33,6 @@ def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_el
     assert result.regressions == 1
 
 
-def test_what_comes_back_is_improved_and_the_threshold_is_the_users() -> None:
-    assert verdicts(over_commits([40, 36, 40])) == [None, "regression", "improved"]
-    assert verdicts(over_commits([40, 36]), rule=Rule(0.2)) == [None, "pass"]
-
-
 def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None:
     [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
     assert point.images_per_s == pytest.approx(40, rel=0.03)
@@ -48,26 +42,6 @@ def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None
     assert point.interval.low == pytest.approx(point.images_per_s * math.exp(-half), rel=1e-5)
     assert point.interval.high == pytest.approx(point.images_per_s * math.exp(half), rel=1e-5)
     assert (point.side.trials, point.side.trials_ok, len(point.side.figures)) == (8, 8, 8)
-
-
-def test_one_trial_is_inconclusive_and_has_no_interval() -> None:
-    records = over_commits([40, 20], trials=1)
-    assert verdicts(records) == [None, "inconclusive"]
-    assert [point.interval for point in history(records).cells[0].points] == [None, None]
-
-
-def test_cells_are_judged_apart() -> None:
-    records = over_commits([40, 40, 40]) + over_commits([80, 80, 60], "fp16") + over_commits([50, 50, 50], batch_size=8)
-    cells = [(c.cell.config, c.cell.batch_size, len(c.regressions)) for c in history(records).cells]
-    assert cells == [("fp32", 4, 0), ("fp16", 4, 1), ("fp32", 8, 0)]
-
-
-def test_a_cell_that_was_not_run_at_a_commit_is_compared_with_the_last_that_was() -> None:
-    without = [r for r in over_commits([40, 40, 36]) if r.environment and r.environment.commit != commit(1)]
-    cell = history(without + over_commits([80, 80, 80], "fp16")).cells[0]
-    assert [point.revision.name for point in cell.points] == [commit(0), commit(2)]
-    assert cell.points[1].since is not None and cell.points[1].since.name == commit(0)
-    assert cell.points[1].regressed
 
 
 def at(number: int, status: str, cell_of: Record) -> Record:
@@ -109,22 +83,6 @@ def test_stacks_that_one_commit_was_measured_on_are_cells_of_their_own_unless_th
     assert [[point.regressed for point in cell.points] for cell in cells] == [[False] * 3, [False, True]]
     [pooled] = history(records, allow=["python"]).cells
     assert [point.side.trials for point in pooled.points] == [16, 16, 8]
-
-
-def test_machines_have_lines_of_their_own() -> None:
-    other = over_commits([30, 30], environments=[{"machine": "other", "device_name": "Other"}] * 2)
-    result = history(over_commits([40, 40]) + [msgspec.structs.replace(r, run_id=f"{r.run_id} other") for r in other])
-    lines = [(cell.machine, len(cell.points), len(cell.regressions)) for cell in result.cells]
-    assert lines == [("amd-epyc-2cpu", 2, 0), ("other", 2, 0)]
-    assert len(result.revisions) == 2
-
-
-def test_an_older_commit_that_is_measured_again_stays_in_its_place() -> None:
-    first = over_commits([40, 36])
-    later = {"run_id": "again", "started_at": "2025-02-01T00:00:00.000+00:00"}
-    result = history(first + [msgspec.structs.replace(r, trial=8 + r.trial, **later) for r in first[:8]])
-    assert [revision.name for revision in result.revisions] == [commit(0), commit(1)]
-    assert [point.side.trials for point in result.cells[0].points] == [16, 8]
 
 
 def test_commits_stand_by_ancestry_whenever_they_were_measured_and_what_git_does_not_know_by_time() -> None:
@@ -173,14 +131,6 @@ def test_a_run_that_knows_nothing_at_all_has_its_own_name_and_nothing_gives_noth
     assert result.cells[0].machine is None
     nothing = history([])
     assert (nothing.revisions, nothing.cells, nothing.regressions) == ((), (), 0)
-
-
-def test_a_run_that_was_resumed_at_another_commit_parts() -> None:
-    """As the results of the peers here are."""
-    records = over_commits([40, 40], run_id="one", cell=make_cell())
-    resumed = [msgspec.structs.replace(r, trial=n) for n, r in enumerate(records)]
-    result = history(resumed)
-    assert [point.side.trials for point in result.cells[0].points] == [8, 8]
 
 
 def test_every_trial_is_worked_out_once_though_two_steps_rest_on_it(monkeypatch: pytest.MonkeyPatch) -> None:

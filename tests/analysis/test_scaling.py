@@ -6,15 +6,14 @@ from collections.abc import Sequence
 import pytest
 from factories import (
     make_cell,
-    make_environment,
     make_measurement,
     make_measurement_of_ranks,
     make_rank_part,
     make_record,
 )
 
-from tcbench.analysis.scaling import Curve, critical_rank, curves, exchange_times_s
-from tcbench.core.record import PhaseTimes, RankPart, Record
+from tcbench.analysis.scaling import Curve, critical_rank, curves
+from tcbench.core.record import RankPart, Record
 
 
 def on(ranks: int, images_per_s: float, batch_size: int = 4, trials: int = 2, **changes: object) -> list[Record]:
@@ -59,47 +58,12 @@ def test_an_efficiency_has_the_interval_of_the_ratio_over_trials() -> None:
     assert point.speedup.low == pytest.approx(2 * point.efficiency.low)
 
 
-def test_what_was_not_measured_keeps_its_place_and_the_fewest_ranks_that_were_are_the_base() -> None:
-    failed, died = (make_record(cell=make_cell("fp32", 4, ranks=n), status="failed") for n in (1, 4))
-    curve = only([failed, *on(2, 180.0), died, *on(8, 600.0)])
-    assert curve.base is not None and curve.base.cell.ranks == 2
-    assert [p.ranks for p in curve.points] == [1, 2, 4, 8]
-    assert [p.efficiency and round(p.efficiency.value, 3) for p in curve.points] == [None, 1.0, None, 0.833]
-
-
 def test_strong_scaling_is_over_cells_of_one_global_batch() -> None:
     records = [*on(1, 100.0, 8), *on(2, 150.0, 4), *on(4, 200.0, 2), *on(2, 180.0, 8)]
     curve = only(records, "strong")
     assert (curve.images, [(p.ranks, p.summary.cell.batch_size) for p in curve.points]) == (8, [(1, 8), (2, 4), (4, 2)])
     assert [p.speedup.value for p in curve.points if p.speedup] == pytest.approx([1, 1.5, 2])
     assert [p.efficiency.value for p in curve.points if p.efficiency] == pytest.approx([1, 0.75, 0.5])
-
-
-@pytest.mark.parametrize("changes", [{"threads": 7}, {"device": "cuda:0"}, {"rungs": ("fp16",)}])
-def test_cells_that_differ_otherwise_are_on_curves_of_their_own(changes: dict[str, object]) -> None:
-    other = make_record(cell=make_cell("fp32", 4, ranks=1, **changes))
-    [curve] = curves([other, *on(2, 180.0)])
-    assert [point.ranks for point in curve.points] == [2]
-
-
-def test_machines_have_curves_of_their_own() -> None:
-    elsewhere = make_environment("another")
-    assert len(curves([*on(1, 100.0), *on(2, 180.0), *on(2, 180.0, environment=elsewhere)])) == 2
-
-
-def test_the_exchange_takes_the_time_of_whoever_comes_last() -> None:
-    parts = [part(0, (1.0, 5.0), (4.5, 0.4)), part(1, (5.0, 1.0), (0.6, 4.4))]
-    assert exchange_times_s(parts) == (0.6, 0.4)
-    assert exchange_times_s([*parts, part(2, (1.0,), ())]) == ()
-    assert exchange_times_s([]) == ()
-
-
-def test_the_exchange_is_timed_by_the_device_where_it_has_a_clock() -> None:
-    def on_gpu(rank: int, host_s: float, device_s: float) -> RankPart:
-        phase = PhaseTimes(name="allreduce", host_s=(host_s,), device_s=(device_s,))
-        return make_rank_part({}, rank, phases=(phase,))
-
-    assert exchange_times_s([on_gpu(0, 1e-5, 0.3), on_gpu(1, 1e-5, 0.2)]) == (0.2,)
 
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:
@@ -110,27 +74,6 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert exchange.algorithm_bytes_s is not None and exchange.bus_bytes_s is not None
     assert exchange.algorithm_bytes_s.value == pytest.approx(2e9)
     assert exchange.bus_bytes_s.value == pytest.approx(2e9 * 2 * 3 / 4)
-
-
-def test_an_exchange_over_trials_has_an_interval_and_the_shorter_time_is_the_higher_bandwidth() -> None:
-    cell = make_cell(ranks=2)
-    records = [
-        make_record(cell=cell, trial=trial, measurement=make_measurement_of_ranks((0.1,) * 12, 2, allreduce=share))
-        for trial, share in enumerate((0.4, 0.5, 0.45))
-    ]
-    exchange = only(records).points[0].allreduce
-    assert exchange is not None and exchange.time_s.low < 0.045 < exchange.time_s.high
-    bus = exchange.bus_bytes_s
-    assert bus is not None and bus.low < bus.value < bus.high
-    assert bus.high == pytest.approx(102_228_128 / exchange.time_s.low)
-
-
-@pytest.mark.parametrize("changes", [{"reduced_bytes": 0}, {"reduce_overlaps": True}])
-def test_without_its_size_or_where_it_overlaps_an_exchange_has_a_time_and_no_bandwidth(changes: dict) -> None:
-    measurement = make_measurement_of_ranks((0.1,) * 12, 2, **changes)
-    exchange = only([make_record(cell=make_cell(ranks=2), measurement=measurement)]).points[0].allreduce
-    assert exchange is not None and exchange.overlaps == ("reduce_overlaps" in changes)
-    assert exchange.algorithm_bytes_s is None and exchange.bus_bytes_s is None
 
 
 def test_imbalance_names_the_slowest_and_the_fastest_rank_of_each_step() -> None:

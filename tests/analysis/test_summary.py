@@ -6,44 +6,14 @@ from factories import (
     make_ablation,
     make_cell,
     make_environment,
-    make_measurement,
     make_peer_cell,
     make_phases,
     make_record,
     remeasured,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tcbench.analysis.summary import base_config, best, speedups, summarise
 from tcbench.core.record import Input, Record, Simulated, Status
-
-
-def test_cells_stand_in_the_order_of_first_appearance() -> None:
-    order = [("fp32", 4), ("fp16", 4), ("fp32", 8)]
-    records = [make_record(config, size, trial=trial) for trial in (0, 1) for config, size in order]
-    assert [(s.cell.config, s.cell.batch_size) for s in summarise(records)] == order
-
-
-def test_an_ok_cell_has_every_statistic() -> None:
-    steps = (9.0, 0.1, 0.1, 0.1, 0.1, 0.1, 9.0, 0.1, 0.1, 0.1, 0.1, 0.7)
-    [summary] = summarise([make_record(measurement=make_measurement(steps), cell=make_cell(batch_size=10))])
-    assert summary.images_per_s is not None and summary.step_time_s is not None
-    assert summary.images_per_s.value == pytest.approx(100 / 1.6)  # the first step of a block does not count
-    assert summary.step_time_s.value == pytest.approx(0.16)
-    assert summary.step_time_median_s == pytest.approx(0.1)
-    assert summary.peak_memory_bytes == 600 * 2**20
-    assert [name for name, _ in summary.phase_host_s] == ["io", "forward", "backward", "update"]
-    assert (summary.status, summary.reason, summary.unit, summary.settled) == ("ok", None, "steps", True)
-    assert (summary.trials, summary.trials_ok, summary.machine) == (1, 1, "amd-epyc-2cpu")
-
-
-def test_with_several_trials_the_unit_is_the_trial() -> None:
-    one = summarise([make_record(trial=0)])[0]
-    [three] = summarise([make_record(trial=t, images_per_s=rate) for t, rate in enumerate((40, 44, 36))])
-    assert (one.unit, three.unit, three.trials, three.trials_ok) == ("steps", "trials", 3, 3)
-    assert one.images_per_s is not None and three.images_per_s is not None
-    assert three.images_per_s.relative_half_width > 5 * one.images_per_s.relative_half_width
 
 
 def test_two_revisions_are_never_one_cell_but_a_run_that_was_gone_on_with_is() -> None:
@@ -93,23 +63,6 @@ def test_ok_wins_else_the_worst(statuses: tuple[Status, ...], expected: Status) 
     assert (summary.trials, summary.trials_ok) == (len(statuses), statuses.count("ok"))
 
 
-def test_a_trial_that_could_not_tell_its_machine_belongs_to_that_of_its_run() -> None:
-    records = [make_record("fp32"), make_record("fp16", status="crashed"), make_record("fp16", trial=1)]
-    summaries = summarise(records)
-    assert [(s.cell.config, s.machine, s.trials) for s in summaries] == [
-        ("fp32", "amd-epyc-2cpu", 1),
-        ("fp16", "amd-epyc-2cpu", 2),
-    ]
-    assert summarise([make_record(status="timeout")])[0].machine is None
-
-
-def test_the_same_cell_on_two_machines_is_two() -> None:
-    other = make_environment("tesla-v100", "Tesla V100")
-    records = [make_record(), make_record(run_id="b", environment=other)]
-    assert [s.machine for s in summarise(records)] == ["amd-epyc-2cpu", "tesla-v100"]
-    assert speedups(summarise(records))[1] is not None
-
-
 def test_speed_ups_are_over_the_base_at_the_same_batch_size() -> None:
     records = [
         make_record("fp32", 4, images_per_s=40),
@@ -133,16 +86,6 @@ def test_best_is_the_fastest_that_is_ok_whatever_its_dtype() -> None:
     assert best([]) is None
 
 
-@given(st.permutations(range(6)))
-def test_the_order_of_trials_changes_no_number(order: list[int]) -> None:
-    trials = [make_record(trial=t, images_per_s=40 + t) for t in range(6)]
-    [there] = summarise(trials)
-    [back] = summarise([trials[i] for i in order])
-    assert there.images_per_s is not None and back.images_per_s is not None
-    assert back.images_per_s.value == pytest.approx(there.images_per_s.value)
-    assert back.images_per_s.low == pytest.approx(there.images_per_s.low)
-
-
 def test_an_ablation_stands_beside_its_config_and_is_compared_with_the_same_base() -> None:
     records = [
         make_record("fp32", images_per_s=10.0, noise=0.0),
@@ -152,13 +95,6 @@ def test_an_ablation_stands_beside_its_config_and_is_compared_with_the_same_base
     summaries = summarise(records)
     assert len({summary.setting for summary in summaries}) == 1
     assert [ratio.value for ratio in speedups(summaries) if ratio] == pytest.approx([1.0, 2.0, 1.5])
-
-
-def test_a_cells_images_are_those_of_all_its_ranks() -> None:
-    [summary] = summarise([make_record(cell=make_cell(batch_size=10, ranks=4), images_per_s=200.0, noise=0.0)])
-    assert summary.images_per_s is not None and summary.step_time_s is not None
-    assert summary.images_per_s.value == pytest.approx(200)
-    assert summary.step_time_s.value == pytest.approx(0.2)
 
 
 def test_a_speedup_is_over_the_base_on_as_many_ranks() -> None:

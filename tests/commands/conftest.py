@@ -7,6 +7,7 @@ import pytest
 from tcbench.core.numerics import TrainingJob
 from tcbench.engine.feeds import generated as jpegs
 from tcbench.engine.numerics import worker
+from tcbench.run import forecast
 from tcbench.run.numerics_runner import Runner
 
 
@@ -34,3 +35,9 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
             yield job, (worker.run if isinstance(job, TrainingJob) else worker.parity)(job, lambda message: None)
 
     monkeypatch.setattr(Runner, "run", run)
+
+
+@pytest.fixture(autouse=True)
+def _traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tcbench explain` traces no steps for what it expects, 5 s of a processor; tests of real runs do that."""
+    monkeypatch.setattr(forecast, "PROCESSES", 0)

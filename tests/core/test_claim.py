@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.core.claim import LOW_PRECISIONS, RELATIONS, ClaimSide
+from tcbench.core.claim import LOW_PRECISIONS, RELATIONS
 from tcbench.core.errors import ScenarioError
 from tcbench.run import scenario
 
@@ -39,14 +39,6 @@ def load(tmp_path: Path):
     return load
 
 
-def test_a_claim_holds_at_all_of_the_scenarios_batch_sizes_unless_it_names_them(load):
-    [claim] = load(CLAIM).claims
-    assert (claim.slide, claim.says, claim.relation) == (12, "fp16 is faster", "faster")
-    assert (claim.left, claim.right) == (ClaimSide("fp16"), ClaimSide("fp32"))
-    assert (claim.batch_sizes, claim.at) == ((4, 8), "all")
-    assert load(CLAIM + "batch_sizes = [8]\n").claims[0].batch_sizes == (8,)
-
-
 def test_the_limits_of_a_ratio_follow_from_relation_factor_and_margin(load):
     def limits(relation: str, more: str = "") -> tuple[float | None, float | None]:
         [claim] = load(CLAIM.replace("faster", relation) + more).claims
@@ -57,13 +49,6 @@ def test_the_limits_of_a_ratio_follow_from_relation_factor_and_margin(load):
     assert limits("about") == pytest.approx((1 / 1.1, 1.1))
     assert limits("faster", "factor = 3\nmargin = 0.5\n") == (2.0, None)
     assert limits("about", "factor = 0.5\nmargin = 0.25\n") == pytest.approx((0.4, 0.625))
-
-
-def test_the_best_of_a_glob_is_every_config_that_it_matches(load):
-    [claim] = load(CLAIM.replace('left = "fp16"', 'left = "best of fp16*"')).claims
-    assert [claim.left.matches(name) for name in ("fp16", "fp16+dali", "fp32")] == [True, True, False]
-    assert str(claim.left) == "best of fp16*"
-    assert not ClaimSide("fp16*").matches("fp16")
 
 
 LOW_CLAIM = """

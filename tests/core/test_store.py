@@ -60,16 +60,6 @@ def test_a_half_line_at_the_end_is_left_out_and_said_and_going_on_drops_it(tmp_p
     assert configs(path) == after
 
 
-@pytest.mark.parametrize("length", [1, 10, 19, 100, -3])
-def test_a_file_that_holds_only_a_half_line_is_empty_and_says_so(tmp_path, length):
-    half, whole = tmp_path / "half.jsonl", tmp_path / "whole.jsonl"
-    half.write_bytes(line("fp32")[:length])
-    whole.write_bytes(line("fp16"))
-    note = f"{half}: the last line is cut off and was left out; 0 records read"
-    assert store.read([half]) == store.Read((), (note,))
-    assert store.read([tmp_path]) == store.Read(store.read([whole]).records, (note,))
-
-
 @pytest.mark.parametrize(
     ("content", "blank"),
     [
@@ -89,17 +79,6 @@ def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank
     path.write_bytes(content)
     assert store.is_blank(path) == blank
     assert store.latest(tmp_path, "machine", "cpu") == (None if blank else path)
-
-
-def test_trials_of_a_cell_share_it_and_its_machine(tmp_path):
-    path = tmp_path / "run.jsonl"
-    written = [factories.make_record(config, trial=trial) for trial in range(3) for config in ("fp32", "fp16")]
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in written))
-    read = store.read([path]).records
-    assert read == tuple(written)
-    assert len({id(one.cell) for one in read}) == 2
-    assert len({id(one.environment) for one in read}) == 1
-    assert [one.cell.key for one in read] == [one.cell.key for one in written]
 
 
 @pytest.mark.parametrize(
@@ -269,12 +248,6 @@ def test_where_its_folder_cannot_be_made_again_either_it_goes_to_the_temporary_f
     assert len(store.read([kept]).records) == 1
 
 
-def test_a_run_without_a_record_misses_nothing_when_its_file_goes(tmp_path):
-    with Store(tmp_path / "run.jsonl") as records:
-        records.path.unlink()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_last_record_of_a_trial_counts_and_two_machines_runs_of_one_second_stay_apart():
     failed = factories.make_record("fp32", status="failed")
     here = factories.make_record("fp32")
@@ -304,18 +277,6 @@ def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
     assert newest.name == "cpu-20980101-000000-10.jsonl"
     assert store.latest(tmp_path, "other", "cpu") is None
     assert store.latest(tmp_path, "m", "c*") is None
-
-
-@pytest.mark.parametrize("name", ["cpu-20990101-000000", "x"])
-def test_only_files_are_runs_whatever_a_folder_or_a_link_is_called(tmp_path, name):
-    run = tmp_path / "m" / "cpu-20250102-030405.jsonl"
-    run.parent.mkdir()
-    run.write_bytes(line())
-    (tmp_path / "m" / f"{name}.jsonl").mkdir()
-    (tmp_path / "m" / f"{name}-2.jsonl").symlink_to(tmp_path / "gone")
-    assert store.runs(tmp_path) == [run]
-    assert len(store.read([tmp_path]).records) == 1
-    assert store.latest(tmp_path, "m", "cpu") == run
 
 
 def test_an_empty_name_is_not_the_folder_one_stands_in(tmp_path, monkeypatch):

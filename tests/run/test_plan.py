@@ -1,8 +1,6 @@
 import dataclasses
-import shutil
 import subprocess
 import sys
-import sysconfig
 
 import msgspec
 import pytest
@@ -11,7 +9,6 @@ from tcbench.core.errors import ScenarioError, SelectionError
 from tcbench.core.record import Cell, Input, TrainSettings
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.device import Device
-from tcbench.engine.backends import backend
 from tcbench.engine.backends.torch.rungs import _Compiler, _Header
 from tcbench.engine.rung import Package, Requires
 from tcbench.run import plan, scenario
@@ -29,13 +26,6 @@ def cpu():
 
 def names(made):
     return [(planned.cell.config, planned.cell.batch_size) for planned in made.cells]
-
-
-def test_every_config_meets_every_batch_size(cpu):
-    made = plan.make(cpu, Selection(batch_sizes=(32, 64)), CPU)
-    assert len(made.cells) == 20
-    assert names(made)[:2] == [("fp32", 32), ("fp32", 64)]
-    assert all(planned.skip_reason is None for planned in made.cells)
 
 
 def test_a_cells_key_is_that_of_earlier_records(cpu):
@@ -95,50 +85,10 @@ def test_the_selection_overrides_the_scenario(cpu):
     assert (made.trials, made.timeout_s) == (3, 11.0)
 
 
-@pytest.mark.parametrize(
-    ("selection", "changes", "expected"),
-    [
-        (Selection(), {}, (5, 240.0)),
-        (Selection(), {"trials": 3}, (3, None)),
-        (Selection(), {"budget_s": 60.0}, (None, 60.0)),
-        (Selection(trials=7), {"budget_s": 60.0}, (7, None)),
-        (Selection(budget_s=9.0), {"trials": 3}, (None, 9.0)),
-        (Selection(trials=7, budget_s=9.0), {"trials": 3}, (7, 9.0)),
-    ],
-)
-def test_trials_and_budget_are_the_command_lines_else_the_scenarios_else_the_devices(cpu, selection, changes, expected):
-    made = plan.make(dataclasses.replace(cpu, **changes), selection, CPU)
-    assert (made.trials, made.budget_s) == expected
-
-
-def test_a_gpu_has_more_time(cpu):
-    assert plan.make(cpu, Selection(), V100, remote=True).budget_s == 600.0
-
-
 def test_a_plans_key_names_its_cells_and_not_how_often_they_run(cpu):
     key = plan.make(cpu, Selection(trials=1), CPU).key
     assert plan.make(cpu, Selection(trials=5), CPU).key == key
     assert plan.make(cpu, Selection(batch_sizes=(4,)), CPU).key != key
-
-
-@pytest.mark.parametrize(
-    ("patterns", "expected"),
-    [
-        (("fp16*",), 5),
-        (("*static_graph",), 3),
-        (("fp32", "fp32"), 1),
-        (("fp16", "fp32"), 2),
-        (("fp32+opencv",), 1),
-        (("fp16+batched+static_graph",), 1),
-    ],
-)
-def test_configs_are_chosen_by_name_glob_or_rungs(cpu, patterns, expected):
-    chosen = plan.select(cpu, patterns)
-    assert len(chosen) == expected
-
-
-def test_chosen_configs_keep_the_scenarios_order(cpu):
-    assert [c.name for c in plan.select(cpu, ("fp32+opencv", "fp16", "fp32"))] == ["fp32", "fp16", "fp32+opencv"]
 
 
 @pytest.mark.parametrize(
@@ -182,23 +132,6 @@ def test_a_model_without_batch_normalisation_trains_at_a_rate_that_it_can(cpu):
     slow = dataclasses.replace(cpu, train=TrainSettings(learning_rate=1e-4))
     (made,) = plan.make(slow, Selection(models=("alexnet",), configs=("fp32",), batch_sizes=(4,)), CPU).cells
     assert made.cell.train.learning_rate == 1e-4
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ('rungs = ["fp32", "nhcw"]', r"x.toml: config 'fp32\+nhcw': unknown rung 'nhcw'"),
-        (
-            'rungs = ["fp32"]\nbackend = "jax"',
-            "unknown backend 'jax'; expected one of chainer, torch, or module:factory",
-        ),
-    ],
-)
-def test_a_scenarios_unknown_rung_or_backend_is_the_files_error(tmp_path, config, said):
-    path = tmp_path / "x.toml"
-    path.write_text(f'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\n{config}\n', "utf-8")
-    with pytest.raises(ScenarioError, match=said):
-        plan.make(scenario.load(str(path)), Selection(), CPU)
 
 
 H200 = Device("cuda:0", "NVIDIA H200", 2**37, (9, 0))
@@ -269,21 +202,6 @@ def test_a_rung_that_a_processor_would_emulate_is_skipped_unless_it_is_named(cpu
     assert reason(NEW) is None
 
 
-def test_fp16_runs_on_a_processor_that_stores_16_bits_and_computes_in_32(cpu):
-    made = plan.make(cpu, Selection(configs=("fp16",)), OLD)
-    assert {planned.skip_reason for planned in made.cells} == {None}
-    requires = backend("chainer").RUNGS["fp16"].requires
-    assert requires.is_emulated(OLD.instructions)
-    assert not requires.is_emulated(frozenset({"amx_fp16"}))
-    assert not requires.is_emulated(H200.instructions)
-
-
-def test_bf16_on_a_gpu_is_a_matter_of_its_compute_capability(cpu):
-    requires = backend("chainer").RUNGS["bf16"].requires
-    assert plan.missing(requires, V100) == "needs compute capability 8.0, V100 has 7.0"
-    assert plan.missing(requires, H200) is plan.emulation(requires, H200) is None
-
-
 def test_another_machines_device_is_not_judged_by_what_is_installed_here():
     requires = Requires(compute_capability=(8, 0), packages=(Package("no_such_module.sub", "uv sync --extra x"),))
     assert plan.missing(requires, H200, remote=True) is None
@@ -315,17 +233,6 @@ def test_beside_a_backend_that_does_without_it_only_the_cells_that_need_cudnn_ar
     assert ("chainer", "cuDNN 9.28.0 has no code for c") in reasons
     assert ("torch", "") in reasons
     assert ("chainer", "") not in reasons
-
-
-@pytest.mark.parametrize("device", [CPU, Device("cuda:0", "H200", 2**37, (9, 0))])
-def test_compile_is_skipped_with_the_reason_where_pythons_headers_are_missing(monkeypatch, tmp_path, device):
-    """PyTorch's generated code, and the launcher that Triton builds on a GPU, include Python.h."""
-    requires = backend("torch").RUNGS["compile"].requires
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
-    assert (plan.missing(requires, device) or "").startswith("needs the package Python.h: apt-get install python3-dev")
-    (tmp_path / "Python.h").touch()
-    assert plan.missing(requires, device) is None
 
 
 def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():

@@ -1,10 +1,8 @@
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tcbench.core.errors import ScenarioError
-from tcbench.core.record import KfacSettings
 from tcbench.run import scenario
 
 MINIMAL = """
@@ -28,18 +26,6 @@ def write(tmp_path: Path):
     return write
 
 
-def test_a_ladder_becomes_configs_that_each_add_rungs(write):
-    loaded = scenario.load(write(MINIMAL))
-    assert [config.name for config in loaded.configs] == ["fp32", "fp32+nhwc+fused"]
-    assert loaded.ladders[0].configs == loaded.configs
-    assert loaded.name == "x"
-
-
-def test_a_single_config_stands_beside_ladders_and_is_not_repeated(write):
-    text = MINIMAL + '[[config]]\nrungs = ["fp32", "opencv"]\n[[config]]\nrungs = ["fp32"]\n'
-    assert [c.name for c in scenario.load(write(text)).configs] == ["fp32", "fp32+nhwc+fused", "fp32+opencv"]
-
-
 TALK_LADDER = ["", "+dali", "+dali+batched", "+dali+batched+nhwc+fused", "+dali+batched+nhwc+fused+static_graph"]
 
 
@@ -60,30 +46,6 @@ def test_naruse2018_has_the_talks_settings():
 
 
 BEST = "+dali+batched+nhwc+fused"
-
-
-def test_beyond_goes_on_from_the_talks_best():
-    names = [config.name for config in scenario.load("beyond").configs]
-    assert names == [
-        *("fp32", "tf32", f"tf32{BEST}", f"tf32{BEST}+cuda_graph", "fp16", f"fp16{BEST}", f"fp16{BEST}+cuda_graph"),
-        *(f"fp16{BEST}+cuda_graph+convstats", "bf16", f"bf16{BEST}", f"bf16{BEST}+cuda_graph"),
-    ]
-    assert scenario.load("beyond").batch_sizes == scenario.load("naruse2018").batch_sizes
-
-
-def test_settings_changes_each_of_slide_10s_settings_alone():
-    loaded = scenario.load("settings")
-    assert loaded.cudnn == scenario.load("naruse2018").cudnn
-    changed = {config.ablation: config.cudnn for config in loaded.configs}
-    assert changed == {
-        "": None,
-        "workspace-8-mib": msgspec.structs.replace(loaded.cudnn, workspace_bytes=8 * 2**20),
-        "no-autotune": msgspec.structs.replace(loaded.cudnn, autotune=False),
-        "no-fast-batch-norm": msgspec.structs.replace(loaded.cudnn, fast_batch_norm=False),
-    }
-    names = [config.name for config in loaded.configs]
-    assert names[:4] == ["fp32", "fp32:workspace-8-mib", "fp32:no-autotune", "fp32:no-fast-batch-norm"]
-    assert len(names) == 3 * 4
 
 
 ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
@@ -206,29 +168,7 @@ config = [{ rungs = ["fp32", "batched"] }]
 )
 
 
-def test_the_cpu_table_changes_the_scenario_on_a_cpu_alone(write):
-    loaded = scenario.load(write(ON_CPU))
-    on_gpu, on_cpu = loaded.on("cuda"), loaded.on("cpu")
-    assert on_gpu is loaded
-    assert (on_gpu.image_size, on_gpu.batch_sizes, len(on_gpu.configs)) == (224, (4,), 2)
-    assert (on_cpu.image_size, on_cpu.batch_sizes) == (64, (2, 3))
-    assert [config.name for config in on_cpu.configs] == ["fp32+batched"]
-    assert on_cpu.ladders == ()
-    assert (on_cpu.title, on_cpu.train, on_cpu.n_classes) == (loaded.title, loaded.train, loaded.n_classes)
-
-
-def test_without_a_cpu_table_a_scenario_is_the_same_everywhere(write):
-    loaded = scenario.load(write(MINIMAL))
-    assert loaded.on("cpu") is loaded
-
-
 # ---------------------------------------------------------------------------------------------------------- backends
-
-
-def test_a_config_of_another_backend_says_so_in_its_name(write):
-    text = MINIMAL + '[[config]]\nbackend = "torch"\nrungs = ["fp32", "nhwc"]\n'
-    text += '[[config]]\nbackend = "some.where:make.it"\nrungs = ["mine"]\n'
-    assert [c.name for c in scenario.load(write(text)).configs[2:]] == ["torch/fp32+nhwc", "where/mine"]
 
 
 OF_ONES_OWN = """
@@ -246,28 +186,6 @@ def test_a_step_of_ones_own_may_be_of_any_model(write):
     assert scenario.load(write(OF_ONES_OWN)).models == ("transformer",)
     with pytest.raises(ScenarioError, match=r"model\.name: 'transformer' is unknown; expected one of alexnet, "):
         scenario.load(write(OF_ONES_OWN + '[[config]]\nbackend = "torch"\nrungs = ["fp32"]\n'))
-
-
-def test_peers_pairs_our_base_and_best_with_pytorchs_on_both_kinds_of_device():
-    peers = scenario.load("peers")
-    assert (peers.image_size, peers.batch_sizes) == (224, (32, 64, 128, 256))
-    assert (peers.on("cpu").image_size, peers.on("cpu").batch_sizes) == (64, (8, 16))
-    for kind in ("cuda", "cpu"):
-        names = [config.name for config in peers.on(kind).configs]
-        assert {"fp32", "torch/fp32"} < set(names)
-        assert sum(name.startswith("torch/") for name in names) > 1
-        assert sum(not name.startswith("torch/") for name in names) == (3 if kind == "cpu" else 2)
-
-
-def test_settings_of_kfac_are_the_scenarios_and_change_no_cell_without_them(tmp_path):
-    plain = (scenario.scenario_folder() / "cpu.toml").read_text()
-    path = tmp_path / "second.toml"
-    path.write_text(plain.replace("[measure]", "[train.kfac]\ninterval = 5\n\n[measure]", 1))
-    assert scenario.load(str(path)).train.kfac == KfacSettings(damping=0.01, decay=0.95, interval=5)
-    assert "kfac" not in msgspec.json.encode(scenario.load("cpu").train).decode()
-    path.write_text(plain.replace("[measure]", "[train.kfac]\ninterval = 0\n\n[measure]", 1))
-    with pytest.raises(ScenarioError, match=r"train\.kfac\.interval: expected a whole number >= 1, got 0"):
-        scenario.load(str(path))
 
 
 OWN = """

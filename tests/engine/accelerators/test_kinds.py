@@ -115,7 +115,7 @@ def test_a_kind_that_is_dropped_in_is_found(abacus):
 
 def test_a_cell_trains_on_a_kind_that_is_dropped_in(abacus):
     site = open_site(factories.make_cell("fp16", device="abacus:1"))
-    with small_session("fp16+nhwc", image_size=32, site=site) as session:
+    with small_session("fp16+nhwc", site=site) as session:
         for phase in session.phases:
             phase.run()
         facts = session.facts()

@@ -8,12 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from standin_nvml import H200, V100, NVMLError, NVMLLibraryMismatchError, pynvml
+from standin_nvml import H200, NVMLError, pynvml
 
 from tcbench.core.finding import Finding
 from tcbench.engine.accelerators.cuda import checkup as gpu_checkup
 from tcbench.engine.accelerators.cuda import driver, packages
-from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.cuda.driver import Gpus
 from tcbench.engine.accelerators.cuda.packages import Installed
 from tcbench.run import checkup
@@ -67,10 +66,6 @@ FLOAT = (
     "clocks are not locked: they float up to 1980 MHz with power and temperature",
     "sudo nvidia-smi -i 0000:3B:00.0 -lgc MHZ   (for steady comparisons; one it holds under load)",
 )
-
-
-def test_a_quiet_gpu_is_only_told_that_its_clocks_float(quiet, here):
-    assert notes() == [FLOAT]
 
 
 @pytest.mark.parametrize(
@@ -147,11 +142,6 @@ def test_a_stock_v100_whose_clocks_nobody_set_is_not_called_capped(quiet, here):
     assert [said for said, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1530 MHz"]
 
 
-def test_an_older_driver_that_cannot_list_processes_does_not_end_the_doctor(quiet, here):
-    quiet.answers["nvmlDeviceGetComputeRunningProcesses"] = NVMLLibraryMismatchError("use ..._v2")
-    assert notes() == [FLOAT]
-
-
 def test_other_processes_are_named_with_what_they_hold(quiet, here):
     process = lambda pid, memory: SimpleNamespace(pid=pid, usedGpuMemory=memory)  # noqa: E731
     quiet.answers["nvmlDeviceGetComputeRunningProcesses"] = [
@@ -172,49 +162,12 @@ def test_a_gpu_that_says_nothing_is_not_accused(quiet, here):
     assert notes() == []
 
 
-def test_without_nvml_it_is_said_that_nothing_is_known(quiet, here):
-    quiet.answers["nvmlInit"] = NVMLError("Driver Not Loaded")
-    assert [said for said, _ in notes()] == [
-        "NVML cannot be asked: what would spoil a measurement is not known, and records will lack it"
-    ]
-
-
 def test_with_neither_gpu_nor_cuda_packages_there_is_one_line_and_all_is_well(here):
     here.gpus, here.installed = Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)"), ()
     assert found() == [
         Finding("note", "GPU", "no NVIDIA driver (libcuda.so.1 was not found): runs use the CPU"),
     ]
     assert checkup.exit_code(found()) == 0
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
-        "no NVIDIA driver (libcuda.so.1 was not found)",
-    ],
-)
-def test_cuda_packages_without_a_gpu_or_a_driver_are_told_just_so(here, problem):
-    here.gpus = Gpus(problem=problem)
-    first = found()[0]
-    assert first.state == "unusable"
-    assert first.detail == f"CUDA packages are installed ({packages.cupy()}), but there is {problem}: runs use the CPU"
-    assert checkup.exit_code(found()) == 2
-
-
-def test_packages_that_are_missing_come_with_the_extra_that_suits_driver_and_gpu(quiet, here):
-    here.installed = ()
-    here.trouble = dict.fromkeys(("cuDNN", "NVRTC", "CUDA runtime"), "was not found")
-    here.gpus = Gpus((V100,), (13, 0))
-    missing = {finding.subject: finding for finding in found() if finding.state == "missing"}
-    assert set(missing) == {part.name for part in packages.PARTS}
-    assert missing["CuPy"].detail.startswith("cupy-cuda12x or cupy-cuda13x is not installed; needed on a GPU for")
-    assert {finding.remedy for finding in missing.values()} == {"uv sync --extra volta"}
-
-
-def test_libraries_that_the_system_has_are_as_good(quiet, here):
-    here.installed = tuple(one for one in SET_13 if one.part is not packages.NVRTC)
-    assert Finding("ok", "NVRTC", "found outside Python's packages") in found()
 
 
 def test_a_part_that_does_not_work_makes_the_gpu_unusable(quiet, here):
@@ -233,17 +186,6 @@ def test_a_driver_too_old_for_the_packages_makes_the_gpu_unusable(quiet, here):
     (finding,) = [finding for finding in found() if finding.subject == "CUDA versions"]
     assert (finding.state, finding.remedy) == ("unusable", "uv sync --extra cuda12")
     assert "too old for packages for CUDA 13: it runs CUDA up to 12.4" in finding.detail
-
-
-def test_a_cudnn_that_does_not_serve_the_gpu_makes_it_unusable(quiet, here, monkeypatch):
-    here.gpus = Gpus((V100,), (13, 0))
-    here.installed = tuple(one for one in SET_13 if one.part is not packages.CUPY and one.part is not packages.CUDNN)
-    monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
-    (finding,) = [finding for finding in found() if finding.subject == "CUDA versions"]
-    assert (finding.state, finding.remedy) == ("unusable", "uv sync --extra volta")
-    assert finding.detail.startswith(
-        "cuda:1 (Tesla V100-SXM2-16GB): cuDNN 9.28.0 has no code for compute capability 7.0"
-    )
 
 
 def test_what_keeps_tcbench_from_running_at_all_outweighs_the_gpu():

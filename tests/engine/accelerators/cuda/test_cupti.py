@@ -7,7 +7,7 @@ from types import SimpleNamespace as Record
 import pytest
 
 from tcbench.core.errors import TraceError
-from tcbench.core.recording import Activity, ApiCall
+from tcbench.core.recording import Activity
 from tcbench.engine.accelerators.cuda import cupti
 
 
@@ -103,20 +103,6 @@ def test_what_the_gpu_did_is_told_in_our_clocks_time_and_order():
     assert activities.dropped == 0
 
 
-def test_a_runtime_call_stands_for_the_drivers_below_it():
-    activities = recorded(
-        call(Kind.DRIVER, 307, S + 105),
-        call(Kind.RUNTIME, 211, S + 100),
-        call(Kind.DRIVER, 307, S + 300, correlation=2),
-        call(Kind.RUNTIME, 999, S + 400, correlation=3),
-    )
-    assert activities.calls == (
-        ApiCall("cudaLaunchKernel", 42, 1, 100, 110),
-        ApiCall("cuLaunchKernel", 42, 2, 300, 310),
-        ApiCall("call 999", 42, 3, 400, 410),
-    )
-
-
 def test_what_has_no_times_or_cannot_be_read_is_counted_and_breaks_nothing():
     activities = recorded(kernel(0, 0), Record(kind=int(Kind.MEMCPY)), Record(kind=33), kernel(S + 1, S + 2))
     assert len(activities.activities) == 1
@@ -135,15 +121,6 @@ def test_all_threads_share_one_buffer_which_cuda_13_has_to_be_told():
     standin = StandIn()
     cupti.CuptiActivities(standin)
     assert standin.said[:3] == ["thread ids 1", r"attribute 9: b'\x00'", "callbacks"]
-
-
-@pytest.mark.parametrize("how", ["no such attribute", "refused"])
-def test_where_that_cannot_be_told_cupti_records_all_the_same(monkeypatch, how):
-    standin = StandIn()
-    standin.ActivityAttribute = Record() if how == "no such attribute" else StandIn.ActivityAttribute
-    monkeypatch.setattr(standin, "activity_set_attribute", lambda *_: 1 / 0)
-    with cupti.CuptiActivities(standin).recording():
-        assert standin.enabled
 
 
 def test_a_kind_that_the_bindings_do_not_have_is_left_out():

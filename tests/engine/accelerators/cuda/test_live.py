@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fake_cupy import Gpu, install
 from reference import REFERENCE
-from training import SMOOTH, change_distance, loss_distance, numpys_processor, run_step, small_session, train
+from training import change_distance, loss_distance, numpys_processor, run_step, small_session, train
 
 from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, TrainSettings
@@ -31,8 +31,8 @@ def site() -> OpenDevice:
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
 def test_training_on_it_is_training_by_numpy(cupy, config):
-    device = train(config, 4, geometry=SMOOTH, image_size=32, site=site())
-    host = train(config, 4, geometry=SMOOTH, image_size=32, site=numpys_processor())
+    device = train(config, 4, site=site())
+    host = train(config, 4, site=numpys_processor())
     assert loss_distance(device, host) < 2e-6
     assert change_distance(device, host) < 2e-4
 
@@ -42,22 +42,22 @@ def test_training_on_it_is_training_by_numpy(cupy, config):
 def test_a_captured_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy, scale):
     config = "fp16+batched+nhwc+fused+dynamic_scale"
     settings = TrainSettings(loss_scale=scale)
-    eager = train(config, 6, geometry=SMOOTH, image_size=32, site=site(), train=settings)
-    captured = train(f"{config}+cuda_graph", 6, geometry=SMOOTH, image_size=32, site=site(), train=settings)
+    eager = train(config, 6, site=site(), train=settings)
+    captured = train(f"{config}+cuda_graph", 6, site=site(), train=settings)
     assert np.array_equal(captured.losses, eager.losses)
     assert np.array_equal(captured.change, eager.change)
 
 
 @pytest.mark.parametrize("config", ["fp16+batched+nhwc+fused", "bf16+batched+nhwc+fused"])
 def test_a_recorded_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy, config):
-    eager = train(config, 4, geometry=SMOOTH, image_size=32, site=site())
-    recorded = train(f"{config}+static_graph", 4, geometry=SMOOTH, image_size=32, site=site())
+    eager = train(config, 4, site=site())
+    recorded = train(f"{config}+static_graph", 4, site=site())
     assert np.array_equal(recorded.losses, eager.losses)
     assert np.array_equal(recorded.change, eager.change)
 
 
 def test_each_piece_of_work_is_prepared_once(cupy):
-    with small_session("fp32", geometry=SMOOTH, image_size=32, site=site()) as session:
+    with small_session("fp32", site=site()) as session:
         run_step(session)
         after_one = len(cupy.prepared)
         run_step(session)
@@ -281,7 +281,7 @@ def test_a_stream_that_is_found_broken_at_the_end_is_an_error(cupy):
 
 
 def test_a_step_has_not_settled_until_its_graph_is_captured(cupy):
-    with small_session("fp16+batched+nhwc+fused+cuda_graph", geometry=SMOOTH, image_size=32, site=site()) as session:
+    with small_session("fp16+batched+nhwc+fused+cuda_graph", site=site()) as session:
         replayed = []
         while not all(phase.settled() for phase in session.phases):
             run_step(session)

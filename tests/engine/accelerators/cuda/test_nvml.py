@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from standin_nvml import NVMLError, NVMLLibraryMismatchError, StandInNvml, pynvml
 
-from tcbench.core.record import GpuSample, GpuState
+from tcbench.core.record import GpuSample
 from tcbench.engine.accelerators.cuda import nvml
-from tcbench.engine.accelerators.cuda.nvml import Process
 
 __all__ = ["pynvml"]
 
@@ -24,51 +22,11 @@ def gpu(pynvml: StandInNvml):
     gpu.close()
 
 
-def test_how_a_gpu_is_set(gpu):
-    assert gpu.state() == GpuState(
-        driver="580.65.06",
-        power_limit_w=700.0,
-        default_power_limit_w=700.0,
-        max_sm_clock_mhz=1980,
-        max_memory_clock_mhz=3201,
-        sm_clock_set_mhz=1980,
-        default_sm_clock_mhz=1980,
-        memory_clock_set_mhz=3201,
-        ecc=True,
-        mig=False,
-        persistence=True,
-    )
-
-
 def test_a_sample_holds_everything_in_the_units_of_its_names(gpu, pynvml):
     expected = GpuSample(1.25, 1755, 3201, 612.345, 54, 0x4, 97, 5 * 2**30, 0.0)
     assert gpu.sample(1.25) == expected
     pynvml.answers["nvmlDeviceGetTotalEnergyConsumption"] = 1_061_500
     assert gpu.sample(1.35).energy_j == 61.5
-
-
-def test_what_a_gpu_does_not_answer_is_none_and_the_rest_stays(gpu, pynvml):
-    for question in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage"):
-        pynvml.answers[question] = NVMLError("Not Supported")
-    pynvml.answers["nvmlDeviceGetMigMode"] = AttributeError("an older nvidia-ml-py")
-    sample = gpu.sample(0.0)
-    assert (sample.energy_j, sample.memory_used_bytes, sample.power_w) == (None, None, None)
-    assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_mask) == (1755, 54, 0x4)
-    assert (gpu.state().mig, gpu.state().ecc) == (None, True)
-
-
-def test_a_gpu_that_answers_nothing_at_all_is_all_none(gpu, pynvml):
-    pynvml.answers.clear()
-    assert gpu.state() == GpuState()
-    assert gpu.sample(2.0) == GpuSample(2.0)
-    assert gpu.processes() == ()
-
-
-def test_an_older_driver_that_cannot_list_processes_answers_nothing(gpu, pynvml):
-    for question in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
-        pynvml.answers[question] = NVMLLibraryMismatchError("use nvmlDeviceGetComputeRunningProcesses_v2")
-    assert gpu.processes() == ()
-    assert gpu.sample(0.0).sm_clock_mhz == 1755
 
 
 @pytest.mark.plans
@@ -94,33 +52,6 @@ def test_every_question_is_one_of_the_real_modules(gpu, pynvml, monkeypatch):
     asked = {question for question, *_ in pynvml.asked}
     assert len(asked) > 15
     assert [question for question in asked if not callable(getattr(real, question, None))] == []
-
-
-def test_under_mig_no_energy_is_told_for_the_counter_is_the_whole_cards(gpu, pynvml):
-    pynvml.answers["nvmlDeviceGetMigMode"] = [1, 1]
-    assert gpu.sample(0.0).energy_j is gpu.sample(0.1).energy_j is None
-    assert gpu.sample(0.1).power_w == 612.345
-
-
-def test_throttle_reasons_are_asked_by_their_older_name_where_the_newer_is_not_known(gpu, pynvml):
-    pynvml.answers["nvmlDeviceGetCurrentClocksEventReasons"] = AttributeError("an older nvidia-ml-py")
-    pynvml.answers["nvmlDeviceGetCurrentClocksThrottleReasons"] = 0x20
-    assert gpu.sample(0.0).throttle_mask == 0x20
-
-
-def test_processes_are_those_for_compute_and_graphics_each_once(gpu, pynvml):
-    process = lambda pid, memory: SimpleNamespace(pid=pid, usedGpuMemory=memory)  # noqa: E731
-    pynvml.answers["nvmlDeviceGetComputeRunningProcesses"] = [process(71, 2**30), process(9, None)]
-    pynvml.answers["nvmlDeviceGetGraphicsRunningProcesses"] = [process(71, 2**30)]
-    assert gpu.processes() == (Process(9, None), Process(71, 2**30))
-
-
-def test_the_gpu_is_found_by_its_bus_and_not_by_its_number(pynvml):
-    """CUDA_VISIBLE_DEVICES reorders what CUDA counts; NVML does not look at it."""
-    gpu = nvml.open_gpu(1)
-    gpu.sample(0.0)
-    gpu.close()
-    assert {arguments[0] for _, *arguments in pynvml.asked if arguments} == {"the GPU at 0000:1A:00.0"}
 
 
 def test_without_nvml_there_is_nothing_to_watch_and_nothing_is_said(pynvml, monkeypatch, capsys, caplog):

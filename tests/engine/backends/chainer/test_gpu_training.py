@@ -9,7 +9,7 @@ import factories
 import numpy as np
 import pytest
 from gpu import present_gpu
-from training import SMOOTH, Trained, change_distance, loss_distance, run_step, small_session, train
+from training import Trained, change_distance, loss_distance, run_step, small_session, train
 
 from tcbench.core.errors import OutOfDeviceMemory, TrainingError
 from tcbench.core.record import CudnnSettings, TrainSettings
@@ -57,12 +57,12 @@ def runs_here(config: str) -> bool:
 
 @functools.cache
 def on_host(config: str) -> Trained:
-    return train(config, STEPS, geometry=SMOOTH, image_size=32)
+    return train(config, STEPS)
 
 
 @functools.cache
 def on_gpu(config: str) -> Trained:
-    return train(config, STEPS, geometry=SMOOTH, image_size=32, site=gpu_site())
+    return train(config, STEPS, site=gpu_site())
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -82,7 +82,7 @@ def test_twenty_steps_on_the_gpu_train_as_fp32_on_the_host(config):
 @pytest.mark.parametrize("config", ["fp32", "fp16+batched+nhwc+fused", "fp16+batched+dynamic_scale+nhwc+fused"])
 def test_a_captured_step_replays_what_eager_steps_do(config):
     eager = on_gpu(config)
-    captured = train(f"{config}+cuda_graph", STEPS, geometry=SMOOTH, image_size=32, site=gpu_site())
+    captured = train(f"{config}+cuda_graph", STEPS, site=gpu_site())
     # The same kernels on the same numbers; some of cuDNN's sum in an order of their own in each run.
     assert loss_distance(captured, eager) < 1e-2
     assert change_distance(captured, eager) < 0.2
@@ -92,7 +92,7 @@ def test_a_captured_step_reads_no_memory_that_was_released():
     """Whatever the pools hold free is poisoned between replays."""
     site = gpu_site()
     config = "fp16+batched+nhwc+fused+cuda_graph"
-    with small_session(config, geometry=SMOOTH, image_size=32, site=site) as session:
+    with small_session(config, site=site) as session:
         losses = []
         for _ in range(STEPS):
             losses.append(run_step(session))
@@ -110,7 +110,7 @@ def test_cupti_that_was_attached_before_the_capture_records_what_a_replay_does()
     pytest.importorskip("cupti", exc_type=ImportError)
     recorder = cupti.CuptiActivities()
     config = "fp16+batched+nhwc+fused+cuda_graph"
-    with small_session(config, geometry=SMOOTH, image_size=32, site=gpu_site()) as session:
+    with small_session(config, site=gpu_site()) as session:
         before = [run_step(session) for _ in range(STEPS)]
         with recorder.recording():
             after = run_step(session)
@@ -122,14 +122,12 @@ def test_cupti_that_was_attached_before_the_capture_records_what_a_replay_does()
 @pytest.mark.parametrize("config", ["fp16", "fp16+batched", "fp16+batched+cuda_graph"])
 def test_a_static_scale_that_overflows_is_named(config):
     with pytest.raises(TrainingError, match="overflowed at a loss scale"):
-        train(config, 5, geometry=SMOOTH, image_size=32, site=gpu_site(), train=TrainSettings(loss_scale=2.0**22))
+        train(config, 5, site=gpu_site(), train=TrainSettings(loss_scale=2.0**22))
 
 
 def test_a_dynamic_scale_comes_down_until_nothing_overflows():
     settings = TrainSettings(loss_scale=2.0**22)
-    run = train(
-        "fp16+batched+dynamic_scale+cuda_graph", STEPS, geometry=SMOOTH, image_size=32, site=gpu_site(), train=settings
-    )
+    run = train("fp16+batched+dynamic_scale+cuda_graph", STEPS, site=gpu_site(), train=settings)
     assert np.isfinite(run.losses).all()
     assert np.isfinite(run.change).all()
 

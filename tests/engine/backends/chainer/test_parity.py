@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from training import SMOOTH, Trained, change_distance, loss_distance, train
+from training import Trained, change_distance, loss_distance, train
 
 from tcbench.core.record import TrainSettings
 from tcbench.engine.accelerators.cpu.onednn import accelerator, batch_norm
@@ -71,7 +71,7 @@ def one_library():
 
 @functools.cache
 def trained(config: str, seed: int) -> Trained:
-    return train(config, STEPS, seed, geometry=SMOOTH, image_size=32, train=SETTINGS)
+    return train(config, STEPS, seed, train=SETTINGS)
 
 
 @dataclass(frozen=True)

@@ -63,14 +63,14 @@ def count(hook: Applied, *names: str) -> int:
 @pytest.mark.parametrize("config", ["fp32+im2col", "fp16+nhwc+fused+im2col"])
 def test_im2col_replaces_every_convolution_that_is_no_matrix_product_as_it_stands(config):
     (hook,) = applied(config)
-    # The stem, four 3x3, and the first convolution and the shortcut's of three blocks with a stride; 1x1 is left.
-    assert (count(hook, "Im2colConvolution"), count(hook, "Convolution")) == (1 + 4 + 2 * 3, 17 - 11)
+    # The stem, three 3x3, and the first convolution and the shortcut's of the block with a stride; 1x1 is left.
+    assert (count(hook, "Im2colConvolution"), count(hook, "Convolution")) == (1 + 3 + 2, 12 - 6)
 
 
 @pytest.mark.parametrize("config", ["fp32+static_graph", "fp16+batched+nhwc+fused+static_graph"])
 def test_static_graph_builds_no_graph_from_the_second_step_on(config):
     first, _, third = applied(config, steps=3)
-    assert count(first, "Convolution") == 17
+    assert count(first, "Convolution") == 12
     # What is left lies outside the recorded body: the replay itself, forward and backward, and the loss.
     outside = {"RecordedGraph", "SoftmaxCrossEntropy", "SoftmaxCrossEntropy.gradient"}
     assert set(third.labels) <= outside, third.labels
@@ -122,8 +122,8 @@ def test_the_images_get_no_gradient():
     for config in ("fp32", "fp32+static_graph"):
         hook = applied(config)[0]
         # A gradient per filter; a gradient per input, but for the stem's.
-        assert count(hook, "Convolution.wgrad") == 17
-        assert count(hook, "Convolution.dgrad") == 16
+        assert count(hook, "Convolution.wgrad") == 12
+        assert count(hook, "Convolution.dgrad") == 11
 
 
 def test_running_statistics_move_at_each_step():

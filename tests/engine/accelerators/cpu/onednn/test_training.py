@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from training import SMOOTH, Trained, change_distance, loss_distance, numpys_processor, train
+from training import Trained, change_distance, loss_distance, numpys_processor, train
 
 from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.backends import backend
@@ -16,7 +16,7 @@ THREADS = 2
 
 
 def trained(config: str, **site: object) -> Trained:
-    return train(config, 4, geometry=SMOOTH, image_size=32, threads=THREADS, **site)  # type: ignore[arg-type]
+    return train(config, 4, threads=THREADS, **site)  # type: ignore[arg-type]
 
 
 def within_tolerance(config: str, ours: Trained, numpys: Trained) -> bool:
