@@ -82,6 +82,11 @@ def test_every_gpu_has_its_facts_and_its_place_on_the_bus(library):
     assert (there.driver_cuda, there.problem) == ((13, 0), None)
 
 
+def test_a_driver_that_does_not_tell_the_bus_tells_the_rest(library):
+    (gpu,) = library(StandInDriver(count=1, pci=801)).present
+    assert (gpu.pci_bus_id, gpu.name) == (None, "NVIDIA H200")
+
+
 @pytest.mark.parametrize(
     ("standin", "problem"),
     [
