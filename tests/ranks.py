@@ -76,7 +76,7 @@ def main(train: Callable[..., Trained], folder: str, jobs: str) -> None:
     comm = MPI.COMM_WORLD
     with world.entered(world.World(comm.rank, comm.size, comm.rank, comm.size, comm)):
         for name, job in json.loads(jobs).items():
-            losses, parameters, facts = train(steps=STEPS, **job)
+            losses, parameters, facts = train(**{"steps": STEPS, **job})
             arrays = {f"p:{name}": array for name, array in parameters.items()}
             np.savez(Path(folder) / f"{name}.{comm.rank}.npz", losses=losses, facts=json.dumps(facts), **arrays)
 

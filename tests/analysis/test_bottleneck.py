@@ -7,7 +7,7 @@ import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
 from hypothesis import given
 from hypothesis import strategies as st
-from timelines import api, busy_timeline, kernel, made, phase, step, work
+from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_record, summarise
 from tcbench.core.errors import SelectionError
@@ -146,6 +146,14 @@ def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, sa
     bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
     assert bottleneck.sentence == "compute-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
     assert bottleneck.io_overlap == close(1)
+
+
+def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
+    bottlenecks = {slide: summarise(timeline) for slide, timeline in talk().items()}
+    bound_by = {slide: bottleneck.verdict.removesuffix("-bound") for slide, bottleneck in bottlenecks.items()}
+    assert bound_by == {"15": "gpu", "17": "host", "22": "host", "28": "host", "32": "gpu"}
+    rates = [bottleneck.images_per_s for bottleneck in bottlenecks.values()]
+    assert rates == sorted(rates)
 
 
 def test_a_timeline_without_steps_is_one_clear_line() -> None:

@@ -73,6 +73,20 @@ def library(monkeypatch):
     driver.gpus.cache_clear()
 
 
+def test_every_gpu_has_its_facts_and_its_place_on_the_bus(library):
+    there = library(StandInDriver())
+    assert there.present == tuple(
+        Gpu(index, "NVIDIA H200", (9, 0), 132, 141 * 2**30, bus)
+        for index, bus in enumerate(("0000:3B:00.0", "0000:3C:00.0"))
+    )
+    assert (there.driver_cuda, there.problem) == ((13, 0), None)
+
+
+def test_a_driver_that_does_not_tell_the_bus_tells_the_rest(library):
+    (gpu,) = library(StandInDriver(count=1, pci=801)).present
+    assert (gpu.pci_bus_id, gpu.name) == (None, "NVIDIA H200")
+
+
 @pytest.mark.parametrize(
     ("standin", "problem"),
     [

@@ -29,6 +29,13 @@ def test_a_sample_holds_everything_in_the_units_of_its_names(gpu, pynvml):
     assert gpu.sample(1.35).energy_j == 61.5
 
 
+def test_an_older_driver_that_cannot_list_processes_answers_nothing(gpu, pynvml):
+    for question in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+        pynvml.answers[question] = NVMLLibraryMismatchError("use nvmlDeviceGetComputeRunningProcesses_v2")
+    assert gpu.processes() == ()
+    assert gpu.sample(0.0).sm_clock_mhz == 1755
+
+
 @pytest.mark.plans
 def test_what_the_standin_raises_is_what_the_real_module_does():
     real = pytest.importorskip("pynvml")
@@ -52,6 +59,20 @@ def test_every_question_is_one_of_the_real_modules(gpu, pynvml, monkeypatch):
     asked = {question for question, *_ in pynvml.asked}
     assert len(asked) > 15
     assert [question for question in asked if not callable(getattr(real, question, None))] == []
+
+
+def test_under_mig_no_energy_is_told_for_the_counter_is_the_whole_cards(gpu, pynvml):
+    pynvml.answers["nvmlDeviceGetMigMode"] = [1, 1]
+    assert gpu.sample(0.0).energy_j is gpu.sample(0.1).energy_j is None
+    assert gpu.sample(0.1).power_w == 612.345
+
+
+def test_the_gpu_is_found_by_its_bus_and_not_by_its_number(pynvml):
+    """CUDA_VISIBLE_DEVICES reorders what CUDA counts; NVML does not look at it."""
+    gpu = nvml.open_gpu(1)
+    gpu.sample(0.0)
+    gpu.close()
+    assert {arguments[0] for _, *arguments in pynvml.asked if arguments} == {"the GPU at 0000:1A:00.0"}
 
 
 def test_without_nvml_there_is_nothing_to_watch_and_nothing_is_said(pynvml, monkeypatch, capsys, caplog):

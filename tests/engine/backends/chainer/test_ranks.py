@@ -13,6 +13,7 @@ FLAT = "+batched+flat_allreduce"
 WITHIN = 1e-6
 """Relative distance of each loss, and in the L2 norm of what training did to the parameters, from the reference's,
 which averages in the same dtype."""
+LATE = f"fp16{FLAT}+fp16_allreduce+double_buffering"
 CONFIGS = [
     "fp32",
     "fp32+static_graph",
@@ -21,7 +22,7 @@ CONFIGS = [
     f"fp32{FLAT}+double_buffering",
     f"fp32{FLAT}+overlap",
     "fp16",
-    f"fp16{FLAT}+fp16_allreduce+double_buffering",
+    LATE,
     f"fp16+nhwc+fused{FLAT}+fp16_allreduce+overlap",
     f"fp16{FLAT}+dynamic_scale",
     "bf16",
@@ -32,8 +33,9 @@ CONFIGS = [
 
 FAULTS = [(f"fp32+batched{rungs}", fault) for rungs in ("", "+flat_allreduce") for fault in ("missing", "other", "sum")]
 JOBS = {config: {"config": config} for config in CONFIGS}
+JOBS[LATE]["steps"] = 10  # gradients that are read in a wrong dtype are only seen from the seventh step on
 JOBS |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in FAULTS}
-USUAL = {"fp32", f"fp32{FLAT}", f"fp32{FLAT}+overlap", f"fp16{FLAT}+fp16_allreduce+double_buffering"}
+USUAL = {"fp32", f"fp32{FLAT}", f"fp32{FLAT}+overlap", LATE}
 CURVATURE = [("fp64+kfac", "factors"), ("fp64+kfac", "gather")]
 JOBS |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in CURVATURE}
 USUAL |= {"fp64+kfac", *(f"{config}:{fault}" for config, fault in CURVATURE)}
@@ -75,12 +77,12 @@ def reference(config: str):
     if "flat_allreduce" in rungs:
         half = "bfloat16" if dtype == "bf16" else "float16"
         sent = half if "fp16_allreduce" in rungs else "float32"
-    return reference_of(alone, sent, int("double_buffering" in rungs))
+    return reference_of(alone, sent, int("double_buffering" in rungs), JOBS.get(config, {}).get("steps", ranks.STEPS))
 
 
 @functools.cache
-def reference_of(config: str, sent: str | None, late: int):
-    return rank_chainer.reference(config, ranks.STEPS, ranks.SIZE, sent, late)
+def reference_of(config: str, sent: str | None, late: int, steps: int):
+    return rank_chainer.reference(config, steps, ranks.SIZE, sent, late)
 
 
 @pytest.mark.slow
