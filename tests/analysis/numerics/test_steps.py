@@ -21,7 +21,7 @@ def made(losses, method="sgd", rate=0.1, seed=0, reason=None) -> MethodRun:
 
 
 def setting(steps=10, batch=1024):
-    asked = plan.Asked(steps=steps, batch_size=batch, global_batch=batch)
+    asked = plan.NumericsRequest(steps=steps, batch_size=batch, global_batch=batch)
     return plan.setting(load("cpu"), host(), asked, 1, None)
 
 
@@ -49,7 +49,7 @@ def test_both_methods_have_the_same_budget_rates_weights_and_batches_and_one_run
     assert (sgd.setting.learning_rate, sgd.cell.seed, sgd.setting.loss_divisor) == (0.3, 2, 1.0)
 
 
-class Trains(call.Runner):
+class Trains(call.NumericsRunner):
     """A runner whose K-FAC needs half the steps, and whose best rate is 0.3."""
 
     def run(self, jobs):
