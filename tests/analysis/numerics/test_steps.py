@@ -61,7 +61,7 @@ class Trains(call.NumericsRunner):
 
 
 def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_shows(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(call, "Runner", Trains)
+    monkeypatch.setattr(call, "NumericsRunner", Trains)
     race(Call(host(), 60.0, tmp_path, quiet=True, json=False, details=False), setting(steps=24), KfacSettings(), 2)
     said = capsys.readouterr().out
     kept = {path.suffix: path for path in tmp_path.rglob("steps-*")}
