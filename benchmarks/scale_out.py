@@ -22,7 +22,7 @@ from tcbench.analysis.scale_out import ALGORITHMS, IMAGES_TO_TRAIN, OVERLAP, Alg
 from tcbench.engine.models import MODELS
 from tcbench.hardware import networks
 from tcbench.present.charts.files import save
-from tcbench.views.scale_out.chart import Curve, Point, scale_out_chart
+from tcbench.views.scale_out.chart import ScaleOutCurve, ScaleOutPoint, scale_out_chart
 
 Way = tuple[Algorithm, float]
 """An all-reduce, and the share of it that hides behind the backward pass."""
@@ -180,11 +180,11 @@ RESULTS = (
 )
 
 TRAINED = (
-    Point("He 2015, 8 P100", 8, None, 29 * 3600),
-    Point("Goyal 2017", 256, None, 3600, 0),
-    Point("Akiba 2017", 1024, None, 897.9, 1),
-    Point("Jia 2018", 2048, None, 396, 2),
-    Point("Mikami 2018", 2176, None, 224, 3),
+    ScaleOutPoint("He 2015, 8 P100", 8, None, 29 * 3600),
+    ScaleOutPoint("Goyal 2017", 256, None, 3600, 0),
+    ScaleOutPoint("Akiba 2017", 1024, None, 897.9, 1),
+    ScaleOutPoint("Jia 2018", 2048, None, 396, 2),
+    ScaleOutPoint("Mikami 2018", 2176, None, 224, 3),
 )
 """Times to train that were published (SONY's table), whatever else they hold."""
 
@@ -218,14 +218,14 @@ def picture() -> object:
         ranks = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096) if n >= result.base)
         ranks = tuple(n for n in ranks if result.images(n) >= 1 and n <= max(2 * result.ranks, 64))
         curves.append(
-            Curve(
+            ScaleOutCurve(
                 f"{result.says}: {result.network}",
                 ranks,
                 *(tuple(result.range(n)[i] for n in ranks) for i in (1, 0)),
                 *(tuple(result.times_to_train_s(n)[i] for n in ranks) for i in (0, 1)),
             )
         )
-        points.append(Point(f"{result.efficiency:.1%}", result.ranks, result.efficiency, None, place))
+        points.append(ScaleOutPoint(f"{result.efficiency:.1%}", result.ranks, result.efficiency, None, place))
     return scale_out_chart(
         curves,
         "Lines: the model, against the number of GPUs that each source compares with. Marks: published",

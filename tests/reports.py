@@ -16,7 +16,7 @@ from tcbench.core import record
 from tcbench.core.claim import Claim, ClaimSide
 from tcbench.core.record import Cell, Record
 from tcbench.core.text import plain
-from tcbench.views.report.build import Compared, Results
+from tcbench.views.report.build import Compared, ReportInput
 
 RATES = (30.0, 33.0, 32.6, 47.0, 52.0, 9.0, 9.1, 15.0, 25.0, 26.0)
 """Images/s of the ten configs at batch size 4."""
@@ -33,9 +33,9 @@ CLAIMS = (
 )
 
 
-def results(records: Iterable[Record], **changes) -> Results:
+def results(records: Iterable[Record], **changes) -> ReportInput:
     records = tuple(records)
-    return Results(records=records, explanations=explain(records), **changes)
+    return ReportInput(records=records, explanations=explain(records), **changes)
 
 
 def ladders(trials: int = 3, sizes: Sequence[int] = (4, 8), factor: float = 1.0, **changes) -> list[Record]:
@@ -50,7 +50,7 @@ def ladders(trials: int = 3, sizes: Sequence[int] = (4, 8), factor: float = 1.0,
     ]
 
 
-def whole() -> Results:
+def whole() -> ReportInput:
     """Everything a page can have: two ladders, failures, claims, timelines and a comparison."""
     bad = [
         factories.make_record("fp32+opencv", 4, status="skipped"),
@@ -76,20 +76,20 @@ def cards(records: Sequence[Record]):
     return scorecards(records, lambda cell: AskedClaims(cell.scenario, CLAIMS))
 
 
-def single() -> Results:
+def single() -> ReportInput:
     return results([factories.make_record()])
 
 
-def failed() -> Results:
+def failed() -> ReportInput:
     """Nothing ran."""
     return results([factories.make_record("fp32", status="crashed"), factories.make_record("fp16", status="oom")])
 
 
-def no_ladder() -> Results:
+def no_ladder() -> ReportInput:
     return results(factories.make_trials("fp32", 4, 3) + factories.make_trials("fp16", 4, 3))
 
 
-def machines(trials: int = 3) -> Results:
+def machines(trials: int = 3) -> ReportInput:
     """Four settings of ten configs at four batch sizes: 160 cells."""
     found = []
     for number in range(4):
@@ -98,7 +98,7 @@ def machines(trials: int = 3) -> Results:
     return results(found)
 
 
-def many_configs(trials: int = 3) -> Results:
+def many_configs(trials: int = 3) -> ReportInput:
     """Forty configs at four batch sizes: 160 cells."""
     extra = ("", "+opencv", "+dynamic_scale", "+convstats")
     configs = [config + rung for config in factories.LADDERS for rung in extra]
@@ -110,7 +110,7 @@ def many_configs(trials: int = 3) -> Results:
     )
 
 
-def hostile() -> Results:
+def hostile() -> ReportInput:
     """Every text that a record may hold is somebody's script; what is not printable is cleaned as a file is read."""
     records = []
     for place, name in enumerate(HOSTILE):

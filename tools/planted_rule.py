@@ -23,6 +23,9 @@ from typing import Any
 
 # Functions that have another name now, or whose code is in another function. What only moved is found without.
 RENAMED = [
+    ("tcbench.show.charts.waterfall._Scale.of", "tcbench.views.ladder.chart._LadderScale.of"),
+    ("tcbench.run.numerics_runner.Runner.run", "tcbench.run.numerics_runner.NumericsRunner.run"),
+    ("tcbench.show.charts.page.Page._legend", "tcbench.present.charts.page.ChartPage._legend"),
     ("tcbench.accelerators.cuda.cupti.Activities._add", "tcbench.engine.accelerators.cuda.cupti.CuptiActivities._add"),
     ("tcbench.backends.torch.sites.Gpu.__init__", "tcbench.engine.backends.torch.sites.GpuSite.__init__"),
     (

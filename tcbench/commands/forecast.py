@@ -16,8 +16,8 @@ from tcbench.present.options import (
     RUN,
     WHAT,
     WHERE,
-    Field,
     FormatOption,
+    OptionField,
     QuietOption,
     ResultsFolderOption,
     complete_gpu,
@@ -53,7 +53,7 @@ tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...fro
 )
 @selects(
     "scenario batch_sizes configs models image_size input device threads",
-    scenario=Field(scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
+    scenario=OptionField(scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
     device=field(
         "--device cpu",
         WHAT,

@@ -85,7 +85,7 @@ def report(
     that is; charts, claims, timelines, a comparison, the environment, and a table of every trial."""
     from tcbench.present.page.render import render
     from tcbench.present.page.settings import MOST_TRIALS
-    from tcbench.views.report.build import Results, build
+    from tcbench.views.report.build import ReportInput, build
 
     if output is not None and output.suffix.lower() not in _PAGES:
         raise SelectionError(f"{output}: expected a file name that ends in {' or '.join(_PAGES)}")
@@ -106,7 +106,7 @@ def report(
     explanations = explain(records, advisable, expected)
     timelines, notes = _timelines(given)
     page = build(
-        Results(
+        ReportInput(
             records=records,
             explanations=explanations,
             cards=_scorecards(records, training(given.documents, given.paths)),

@@ -17,7 +17,7 @@ from tcbench.present.app import OUT, SOME_CELL_FAILED, command, command_again, i
 from tcbench.present.options import (
     WHERE,
     AllowCodeOption,
-    Field,
+    OptionField,
     OutOption,
     QuietOption,
     option,
@@ -73,7 +73,7 @@ tcbench submit naruse2018 --partition a100,h100 --dry-run
 tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
 """,
 )
-@selects("scenario batch_sizes ranks configs device models ...", scenario=Field(scenario_argument(), str, ...))
+@selects("scenario batch_sizes ranks configs device models ...", scenario=OptionField(scenario_argument(), str, ...))
 def submit(
     *,
     chosen: Selection,

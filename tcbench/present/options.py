@@ -191,7 +191,7 @@ def _launcher(text: str | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Field:
+class OptionField:
     """A field of Selection as an option: what Typer is told, the type of what it gives, and how the field's value is
     read from that; without `read` it is that."""
 
@@ -215,9 +215,9 @@ def field(
     *,
     read: Callable[[Any], Any] | None = None,
     **more: Any,
-) -> Field:
+) -> OptionField:
     """A field whose option takes what its reader reads; the rest as in `option`."""
-    return Field(option(flags, group, says, read=read, **more), kind, default, read, flags.split()[0])
+    return OptionField(option(flags, group, says, read=read, **more), kind, default, read, flags.split()[0])
 
 
 COUNTS = "whole numbers from 1 to 999999"
@@ -236,7 +236,7 @@ def scenario_argument(default: str = "") -> Any:
 
 
 SELECTION = {
-    "scenario": Field(scenario_argument(" Default: naruse2018 on a GPU, cpu on a CPU.")),
+    "scenario": OptionField(scenario_argument(" Default: naruse2018 on a GPU, cpu on a CPU.")),
     "batch_sizes": field("--bs N,N,...", WHAT, "Batch sizes. Default: all.", takes=COUNTS, read=batch_sizes),
     "ranks": field(
         "--ranks N,N,...",
@@ -376,7 +376,7 @@ SELECTION = {
 """The fields of Selection as options, in the order of help."""
 
 
-def selects(fields: str = "...", *, without: str = "", **own: Field) -> Callable[[Callable[..., None]], Any]:
+def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Callable[[Callable[..., None]], Any]:
     """A decorator: in place of its parameter `chosen`, a Selection, a command has an option for each of these fields in
     this order ("..." stands for all that are not named), but for those that it is `without`. `own`: fields that it
     declares otherwise."""

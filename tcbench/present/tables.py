@@ -315,7 +315,7 @@ def heads(cells: Iterable[Cell], cell: Callable[[R], Cell]) -> list[Column[R]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ladder(Table[R]):
+class ConfigTable(Table[R]):
     """A row per cell, model by model, batch size by batch size and ranks by ranks, an empty row between; a config that
     adds rungs to the one above shows what it adds. `instead`: what a row says in place of all figures."""
 

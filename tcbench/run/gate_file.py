@@ -29,7 +29,7 @@ _SIDE = re.compile(r"(gate-\d{8}-\d{6}(?:-\d+)?)-(base|current)")
 _ENDING = "-verdicts.json"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class GateQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """The question of a gate. `base` and `current` name the code: a commit, with the digest of what differs from
     it, or an interpreter's path. Two gates that were asked the same measure the same."""
 
@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Its looks."""
         return verdict.interims(self.trials, self.rule)
 
-    def differs(self, other: Asked) -> str | None:
+    def differs(self, other: GateQuestion) -> str | None:
         """The first thing that the two are not alike in."""
         names = (field for field in self.__struct_fields__ if getattr(self, field) != getattr(other, field))
         return next(names, None)
@@ -81,7 +81,7 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: Literal["tcbench-gate"] = "tcbench-gate"
     schema_version: Literal[1] = 1
-    asked: Asked
+    asked: GateQuestion
     names: tuple[str, str]
     judged: tuple[Judged, ...] = ()
     gone: tuple[Cell, ...] = ()

@@ -69,7 +69,7 @@ _RUNGS = ("batched", "nhwc", "fused")
 
 
 @dataclass(frozen=True)
-class Asked:
+class NumericsRequest:
     """The command line's request; None leaves the default."""
 
     steps: int | None = None
@@ -83,7 +83,11 @@ class Asked:
 
 
 def setting(
-    scenario: Scenario, device: Device, asked: Asked, cpus: int, images: tuple[ImageFolder, ImageFolder] | None
+    scenario: Scenario,
+    device: Device,
+    asked: NumericsRequest,
+    cpus: int,
+    images: tuple[ImageFolder, ImageFolder] | None,
 ) -> TrainingSetting:
     """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`.
 
@@ -220,7 +224,7 @@ def _job(
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedConfig:
     """A config that is not held against anything here, and why."""
 
     config: str
@@ -229,7 +233,7 @@ class Skipped:
 
 def parity(
     scenario: Scenario, device: Device, configs: Sequence[Config], steps: int, threads: int
-) -> tuple[ParityJob, tuple[Skipped, ...]]:
+) -> tuple[ParityJob, tuple[SkippedConfig, ...]]:
     """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64.
 
     Raises SelectionError when none of the configs can run here.
@@ -241,11 +245,11 @@ def parity(
     for config in configs:
         if config.backend != DEFAULT or config.ablation:
             why = "an ablation" if config.ablation else f"a config of the backend {config.backend}"
-            skipped.append(Skipped(config.name, f"{why}, whose rungs declare nothing here"))
+            skipped.append(SkippedConfig(config.name, f"{why}, whose rungs declare nothing here"))
             continue
         reason = why_not(config, device, emulate=True)  # the numbers are the same
         if reason:
-            skipped.append(Skipped(config.name, reason))
+            skipped.append(SkippedConfig(config.name, reason))
             continue
         for n in range(1, len(config.rungs) + 1):
             rungs = config.rungs[:n]

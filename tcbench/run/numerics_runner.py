@@ -30,7 +30,7 @@ def _silent(job: AnyJob, steps: int) -> None:
 
 
 @dataclass(frozen=True)
-class Runner:
+class NumericsRunner:
     """`at_once` processes at a time; one that takes longer than `timeout_s` is ended. `listen` gets a job's steps."""
 
     at_once: int

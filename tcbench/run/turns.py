@@ -22,7 +22,7 @@ from tcbench.run.plan import Plan
 from tcbench.run.runner import Runner
 
 
-class Progress(Protocol):
+class GateProgress(Protocol):
     """The display of the trials as they go."""
 
     def begin(self, label: str, remaining: Sequence[Cell], ahead: int) -> None:
@@ -36,7 +36,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedGate:
     """A gate at its end: its state, all records of both sides, and whether the budget ended it."""
 
     state: Gate
@@ -51,10 +51,10 @@ def measure(
     ready: tuple[Build, Build],
     launcher: Launcher,
     stores: Mapping[Role, Store],
-    progress: Progress,
+    progress: GateProgress,
     budget_s: float | None = None,
     before: Mapping[Role, Sequence[Record]] | None = None,
-) -> Ended:
+) -> EndedGate:
     """Run the trials that the gate asks for, of the plan's cells in their order, until every cell is over or trials
     have taken `budget_s`. Each record is in its side's store before the next trial begins. `before`: what the stores
     hold already, of a gate that was interrupted; `state` is the gate before its first trial."""
@@ -84,7 +84,7 @@ def measure(
             state = state.after(trial, record)
         spent = budget_s is not None and time.monotonic() - started >= budget_s
     unfinished = state.next_trial() is not None
-    return Ended(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)
+    return EndedGate(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)
 
 
 def explained(record: Record) -> Record:

@@ -48,14 +48,14 @@ plain ones."""
 
 
 @dataclass(frozen=True)
-class Table:
+class TidyTable:
     """Tidy rows: each has a value, or None, for every column."""
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
 
 
-def table(records: Sequence[Record], per: str) -> Table:
+def table(records: Sequence[Record], per: str) -> TidyTable:
     """Of what `store.current` leaves, all rows with the same columns in the same order. A row as a dictionary would be
     four times as large, and there may be a hundred thousand. What is not finite is empty: JSON has no infinity, and a
     table's reader takes an empty place better."""
@@ -69,7 +69,7 @@ def table(records: Sequence[Record], per: str) -> Table:
         filled.append(values)
     for values in filled:
         values += [None] * (len(columns) - len(values))
-    return Table(tuple(columns), filled)
+    return TidyTable(tuple(columns), filled)
 
 
 def _identity(machine: str | None, cell: Cell, environment: Environment | None) -> Row:

@@ -13,7 +13,7 @@ from tcbench.present.document import document, fields
 from tcbench.present.format import size
 from tcbench.present.groups import grouped
 from tcbench.present.notes import Caution
-from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, Kind, Ladder, Table
+from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, ConfigTable, Kind, Table
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 
 SCHEMA = "tcbench-forecast"
@@ -35,7 +35,7 @@ def headline(forecast: Forecast) -> str:
     )
 
 
-def table(forecast: Forecast) -> Ladder[CellForecast]:
+def table(forecast: Forecast) -> ConfigTable[CellForecast]:
     """One row per cell, batch size by batch size."""
     checked = forecast.plans_unchecked is None
     least = "" if checked else "≤ "
@@ -58,7 +58,7 @@ def table(forecast: Forecast) -> Ladder[CellForecast]:
         Column("GB", lambda cell: cell.floor and digits(cell.floor.bytes / 1e9), COUNT, spare=True),
         Column("images/s\nexpected", lambda cell: cell.cell.batch_size / cell.expected_s, _WHOLE),
     ]
-    return Ladder(columns, forecast.cells, cell=lambda cell: cell.cell, instead=_not_forecast, gap=1)
+    return ConfigTable(columns, forecast.cells, cell=lambda cell: cell.cell, instead=_not_forecast, gap=1)
 
 
 _WHOLE = Kind("{:.0f}".format)

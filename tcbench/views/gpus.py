@@ -18,7 +18,7 @@ from tcbench.present.tables import COUNT, Column, Kind, Table, make_console, ver
 
 
 @dataclass(frozen=True)
-class _Row:
+class _GpuRow:
     """A GPU. `figures` and `rates` are None for one that is here and does not come with tcbench; `here` holds the names
     by which `--device` takes it."""
 
@@ -51,7 +51,7 @@ def show(as_json: bool, details: bool = False) -> None:
     console.notes(_notes(rows))
 
 
-def _notes(rows: Sequence[_Row]) -> Iterator[str]:
+def _notes(rows: Sequence[_GpuRow]) -> Iterator[str]:
     yield "`uv sync --extra NAME` installs the newest packages that serve a GPU."
     yield "TFLOP/s: dense, highest clock; 16-bit sums in float32."
     for source in dict.fromkeys(row.rates.source for row in rows if row.rates):
@@ -59,7 +59,7 @@ def _notes(rows: Sequence[_Row]) -> Iterator[str]:
         yield f"{names}: {source}"
 
 
-def _rows() -> Iterator[_Row]:
+def _rows() -> Iterator[_GpuRow]:
     present = [
         (kind, device)
         for kind in kinds().values()
@@ -73,25 +73,27 @@ def _rows() -> Iterator[_Row]:
         here = tuple(device.name for _, device in present if device.title == figures.device_name)
         capability = figures.compute_capability
         support = kind.support(capability)
-        yield _Row(figures.name, figures.device_name, capability, support, figures, peak_rates(figures), here)
+        yield _GpuRow(figures.name, figures.device_name, capability, support, figures, peak_rates(figures), here)
     titles = {figures.device_name for figures in shipped}
     others = grouped((device.title, (kind, device)) for kind, device in present if device.title not in titles)
     for title, those in others.items():
         kind, device = those[0]
         assert device.compute_capability is not None
         here = tuple(one.name for _, one in those)
-        yield _Row(title, title, device.compute_capability, kind.support(device.compute_capability), None, None, here)
+        yield _GpuRow(
+            title, title, device.compute_capability, kind.support(device.compute_capability), None, None, here
+        )
 
 
-def _columns(software: Sequence[str]) -> list[Column[_Row]]:
-    def tera(heading: str, rate: Callable[[PeakRates], float], needs: str = "") -> Column[_Row]:
-        def peak(row: _Row) -> float | None:
+def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
+    def tera(heading: str, rate: Callable[[PeakRates], float], needs: str = "") -> Column[_GpuRow]:
+        def peak(row: _GpuRow) -> float | None:
             return (rate(row.rates) or None) if row.rates and (not needs or needs in row.formats) else None
 
         return Column(heading, peak, Kind(lambda flops_s: f"{flops_s / 1e12:.0f}"))
 
-    def versions(place: int) -> Column[_Row]:
-        served = Column[_Row](software[place], lambda row: row.support and _versions(row.support.software[place]))
+    def versions(place: int) -> Column[_GpuRow]:
+        served = Column[_GpuRow](software[place], lambda row: row.support and _versions(row.support.software[place]))
         return replace(served, wraps=False, spare=True)
 
     return [
@@ -118,7 +120,7 @@ def _columns(software: Sequence[str]) -> list[Column[_Row]]:
     ]
 
 
-def _name(row: _Row) -> Text:
+def _name(row: _GpuRow) -> Text:
     return Text.assemble(row.name, (f" ({', '.join(row.here)})", "green") if row.here else "")
 
 
@@ -130,7 +132,7 @@ def _versions(served: Served) -> str:
     return f"{served.first} on" if served.first else "newest"
 
 
-def _json(row: _Row) -> dict[str, Any]:
+def _json(row: _GpuRow) -> dict[str, Any]:
     rates, support = row.rates, row.support
     return {
         **fields(row, "name device_name=title devices=here compute_capability=capability"),

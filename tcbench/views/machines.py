@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from tcbench.analysis.summary import CellSummary, Setting, best
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.bars import Bar, Group, Panel, batch_sizes_of, cell_at, panel_chart
+from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
 from tcbench.present.charts.palette import SERIES, Fill
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name, drawable
@@ -50,7 +50,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     for config in configs:
         there = [s for s in summaries if config in (BEST, s.cell.config)]
         groups = tuple(
-            Group(str(batch_size), tuple(bar(setting, config, batch_size) for setting in settings))
+            BarGroup(str(batch_size), tuple(bar(setting, config, batch_size) for setting in settings))
             for batch_size in batch_sizes_of(there)
         )
         if groups:

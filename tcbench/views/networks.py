@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tcbench.analysis.networks import NetworkResult, networks
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.bars import Bar, Group, Panel, panel_chart
+from tcbench.present.charts.bars import Bar, BarGroup, Panel, panel_chart
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name
 from tcbench.present.format import factor, listed, ratio
@@ -48,12 +48,12 @@ def _of(model: str, summary: CellSummary) -> CellSummary:
     return replace(summary, cell=msgspec.structs.replace(summary.cell, model=model))
 
 
-def _group(result: NetworkResult) -> Group:
+def _group(result: NetworkResult) -> BarGroup:
     bars = [Bar(result.base.cell.config, result.base)] if result.base else []
     if result.best is not None and result.best is not result.base:
         note = factor(result.speedup.value) if result.speedup else ""
         bars.append(Bar(result.best.cell.config, result.best, note))
-    return Group(f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", tuple(bars) or (Bar("fp32", None),))
+    return BarGroup(f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", tuple(bars) or (Bar("fp32", None),))
 
 
 def table(results: Sequence[NetworkResult]) -> Table[NetworkResult]:

@@ -12,7 +12,7 @@ from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.engine.work import HALVES
 from tcbench.present.document import document, fields
 from tcbench.present.tables import COUNT, Column, Table
-from tcbench.run.numerics_plan import Skipped
+from tcbench.run.numerics_plan import SkippedConfig
 
 SCHEMA = "tcbench-parity"
 SCHEMA_VERSION = 1
@@ -99,7 +99,7 @@ def summary(reference: Reference, judged: Sequence[JudgedRun]) -> str:
     return f"{len(judged)} configs, and {REFERENCE}: {word}."
 
 
-def notes(judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> list[str]:
+def notes(judged: Sequence[JudgedRun], skipped: Sequence[SkippedConfig]) -> list[str]:
     """Notes that explain the table and name what is not in it."""
     lines = [
         "Largest relative distance of a step's loss; relative L2 distance of the gradients at the first weights, of "
@@ -137,7 +137,7 @@ def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
     return [f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}."] if distances else []
 
 
-def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Sequence[Skipped]) -> str:
+def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Sequence[SkippedConfig]) -> str:
     """Everything."""
 
     def run_json(config: JudgedRun) -> dict[str, Any]:

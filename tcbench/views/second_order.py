@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, StepsDocument
-from tcbench.present.charts.page import Page
+from tcbench.present.charts.page import ChartPage
 from tcbench.present.charts.palette import QUIET, RAMPS
 from tcbench.present.charts.text import WORDS
 from tcbench.present.tables import COUNT, Column, Table
@@ -29,7 +29,7 @@ def steps_chart(document: StepsDocument, about: Sequence[str]) -> Figure:
         f"Each line is one seed's, the mean of {SMOOTH} steps. Over time: the method's median time per step, on a "
         "machine that may have been busy. Dotted: the losses whose steps the table counts.",
     ]
-    page = Page(
+    page = ChartPage(
         "Steps to a loss: SGD and K-FAC", f"{seeds} seeds, each with the same weights and batches for both", notes
     )
     lines = []

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from tcbench.analysis.summary import CellSummary, best, speedups
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.bars import Bar, Group, bar_chart, batch_sizes_of, cell_at
+from tcbench.present.charts.bars import Bar, BarGroup, bar_chart, batch_sizes_of, cell_at
 from tcbench.present.charts.legend import legend_rows
 from tcbench.present.charts.provenance import by_setting
 from tcbench.present.charts.text import config_name, drawable
@@ -75,14 +75,14 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     winners: dict[str, list[int]] = {}
     not_run: list[str] = []
 
-    def groups_of(here: Sequence[CellSummary]) -> Iterable[Group]:
+    def groups_of(here: Sequence[CellSummary]) -> Iterable[BarGroup]:
         shown = here if slide == 33 else [s for s in here if s.cell.config in stages]
         for batch_size in batch_sizes_of(shown):
             bars = [Bar(config, cell_at(here, config, batch_size)) for config in stages]
             not_run.extend(f"{b.config} at {batch_size}" for b in bars if b.summary is None)
             if slide == 33:
                 bars.append(best_bar(here, batch_size))
-            yield Group(str(batch_size), tuple(bars))
+            yield BarGroup(str(batch_size), tuple(bars))
 
     def best_bar(here: Sequence[CellSummary], batch_size: int) -> Bar:
         winner = best(s for s in here if s.cell.batch_size == batch_size)

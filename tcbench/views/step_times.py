@@ -11,7 +11,7 @@ from tcbench.present.document import document, fields
 from tcbench.present.format import percent
 from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
-from tcbench.present.tables import RATE, SECONDS, Column, Ladder
+from tcbench.present.tables import RATE, SECONDS, Column, ConfigTable
 from tcbench.run.plan import Plan
 
 SCHEMA = "tcbench-step-times"
@@ -30,7 +30,7 @@ def headline(plan: Plan) -> str:
     return f"{plan.scenario.name} on {plan.device.title}, {size}, {cell.threads} threads: expected, not run"
 
 
-def table(told: Told) -> Ladder[_Row]:
+def table(told: Told) -> ConfigTable[_Row]:
     """One row per cell: what each part of its step takes, and the rate that they make."""
 
     def of(heading: str, seconds: Callable[[StepTime], float]) -> Column[_Row]:
@@ -43,7 +43,7 @@ def table(told: Told) -> Ladder[_Row]:
         of("step", lambda parts: parts.step_s),
         Column[_Row](rate_unit(told), lambda row: _rate(*row), RATE),
     ]
-    return Ladder(columns, [*told.items()], cell=lambda row: row[0], instead=_unknown)
+    return ConfigTable(columns, [*told.items()], cell=lambda row: row[0], instead=_unknown)
 
 
 def _unknown(row: _Row) -> str | None:

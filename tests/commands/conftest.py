@@ -8,7 +8,7 @@ from tcbench.core.numerics import TrainingJob
 from tcbench.engine.feeds import generated as jpegs
 from tcbench.engine.numerics import worker
 from tcbench.run import forecast
-from tcbench.run.numerics_runner import Runner
+from tcbench.run.numerics_runner import NumericsRunner
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
         for job in jobs:
             yield job, (worker.run if isinstance(job, TrainingJob) else worker.parity)(job, lambda message: None)
 
-    monkeypatch.setattr(Runner, "run", run)
+    monkeypatch.setattr(NumericsRunner, "run", run)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from tcbench.core.numerics import read
 from tcbench.engine.accelerators.device import host
 from tcbench.engine.numerics import training
 from tcbench.run import numerics_plan as plan
-from tcbench.run.numerics_runner import Runner
+from tcbench.run.numerics_runner import NumericsRunner
 from tcbench.run.scenario import load
 
 TINY = ("numerics", "--device", "cpu", "--seeds", "1", "--steps", "2", "--image-size", "8")
@@ -79,7 +79,7 @@ def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tmp_path, mo
 
 
 def test_a_folder_that_takes_nothing_is_found_before_the_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(Runner, "run", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(NumericsRunner, "run", lambda *_: pytest.fail("trained"))
     (tmp_path / "file").touch()
     done = tcbench(tmp_path, *TINY, "--out", "file")
     assert done.code == 2
@@ -89,7 +89,7 @@ def test_a_folder_that_takes_nothing_is_found_before_the_training(tmp_path, monk
 @pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 def test_what_cannot_be_kept_any_more_is_printed(tmp_path, monkeypatch):
-    train = Runner.run
+    train = NumericsRunner.run
 
     def run(self, jobs):
         yield from train(self, jobs)
@@ -97,7 +97,7 @@ def test_what_cannot_be_kept_any_more_is_printed(tmp_path, monkeypatch):
             folder.rmdir()
             folder.touch()
 
-    monkeypatch.setattr(Runner, "run", run)
+    monkeypatch.setattr(NumericsRunner, "run", run)
     done = tcbench(tmp_path, *TINY, "--steps", "1")
     assert done.code == 2
     assert "cannot be written" in done.err
@@ -140,11 +140,11 @@ def _children(pid: int) -> list[int]:
 
 
 def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_failed():
-    setting = plan.setting(load("cpu"), host(), plan.Asked(steps=2), 1, None)
+    setting = plan.setting(load("cpu"), host(), plan.NumericsRequest(steps=2), 1, None)
     [job] = plan.jobs(setting, 1, None)[:1]
 
     def reason(code: str, timeout_s: float = 30.0) -> str:
-        runner = Runner(
+        runner = NumericsRunner(
             1, timeout_s, command=lambda pipe: [sys.executable, "-c", f"import os, time; p = {pipe}; {code}"]
         )
         [(_, last)] = runner.run([job])
@@ -157,10 +157,10 @@ def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_faile
 
 
 def test_no_more_runs_train_at_once_than_asked(tmp_path):
-    setting = plan.setting(load("cpu"), host(), plan.Asked(steps=2), 1, None)
+    setting = plan.setting(load("cpu"), host(), plan.NumericsRequest(steps=2), 1, None)
     log = f"open({str(tmp_path / 'log')!r}, 'a').write"
     command = [sys.executable, "-c", f"import time; {log}('+'); time.sleep(0.3); {log}('-')"]
-    ended = list(Runner(2, 30.0, command=lambda pipe: command).run(plan.jobs(setting, 1, None)[:5]))
+    ended = list(NumericsRunner(2, 30.0, command=lambda pipe: command).run(plan.jobs(setting, 1, None)[:5]))
     begun = (tmp_path / "log").read_text()
     at_once = max(itertools.accumulate(1 if sign == "+" else -1 for sign in begun))
     assert (len(ended), begun.count("+")) == (5, 5)
@@ -220,8 +220,8 @@ def test_a_document_that_says_what_cannot_be_is_refused(tmp_path, change, expect
 
 
 def test_the_divisor_is_that_of_resnet_50_at_the_talks_global_batch():
-    setting = plan.setting(load("cpu"), host(), plan.Asked(), 1, None)
+    setting = plan.setting(load("cpu"), host(), plan.NumericsRequest(), 1, None)
     # 131072 / 32 replicas, and a last feature map of 7 x 7 where the small network's is 2 x 2; a power of two below.
     assert setting.loss_divisor == 2**15 < 131072 / 32 * 49 / 4 < 2**16
-    alone = plan.setting(load("cpu"), host(), plan.Asked(global_batch=32), 1, None)
+    alone = plan.setting(load("cpu"), host(), plan.NumericsRequest(global_batch=32), 1, None)
     assert alone.loss_divisor == 1

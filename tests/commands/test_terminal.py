@@ -54,7 +54,7 @@ from tcbench.__main__ import main
 
 UNTRAINED = """
 import time
-from tcbench.run.numerics_runner import Runner
+from tcbench.run.numerics_runner import NumericsRunner
 
 def run(runner, jobs):
     for steps in range(10_000):
@@ -62,7 +62,7 @@ def run(runner, jobs):
         time.sleep(0.01)
     yield
 
-Runner.run = run
+NumericsRunner.run = run
 """
 """Trains nothing, and says how far it is: Chainer alone would take seconds to load."""
 

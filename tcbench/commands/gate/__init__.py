@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Cell, Selection
     from tcbench.present.tables import Screen
     from tcbench.run.builds import Build
-    from tcbench.run.gate_file import Asked, GateFile
+    from tcbench.run.gate_file import GateFile, GateQuestion
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
 
@@ -201,7 +201,7 @@ def gate(
             plan = plan_of(chosen, remote=current_python is not None)
         check(plan)
         plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
-        asked = gate_file.Asked(
+        asked = gate_file.GateQuestion(
             base=ready[0].code,
             current=ready[1].code,
             scenario=plan.scenario.name,
@@ -246,7 +246,7 @@ _OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet"
 """The parameters of `gate` that `--bisect` takes."""
 
 
-def _to_resume(folder: Path, asked: Asked, say: Callable[[str], None]) -> Path | None:
+def _to_resume(folder: Path, asked: GateQuestion, say: Callable[[str], None]) -> Path | None:
     """The newest gate on this machine that did not end, to be gone on with. Raises SelectionError where it was asked
     something else: its trials would not be of the same code or cells."""
     from tcbench.run import gate_file
@@ -265,7 +265,7 @@ def _to_resume(folder: Path, asked: Asked, say: Callable[[str], None]) -> Path |
     return path
 
 
-def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
+def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
     """The least and the most trials and minutes of a gate, in words; by the newest run of this machine, if there is
     one, and without it by a guess."""
     from tcbench.analysis.eta import estimate
@@ -286,7 +286,7 @@ def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tu
     return says + (f"; --budget ends it after {duration(budget_s)}" if budget_s is not None else ""), expected
 
 
-def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: Asked, out: Path, budget_s: float | None) -> None:
+def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: GateQuestion, out: Path, budget_s: float | None) -> None:
     """Print the cells that a gate would run, and how long that would take."""
     from tcbench.present import tables
     from tcbench.views import planning

@@ -232,7 +232,7 @@ def numerics(
         from tcbench.commands.numerics.second_order import race
         from tcbench.core.record import KfacSettings
 
-        asked = plan.Asked(
+        asked = plan.NumericsRequest(
             steps=steps or plan.RACE_STEPS,
             batch_size=bs or plan.LARGE_BATCH,
             image_size=image_size,
@@ -247,7 +247,7 @@ def numerics(
     from tcbench.analysis.numerics.judgement import Margins
     from tcbench.commands.numerics.training import train
 
-    asked = plan.Asked(
+    asked = plan.NumericsRequest(
         steps=steps,
         batch_size=bs,
         image_size=image_size,

@@ -8,7 +8,7 @@ from tcbench.core.numerics import AnyJob, TrainingSetting
 from tcbench.engine.accelerators.device import Device
 from tcbench.hardware import machine
 from tcbench.present.progress import Stages
-from tcbench.run.numerics_runner import Runner
+from tcbench.run.numerics_runner import NumericsRunner
 
 Listen = Callable[[AnyJob, int], None]
 """Told a job and its steps so far."""
@@ -25,10 +25,10 @@ class Call:
     json: bool
     details: bool
 
-    def runner(self, setting: TrainingSetting, listen: Listen) -> Runner:
+    def runner(self, setting: TrainingSetting, listen: Listen) -> NumericsRunner:
         """Runs training jobs, on a processor as many at once as it has room for."""
         at_once = max(1, machine.usable_cpus() // setting.threads) if self.device.kind == "cpu" else 1
-        return Runner(at_once, self.timeout_s, listen)
+        return NumericsRunner(at_once, self.timeout_s, listen)
 
 
 def counting(stages: Stages, total: int) -> Listen:

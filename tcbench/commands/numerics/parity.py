@@ -11,7 +11,7 @@ from tcbench.hardware import machine
 from tcbench.present.progress import Stages
 from tcbench.present.tables import make_console
 from tcbench.run import numerics_plan as plan
-from tcbench.run.numerics_runner import Runner
+from tcbench.run.numerics_runner import NumericsRunner
 from tcbench.run.plan import select
 from tcbench.run.scenario import Scenario
 from tcbench.views import parity as view
@@ -25,7 +25,7 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
     job, skipped = plan.parity(scenario, call.device, configs, steps, threads or machine.usable_cpus())
     with Stages(make_console(stderr=True, quiet=call.quiet)) as stages:
         stages.advance("configs", 0, len(job.cells))
-        runner = Runner(1, call.timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
+        runner = NumericsRunner(1, call.timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
         ((_, last),) = runner.run([job])
     assert isinstance(last, ParityFinished)
     if last.reason is not None or last.slopes is None:

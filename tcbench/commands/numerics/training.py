@@ -24,7 +24,7 @@ from tcbench.present.options import ANOTHER_FOLDER
 from tcbench.present.progress import Stages
 from tcbench.present.tables import make_console
 from tcbench.run import numerics_plan as plan
-from tcbench.run.numerics_runner import Runner
+from tcbench.run.numerics_runner import NumericsRunner
 from tcbench.views.numerics import table as view
 from tcbench.views.numerics.gradients_chart import gradients_chart
 from tcbench.views.numerics.training_chart import training_chart
@@ -85,7 +85,11 @@ def train(
 
 
 def _train_dtypes(
-    setting: TrainingSetting, seeds: int, static_scale: float | None, runner: Runner, ended: list[TrainingFinished]
+    setting: TrainingSetting,
+    seeds: int,
+    static_scale: float | None,
+    runner: NumericsRunner,
+    ended: list[TrainingFinished],
 ) -> tuple[Gradients, float, Environment | None]:
     """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it. The
     rest of a document: the counted gradients, the static scale, and the machine."""

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import MARGIN, WIDTH, Page, put, rates
+from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, put, rates
 from tcbench.present.charts.palette import INK, PAPER, QUIET, Fill, fill
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.present.charts.text import (
@@ -66,7 +66,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Group:
+class BarGroup:
     """Bars that belong together, of one batch size or one network, and its name."""
 
     name: str
@@ -78,12 +78,12 @@ class Panel:
     """The bars of one setting, grouped by batch size, under a name."""
 
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[BarGroup, ...]
 
 
 def bar_chart(
     settings: dict[Setting, list[CellSummary]],
-    groups: Mapping[Setting, Iterable[Group]],
+    groups: Mapping[Setting, Iterable[BarGroup]],
     rows: Sequence[Sequence[tuple[str, str]]],
     title: str,
     subtitle: str,
@@ -115,7 +115,9 @@ def panel_chart(
         small += " · + adds to the config on its left"
     least_width = 2 * MARGIN + _AXIS + _MIN_PITCH * max(_pitches(panel.groups) for panel in panels)
     title = marked(title, (summary.environment for summary in everything))
-    page = Page(heading(title, everything[0].cell.scenario), subtitle, [*notes, *more, small], max(WIDTH, least_width))
+    page = ChartPage(
+        heading(title, everything[0].cell.scenario), subtitle, [*notes, *more, small], max(WIDTH, least_width)
+    )
     page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
     height = 3.3 if len(panels) == 1 else 2.4
     column = page.panels([height] * len(panels))[:, 0]
@@ -137,12 +139,12 @@ def cell_at(summaries: Iterable[CellSummary], config: str, batch_size: int) -> C
     return next((s for s in summaries if s.cell.config == config and s.cell.batch_size == batch_size), None)
 
 
-def _pitches(groups: Sequence[Group]) -> float:
+def _pitches(groups: Sequence[BarGroup]) -> float:
     """Width of a panel in bars."""
     return sum(len(group.bars) for group in groups) + _BAR_GAP * len(groups)
 
 
-def _draw_panel(axes: Axes, groups: Sequence[Group], width: float, height: float) -> None:
+def _draw_panel(axes: Axes, groups: Sequence[BarGroup], width: float, height: float) -> None:
     """Bars on axes of so many inches; or, upright in their places, why there are none."""
     reach = max(_pitches(groups), _MIN_REACH)
     places, ticks, x = [], [], (reach - _pitches(groups) + _BAR_GAP) / 2

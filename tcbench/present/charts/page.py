@@ -46,7 +46,7 @@ _GAP, _BETWEEN = 0.07, 0.17
 _SPACING = 1.25  # of lines
 
 
-class Page:
+class ChartPage:
     """A figure that is put together, then settled: positions in inches or pixels hold from then on."""
 
     def __init__(self, title: str, subtitle: str, small_print: Iterable[str], width: float = WIDTH) -> None:

@@ -97,7 +97,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactList:
     """Names and what they are."""
 
     kind: ClassVar[str] = "facts"
@@ -112,7 +112,7 @@ class Heading:
     text: str
 
 
-AnyBlock = Prose | Points | Notice | Figure | Data | Facts | Heading
+AnyBlock = Prose | Points | Notice | Figure | Data | FactList | Heading
 
 
 @dataclass(frozen=True)

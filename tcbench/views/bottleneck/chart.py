@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, BoundVerdict
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.page import Page, boxes, name_rows, put
+from tcbench.present.charts.page import ChartPage, boxes, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.present.charts.text import LEGEND, config_name, drawable, shortened, text_width
@@ -64,7 +64,7 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     how = "bars: phases on the host, of the profiled pass · mark: the step of the timed pass"
     facts = small_print(summaries, common, whiskers=True).split(" · ")
     title = marked(title, (summary.environment for summary in summaries))
-    page = Page(title, "", [*more, how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
+    page = ChartPage(title, "", [*more, how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
     names, others = _legend(known)
     page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *others)]])
     columns = min(_ABREAST, len(batch_sizes))

@@ -27,7 +27,7 @@ from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, Ladder, Table, heads
+from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, heads
 from tcbench.run import ceilings
 
 SCHEMA = "tcbench-explain"
@@ -52,12 +52,12 @@ def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explana
     return [(", ".join(filter(None, itertools.compress(words, telling))), part) for words, part in parts.items()]
 
 
-def table(explanations: Sequence[Explanation]) -> Ladder[Explanation]:
+def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
     """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. A rung's
     figures stand behind its name."""
     figures = [*itertools.takewhile(lambda column: column.heading != "next", columns(explanations))]
     figures.append(Column("next", lambda row: _next(row, known=True), width=16))
-    return Ladder(
+    return ConfigTable(
         [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
         explanations,
         cell=lambda row: row.summary.cell,

@@ -20,7 +20,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, put
+from tcbench.present.charts.page import ChartPage, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import (
@@ -71,7 +71,7 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     )
     compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
     subtitle = drawable(compared + headline(comparison))
-    page = Page(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
+    page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
     column = page.panels([block.height for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):

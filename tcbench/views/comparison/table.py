@@ -8,7 +8,7 @@ from tcbench.present import sides
 from tcbench.present.format import change, counted, ratio
 from tcbench.present.notes import Caution
 from tcbench.present.sides import UNNAMED, Labels
-from tcbench.present.tables import NUMBER, Column, Field, Ladder, Screen
+from tcbench.present.tables import NUMBER, Column, ConfigTable, Field, Screen
 from tcbench.present.verdicts import STYLES, tone
 from tcbench.views.comparison import wording
 
@@ -114,7 +114,7 @@ def figures(unit: str = "") -> tuple[Column[Row], ...]:
     )
 
 
-def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> Ladder[Row]:
+def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> ConfigTable[Row]:
     """`narrow`: headings of two lines, and without the change, which the ratio says too."""
     named = rows(cells)
     of = "" if metric.unit == "bytes" else wording.unit(metric, [cell.cell for cell in cells])
@@ -124,7 +124,7 @@ def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> 
         columns.insert(0, Column("where", lambda row: row[1], width=8))
     if not narrow and any(map(wording.median_step, cells)):
         columns.insert(-1, Column("median step", lambda row: wording.median_step(row[0])))
-    return Ladder(columns, named, cell=lambda row: row[0].cell, min_width=16, gap=1 if narrow else 2)
+    return ConfigTable(columns, named, cell=lambda row: row[0].cell, min_width=16, gap=1 if narrow else 2)
 
 
 def _style(row: Row) -> str:

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from tcbench.analysis.diff import Diff, Level, StepPart
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, name_rows, put
+from tcbench.present.charts.page import ChartPage, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, QUIET, change_patch
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import LEGEND, WORDS, drawable, shortened, text_width
@@ -45,7 +45,7 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
     both = [side for diff in diffs for side in (diff.base, diff.current)]
     timelines = any(len(diff.levels) > 1 for diff in diffs)
     small = [f"base: {labels.base} · current: {labels.current}", *notes(diffs, timelines), *simulated(diffs), *more]
-    page = Page(
+    page = ChartPage(
         drawable(marked(title, (side.environment for side in both))),
         "Milliseconds that each part of the step adds or takes, and its share of the step's change.",
         map(drawable, small),
@@ -70,7 +70,7 @@ _STEP: dict[str, Any] = {"facecolor": OTHER, "edgecolor": "none", "linewidth": 0
 
 
 @dataclass(frozen=True)
-class _Row:
+class _PartRow:
     """A bar from one time to another, seconds, with its words."""
 
     label: str
@@ -87,19 +87,19 @@ def _heading(diff: Diff, level: Level) -> str:
     return f"{cell} · {level.name}, on the {'GPU' if level.clock == 'device' else 'host'}"
 
 
-def _rows(diff: Diff, level: Level) -> list[_Row]:
+def _rows(diff: Diff, level: Level) -> list[_PartRow]:
     base_s, current_s = diff.step.base_s or 0.0, diff.step.current_s or 0.0
-    rows = [_Row("base", 0.0, base_s, milliseconds(base_s), _STEP, f"base\n{milliseconds(base_s)}")]
+    rows = [_PartRow("base", 0.0, base_s, milliseconds(base_s), _STEP, f"base\n{milliseconds(base_s)}")]
     parts, others = shown(level, _TOP)
     at_s = base_s
     for part in (*parts, *filter(None, [others]), level.rest):
         words = "  ".join(filter(None, (signed(part.change_s), share(diff, part))))
         name = f"{part.name} · {part.phase}" if part.phase and level.name != "phases" else part.name
         says = f"{name}\n{_times(part)}\n{words}\n{fate(part)}"
-        rows.append(_Row(name, at_s, at_s + part.change_s, words, _fill(part), says))
+        rows.append(_PartRow(name, at_s, at_s + part.change_s, words, _fill(part), says))
         at_s += part.change_s
     words = f"{milliseconds(current_s)}  {signed(diff.step.change_s)}"
-    rows.append(_Row("current", 0.0, current_s, words, _STEP, f"current\n{words}"))
+    rows.append(_PartRow("current", 0.0, current_s, words, _STEP, f"current\n{words}"))
     return rows
 
 
@@ -111,7 +111,7 @@ def _fill(part: StepPart) -> dict[str, Any]:
     return _CHANGES[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
 
 
-def _draw(axes: Axes, rows: Sequence[_Row], width: float) -> None:
+def _draw(axes: Axes, rows: Sequence[_PartRow], width: float) -> None:
     """All bars of a level, on an axis (inches) that begins where something happens."""
     ends = [s * 1e3 for row in rows for s in (row.begin_s, row.end_s) if s]
     low, high = min(ends, default=0.0), max(ends, default=1.0)

@@ -23,7 +23,7 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Code
 from tcbench.present.charts.labels import around, label
-from tcbench.present.charts.page import WIDTH, Page, put
+from tcbench.present.charts.page import WIDTH, ChartPage, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET, fill
 from tcbench.present.charts.provenance import first_panels, provenance_of
 from tcbench.present.charts.text import (
@@ -79,7 +79,7 @@ def history_chart(history: History) -> Figure:
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
     title = marked("Throughput over commits", (cell.environment for cell in history.cells))
     subtitle = " · ".join([*common, counted(len(revisions), "commit")])
-    page = Page(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
+    page = ChartPage(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
     column = page.panels([_STRIP] * len(strips))[:, 0]
     for axes, (cell, points, group) in zip(column, strips, strict=True):
         _frame(axes, cell, points, _limits(points, span), len(revisions))

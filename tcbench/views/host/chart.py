@@ -15,7 +15,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from tcbench.analysis.host_time import Origin, origin
 from tcbench.core.host_profile import Frame, HostProfile, Stack
-from tcbench.present.charts.page import Page
+from tcbench.present.charts.page import ChartPage
 from tcbench.present.charts.palette import ON_LIGHT, PAPER, SERIES
 from tcbench.present.charts.text import LABEL, SMALL, drawable, shortened
 from tcbench.present.format import counted, milliseconds, percent
@@ -53,7 +53,7 @@ def flame_chart(profile: HostProfile) -> Figure:
     roots = [(phase, root) for phase, root in roots if root.seconds > 0]
     total = sum(root.seconds for _, root in roots)
     sampled = f"{counted(profile.samples, 'sample')} of " if profile.samples else ""
-    page = Page(
+    page = ChartPage(
         f"Host: {drawable(profile.label)}",
         f"{profile.device_name} · {profile.image_size} × {profile.image_size} images · {profile.tool}, {sampled}"
         f"{counted(profile.steps, 'step')}",

@@ -21,7 +21,7 @@ _LEAST = 0.01
 
 
 @dataclass(frozen=True)
-class _Row:
+class _FunctionRow:
     """A phase, or a function of it."""
 
     phase: str
@@ -32,11 +32,11 @@ class _Row:
     style: str = ""
 
 
-def _style(row: _Row) -> str:
+def _style(row: _FunctionRow) -> str:
     return row.style
 
 
-_COLUMNS: tuple[Column[_Row], ...] = (
+_COLUMNS: tuple[Column[_FunctionRow], ...] = (
     Column("phase", lambda row: row.phase, style=_style),
     Column("function", lambda row: row.function, style=_style),
     Column("self", lambda row: row.self_s, SECONDS, style=_style),
@@ -45,20 +45,22 @@ _COLUMNS: tuple[Column[_Row], ...] = (
 )
 
 
-def table(profile: HostProfile) -> Table[_Row]:
+def table(profile: HostProfile) -> Table[_FunctionRow]:
     """Self time by function, phase by phase, and whose code it is."""
-    rows: list[_Row | None] = []
+    rows: list[_FunctionRow | None] = []
     for phase in profile.phases:
         entries = functions(profile, phase)
         if not entries:
             continue
         total_s = phase_s(profile, phase)
-        rows += [*([None] if rows else []), _Row(phase, _shares(entries), total_s, style="bold")]
+        rows += [*([None] if rows else []), _FunctionRow(phase, _shares(entries), total_s, style="bold")]
         shown = [entry for entry in entries[:_MOST] if entry.share >= _LEAST]
-        rows += [_Row("", name(entry.frame), entry.seconds, entry.share, _ORIGINS[entry.origin]) for entry in shown]
+        rows += [
+            _FunctionRow("", name(entry.frame), entry.seconds, entry.share, _ORIGINS[entry.origin]) for entry in shown
+        ]
         if rest_s := sum(entry.seconds for entry in entries[len(shown) :]):
             others = counted(len(entries) - len(shown), "other function")
-            rows.append(_Row("", others, rest_s, rest_s / total_s, style="dim"))
+            rows.append(_FunctionRow("", others, rest_s, rest_s / total_s, style="dim"))
     return Table(_COLUMNS, rows)
 
 

@@ -19,7 +19,7 @@ from tcbench.analysis.ladder import Climb, DerivedLadder, LadderLike, LadderStep
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, name_rows, put, rates
+from tcbench.present.charts.page import ChartPage, name_rows, put, rates
 from tcbench.present.charts.palette import INK, QUIET, change_patch, fill
 from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import LABEL, LEGEND, WORDS, config_name, drawable, heading, shortened, text_width
@@ -58,20 +58,20 @@ def ladder_chart(
     drawn, more = first_panels(all_climbs, lambda climb: f"{climb.ladder} at batch size {climb.batch_size}", "--config")
     rows = grouped(((climb.setting, climb.ladder), climb) for climb in drawn)
     blocks = [
-        _Block(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _ABREAST])
+        _LadderBlock(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _ABREAST])
         for (setting, ladder), group in rows.items()
         for i in range(0, len(group), _ABREAST)
     ]
     small = small_print(summaries, provenance.common, whiskers=False)
     title = marked(title, (summary.environment for summary in summaries))
     unit = rate_unit(summary.cell for summary in summaries)
-    page = Page(heading(title, summaries[0].cell.scenario), f"{unit.capitalize()} {_SUBTITLE}", [*more, small])
+    page = ChartPage(heading(title, summaries[0].cell.scenario), f"{unit.capitalize()} {_SUBTITLE}", [*more, small])
     columns = max(len(block.climbs) for block in blocks)
     grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)
     beside = max(text_width(label, LEGEND) for block in blocks for label in block.labels)
     width = (page.room - beside - 0.15) / columns - 0.2
     for block, row in zip(blocks, grid, strict=True):
-        scale = _Scale.of(block.all_climbs, width)
+        scale = _LadderScale.of(block.all_climbs, width)
         page.heading(row[0], shortened(block.title, LABEL + 1, page.room) + "\n")
         for axes in row[len(block.climbs) :]:
             axes.remove()
@@ -85,7 +85,7 @@ def ladder_chart(
 
 
 @dataclass(frozen=True)
-class _Block:
+class _LadderBlock:
     """Waterfalls of one ladder, side by side; `all_climbs` share its scale."""
 
     title: str
@@ -105,7 +105,7 @@ def _row_title(ladder: str, setting: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _LadderScale:
     """The value axis of a ladder's panels, all alike: wide enough for the longest bar and the words beside it."""
 
     width: float
@@ -113,15 +113,15 @@ class _Scale:
     images_per_s_per_inch: float
 
     @staticmethod
-    def of(climbed: Sequence[Climb], width: float) -> _Scale:
+    def of(climbed: Sequence[Climb], width: float) -> _LadderScale:
         values = [step.after.value for climb in climbed for step in climb.steps if step.after]
         words = [_step_words(step) for climb in climbed for step in climb.steps if step.after]
         longest = max(text_width(text, WORDS) for text in [*words, *map(_total, climbed), "100"])
         highest = max(values, default=1.0)
-        return _Scale(width, highest, highest / max(width - longest - 0.1, 0.3 * width))
+        return _LadderScale(width, highest, highest / max(width - longest - 0.1, 0.3 * width))
 
 
-def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
+def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
     """Base, one bar per step between its before and after, and the top; each with its words on the right."""
     rates(axes.xaxis, scale.images_per_s_per_inch * scale.width)
     ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
@@ -173,7 +173,7 @@ def _total(climb: Climb) -> str:
     return f"{total}  {factor(climb.total.value)}" if climb.total else total
 
 
-def _place(axes: Axes, text: str, value: float, row: int, scale: _Scale, colour: str) -> None:
+def _place(axes: Axes, text: str, value: float, row: int, scale: _LadderScale, colour: str) -> None:
     """Words right of a value; left of it, or shortened, where they do not fit."""
     at = value / scale.images_per_s_per_inch
     room = scale.width - at - 0.05

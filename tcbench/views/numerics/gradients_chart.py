@@ -18,7 +18,7 @@ from matplotlib.ticker import MultipleLocator, PercentFormatter
 from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
 from tcbench.core.numerics import KINDS, Document, GradientKind, LayerGradients, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
-from tcbench.present.charts.page import GROUND, Page, boxes
+from tcbench.present.charts.page import GROUND, ChartPage, boxes
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS
 from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
 from tcbench.present.format import percent
@@ -39,7 +39,7 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     limits = _limits(list(counts.values()))
     layers = _rows(document)
     k = round(math.log2(document.static_scale))
-    page = Page(
+    page = ChartPage(
         "What float16 makes of gradients",
         f"fp32 training, {steps_seen(document.gradients)} of {document.setting.steps} steps sampled, without loss "
         f"scaling; the loss divided by {document.setting.loss_divisor:g}",

@@ -27,7 +27,7 @@ from tcbench.analysis.numerics.judgement import (
     verdicts,
 )
 from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
-from tcbench.present.charts.page import Page, put
+from tcbench.present.charts.page import ChartPage, put
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS
 from tcbench.present.charts.text import DPI, LEGEND, SMALL, WORDS, drawable, shortened, text_width, wrapped
 
@@ -89,7 +89,7 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     ]
     many = document.setting.ranks > 1
     title = f"Do {document.setting.ranks} ranks train like one?" if many else "Do fp16 and bf16 train like fp32?"
-    page = Page(title, seeds_said, notes)
+    page = ChartPage(title, seeds_said, notes)
     page.legend([[Line2D([], [], label=t.label, **_STYLES[t.name]) for t in techniques]], handlelength=4)
     [losses, ratios], forest = page.panels([_PANEL, _ROW * max(1, len(judged))], 2)
     losses.set_title("Training loss", loc="left", weight="bold")

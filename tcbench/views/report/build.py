@@ -39,7 +39,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Results:
+class ReportInput:
     """All that a page is made of. `records` are those that `store.current` leaves, one at least; `explanations` are of
     the same. `notes` are what was said of the files. `beside`
     names the file of all trials, for where there are more than the page shows (MOST_TRIALS)."""
@@ -58,7 +58,7 @@ class Results:
         return tuple(one.summary for one in self.explanations)
 
 
-def build(results: Results) -> Page:
+def build(results: ReportInput) -> Page:
     """The page of some results."""
     summaries = results.summaries
     settings = Settings.of(summaries)

@@ -7,7 +7,7 @@ from tcbench.present import simulated
 from tcbench.present.format import counted, libraries, listed, size
 from tcbench.present.groups import grouped
 from tcbench.present.naming import project_name, tcbench_name
-from tcbench.present.page.page import AnyBlock, Data, Facts, Heading, Section
+from tcbench.present.page.page import AnyBlock, Data, FactList, Heading, Section
 from tcbench.present.page.settings import MOST_RUNS, Settings
 from tcbench.present.tables import COUNT, Column, Table, many_ranks
 
@@ -17,14 +17,14 @@ def section(records: Sequence[Record], settings: Settings) -> Section:
     machines = grouped((record.environment.machine, record) for record in records if record.environment)
     blocks: list[AnyBlock] = []
     for machine, here in machines.items():
-        blocks += [Heading(machine), Facts(tuple(_facts(here)))]
+        blocks += [Heading(machine), FactList(tuple(_facts(here)))]
         packages = _packages(here)
         if packages.rows:
             blocks.append(Data(packages, folded=True))
     if not machines:
-        blocks.append(Facts((("machine", "no trial lived to tell"),)))
+        blocks.append(FactList((("machine", "no trial lived to tell"),)))
     blocks.append(Heading("Settings"))
-    blocks.append(Facts(tuple(_settings(records, settings))))
+    blocks.append(FactList(tuple(_settings(records, settings))))
     blocks.append(Heading("Runs"))
     blocks.append(Data(_runs(records)))
     return Section("environment", "Environment", tuple(blocks))

@@ -15,7 +15,7 @@ from tcbench.present.groups import grouped
 from tcbench.present.page.page import (
     AnyBlock,
     Data,
-    Facts,
+    FactList,
     Notice,
     Paragraph,
     Piece,
@@ -62,7 +62,7 @@ def section(
             blocks.append(Notice(Badge(title, "warn", "warn"), say(f"{words.capitalize()}.")))
         blocks.append(Data(Table(_COLUMNS, fastest, "The fastest of each setting")))
     elif fastest:
-        blocks.append(Facts(tuple(_answers(fastest[0], over_base))))
+        blocks.append(FactList(tuple(_answers(fastest[0], over_base))))
     if gone := _missing([summary for part in settings.parts for summary in part.summaries]):
         blocks.append(Points(gone))
     if more:

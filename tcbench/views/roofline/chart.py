@@ -20,7 +20,7 @@ from tcbench.analysis.roofline import Ceilings, CellRoofline, ConfigPrecision, W
 from tcbench.analysis.summary import Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.labels import around, label
-from tcbench.present.charts.page import Page
+from tcbench.present.charts.page import ChartPage
 from tcbench.present.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, config_name, drawable, wrapped
@@ -86,7 +86,7 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) ->
         "FLOP: a multiply-accumulate is two. Bytes: the least traffic, every operand once.",
         " · ".join(fact for fact in facts if not fact.startswith("pale:")),
     ]
-    page = Page(marked(f"Roofline{about}", (one.environment for one in summaries)), "; ".join(ceilings), notes)
+    page = ChartPage(marked(f"Roofline{about}", (one.environment for one in summaries)), "; ".join(ceilings), notes)
     name_of = _legend(page, cells, base, every=every)
     columns = 2 if len({precision for _, precision in roofs}) in (2, 4) else min(3, len(roofs))
     rows = math.ceil(len(roofs) / columns)
@@ -112,7 +112,7 @@ def _roof(one: CellRoofline) -> tuple[Setting, ConfigPrecision]:
     return one.summary.setting, one.precision
 
 
-def _legend(page: Page, cells: Sequence[CellRoofline], base: str, *, every: bool) -> Callable[[_Mark], str]:
+def _legend(page: ChartPage, cells: Sequence[CellRoofline], base: str, *, every: bool) -> Callable[[_Mark], str]:
     """Phases, what is hollow where there is a `base`, and with `every` the cells' numbers; returns how to name a mark,
     "" where it bears no name."""
     phases = dict.fromkeys(part.phase for one in cells for part in worth_showing(one.phases))

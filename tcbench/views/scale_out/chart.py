@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.labels import around, label
-from tcbench.present.charts.page import Page, set_ticks
+from tcbench.present.charts.page import ChartPage, set_ticks
 from tcbench.present.charts.palette import PAPER, QUIET, SERIES
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable
 from tcbench.run.scale_out import Basis, ScaleOut, Size
@@ -33,7 +33,7 @@ _TIMES |= {3_600_000: "1,000 h", 36_000_000: "10,000 h"}
 
 
 @dataclass(frozen=True)
-class Curve:
+class ScaleOutCurve:
     """A step on each number of `ranks`: efficiency and time to train of the fastest way, and of the slowest."""
 
     label: str
@@ -45,7 +45,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Point:
+class ScaleOutPoint:
     """A result that was measured; what is not known of it is None. `curve`: the place of the curve that it belongs to,
     None where it has none."""
 
@@ -56,15 +56,15 @@ class Point:
     curve: int | None = None
 
 
-def curves_of(out: ScaleOut) -> list[Curve]:
+def curves_of(out: ScaleOut) -> list[ScaleOutCurve]:
     """A curve for each basis: of the fastest way at each number of ranks."""
     return [_curve(basis, [size for size in out.sizes if size.basis == basis]) for basis in out.bases]
 
 
-def _curve(basis: Basis, sizes: Sequence[Size]) -> Curve:
+def _curve(basis: Basis, sizes: Sequence[Size]) -> ScaleOutCurve:
     sizes = sorted(sizes, key=lambda size: size.ranks)
     bound = ": a bound" if basis.source == "forecast" else ""
-    return Curve(
+    return ScaleOutCurve(
         label=drawable(f"{basis.cell.label} on {basis.device_name} ({basis.source}{bound})"),
         ranks=tuple(size.ranks for size in sizes),
         efficiency=tuple(size.fastest.efficiency for size in sizes),
@@ -75,7 +75,7 @@ def _curve(basis: Basis, sizes: Sequence[Size]) -> Curve:
 
 
 def scale_out_chart(
-    curves: Sequence[Curve], subtitle: str, points: Sequence[Point] = (), notes: Sequence[str] = ()
+    curves: Sequence[ScaleOutCurve], subtitle: str, points: Sequence[ScaleOutPoint] = (), notes: Sequence[str] = ()
 ) -> Figure:
     """Raises SelectionError for more curves than there are colours."""
     if len(curves) > len(_COLOURS):
@@ -83,7 +83,7 @@ def scale_out_chart(
             f"{len(curves)} cells do not fit in one chart (at most {len(_COLOURS)}); choose with --config or --bs"
         )
     band = "Lines: the faster all-reduce, overlapped with the backward pass; bands: to the slower one, after it."
-    page = Page("One step on many ranks, by a model", subtitle, [*notes, band])
+    page = ChartPage("One step on many ranks, by a model", subtitle, [*notes, band])
     marked = {point.curve for point in points}
     styles = [
         {"color": colour, "linestyle": dashes, "linewidth": 1.8}
@@ -114,7 +114,7 @@ def scale_out_chart(
     return page.figure
 
 
-def _frame(efficiency: Axes, times: Axes, curves: Sequence[Curve], points: Sequence[Point]) -> None:
+def _frame(efficiency: Axes, times: Axes, curves: Sequence[ScaleOutCurve], points: Sequence[ScaleOutPoint]) -> None:
     ranks = [n for curve in curves for n in curve.ranks] + [point.ranks for point in points]
     low, high = min(ranks), max(ranks)
     for axes in (efficiency, times):
@@ -136,7 +136,9 @@ def _frame(efficiency: Axes, times: Axes, curves: Sequence[Curve], points: Seque
     set_ticks(times.yaxis, within, lambda seconds: _TIMES[round(seconds)])
 
 
-def _draw_points(axes: Axes, points: Sequence[tuple[Point, float]], curves: Sequence[Curve], field: str) -> None:
+def _draw_points(
+    axes: Axes, points: Sequence[tuple[ScaleOutPoint, float]], curves: Sequence[ScaleOutCurve], field: str
+) -> None:
     """Marks in their curve's colour, each with its label beside it."""
     lines = [
         axes.transData.transform_path(Path(list(zip(curve.ranks, getattr(curve, field), strict=True))))

@@ -23,7 +23,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.legend import legend_rows
-from tcbench.present.charts.page import Page, set_ticks
+from tcbench.present.charts.page import ChartPage, set_ticks
 from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill
 from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
@@ -38,7 +38,7 @@ from tcbench.present.page.wording import spaced
 from tcbench.present.simulated import marked
 from tcbench.present.tables import Column, Field, Table
 from tcbench.present.verdicts import why_missing
-from tcbench.views.scaling.table import EFFICIENCY, Row, columns, head, notes, rows
+from tcbench.views.scaling.table import EFFICIENCY, CurveRow, columns, head, notes, rows
 
 _HEIGHT = 2.7
 _MARKERS = "osD^v<>pXP"
@@ -74,7 +74,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
     title = marked(title, (summary.environment for summary in summaries))
     unit = rate_unit(summary.cell for summary in summaries)
-    page = Page(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
+    page = ChartPage(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
     page.legend(
         [[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in legend_rows(configs)]
     )
@@ -230,9 +230,9 @@ def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> 
     title = "Throughput and efficiency against ranks"
     several = len({part.setting[0] for part in settings.parts}) > 1
     heads = (
-        *([Column[Row]("machine", lambda row: row.point.summary.machine)] if several else []),
-        Column[Row]("batch", lambda row: Field(head(row.curve), row.curve.images)),
-        Column[Row]("config", lambda row: swatches.config(row.curve.config)),
+        *([Column[CurveRow]("machine", lambda row: row.point.summary.machine)] if several else []),
+        Column[CurveRow]("batch", lambda row: Field(head(row.curve), row.curve.images)),
+        Column[CurveRow]("config", lambda row: swatches.config(row.curve.config)),
     )
     every_cell = Table((*heads, *columns(curves)), [*rows(curves)], "Every cell on a curve of scaling")
     remarks = notes(curves)

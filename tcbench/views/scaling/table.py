@@ -14,7 +14,7 @@ from tcbench.present.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, 
 
 
 @dataclass(frozen=True)
-class Row:
+class CurveRow:
     """A cell on a curve. `batch` and `config` as a ladder shows them, which are empty but in a curve's first row."""
 
     curve: Curve
@@ -23,7 +23,7 @@ class Row:
     config: str = ""
 
 
-def rows(curves: Sequence[Curve]) -> Iterator[Row | None]:
+def rows(curves: Sequence[Curve]) -> Iterator[CurveRow | None]:
     """A row per cell, curve by curve; None between batch sizes."""
     above: Curve | None = None
     for curve in curves:
@@ -32,22 +32,22 @@ def rows(curves: Sequence[Curve]) -> Iterator[Row | None]:
             yield None
         config = config_in_ladder(_cell(curve), _cell(above) if above and not new else None)
         first, *others = curve.points
-        yield Row(curve, first, head(curve) if new else "", config)
-        yield from (Row(curve, point) for point in others)
+        yield CurveRow(curve, first, head(curve) if new else "", config)
+        yield from (CurveRow(curve, point) for point in others)
         above = curve
 
 
-def columns(curves: Sequence[Curve]) -> tuple[Column[Row], ...]:
+def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
     """What the table of results, which has the images/s of all ranks, does not say."""
     unit = rate_unit(map(_cell, curves))
 
-    def exchange(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[Row]:
-        def left(row: Row) -> str:
+    def exchange(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[CurveRow]:
+        def left(row: CurveRow) -> str:
             return mark if row.point.allreduce and row.point.allreduce.overlaps else ""
 
         return Column(heading, lambda row: row.point.allreduce and figure(row.point.allreduce), kind, mark=left)
 
-    def slowest(row: Row) -> str:
+    def slowest(row: CurveRow) -> str:
         return f" ({row.point.imbalance.slowest})" if row.point.imbalance else ""
 
     return (
@@ -73,11 +73,11 @@ def _steps(uneven: Imbalance) -> str:
     return f"{uneven.slowest_in} of {len(uneven.steps)} steps"
 
 
-def table(curves: Sequence[Curve]) -> Table[Row]:
+def table(curves: Sequence[Curve]) -> Table[CurveRow]:
     """A row per cell, curve by curve."""
     names = (
-        Column[Row]("batch", lambda row: row.batch, wraps=False),
-        Column[Row]("config", lambda row: row.config, width=8),
+        Column[CurveRow]("batch", lambda row: row.batch, wraps=False),
+        Column[CurveRow]("config", lambda row: row.config, width=8),
     )
     return Table((*names, *columns(curves)), [*rows(curves)], gap=1)
 

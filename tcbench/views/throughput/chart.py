@@ -9,7 +9,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellKey, CellSummary, base_config, best
 from tcbench.present import cells
 from tcbench.present.cells import Row
-from tcbench.present.charts.bars import Bar, Group, bar_chart, batch_sizes_of, cell_at
+from tcbench.present.charts.bars import Bar, BarGroup, bar_chart, batch_sizes_of, cell_at
 from tcbench.present.charts.legend import legend_rows
 from tcbench.present.charts.provenance import by_setting
 from tcbench.present.page import drawings
@@ -30,7 +30,7 @@ def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = No
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
     groups = {
-        setting: [Group(str(n), tuple(Bar(c, cell_at(here, c, n)) for c in configs)) for n in batch_sizes_of(here)]
+        setting: [BarGroup(str(n), tuple(Bar(c, cell_at(here, c, n)) for c in configs)) for n in batch_sizes_of(here)]
         for setting, here in settings.items()
     }
     return bar_chart(settings, groups, legend_rows(configs), title or summaries[0].cell.scenario, subtitle)

@@ -14,13 +14,13 @@ from tcbench.present.document import fields
 from tcbench.present.format import counted, factor, limits
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import emulated, is_simulated
-from tcbench.present.tables import Ladder, keyed, versioned
+from tcbench.present.tables import ConfigTable, keyed, versioned
 from tcbench.run.rounds import Rounds
 
 
-def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Ladder[Row]:
+def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> ConfigTable[Row]:
     """One row per cell. `speedups` holds each cell's ratio over the base, in the order of `summaries`."""
-    return Ladder(
+    return ConfigTable(
         cells.columns(summaries),
         [Row(*pair) for pair in zip(summaries, speedups, strict=True)],
         cell=lambda row: row.summary.cell,

@@ -23,7 +23,7 @@ from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Span, Timeline
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, boxes
+from tcbench.present.charts.page import ChartPage, boxes
 from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
@@ -130,7 +130,7 @@ def _window(
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Lane:
     """A line of blocks, inches high. `what`: the drawing function that takes it."""
 
     name: str
@@ -158,27 +158,27 @@ class _Panel:
         return tuple(span for span in spans if span.end_s > low and span.begin_s < high)
 
     @cached_property
-    def rows(self) -> tuple[_Row, ...]:
+    def rows(self) -> tuple[_Lane, ...]:
         timeline = self.timeline
         rows = []
         threads = sorted({span.row for span in timeline.of("io")})
         if 0 < len(threads) <= 3:
             for i, thread in enumerate(threads):
                 spans = self._visible(span for span in timeline.of("io") if span.row == thread)
-                rows.append(_Row("IO" if i == 0 else "", 0.2, spans, "io"))
+                rows.append(_Lane("IO" if i == 0 else "", 0.2, spans, "io"))
         elif threads:
-            rows.append(_Row("IO", 0.25, self._visible(timeline.of("io")), "density"))
-        rows.append(_Row("CPU", 0.3, self._visible(timeline.of("host", "phase")), "phases"))
+            rows.append(_Lane("IO", 0.25, self._visible(timeline.of("io")), "density"))
+        rows.append(_Lane("CPU", 0.3, self._visible(timeline.of("host", "phase")), "phases"))
         layers = self._visible(timeline.of("host", "layer"))
         if layers and len(layers) <= SINGLE:
-            rows.append(_Row("layers", 0.2, layers, "names"))
+            rows.append(_Lane("layers", 0.2, layers, "names"))
         if timeline.of("gpu"):
             spans = self._visible(timeline.of("gpu"))
-            rows.append(_Row("GPU", 0.34, spans, "names" if len(spans) <= SINGLE else "density"))
+            rows.append(_Lane("GPU", 0.34, spans, "names" if len(spans) <= SINGLE else "density"))
         return tuple(rows)
 
     @property
-    def placed(self) -> list[tuple[_Row, float]]:
+    def placed(self) -> list[tuple[_Lane, float]]:
         """Rows, each with where it begins, inches from the top."""
         tops = itertools.accumulate((row.height + _GAP for row in self.rows), initial=_GAP)
         return list(zip(self.rows, tops, strict=False))
@@ -224,7 +224,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     if not any(panel.timeline.of("gpu") for panel in panels):
         notes[0] = notes[0].partition(" Colour")[0]
     title = marked_timelines("Timeline", (panel.timeline for panel in panels))
-    page = Page(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
+    page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
     page.legend([_legend(panels)])
     column = page.panels([panel.rows_height for panel in panels])[:, 0]
     for axes, panel in zip(column, panels, strict=True):
@@ -260,7 +260,7 @@ def _draw_panel(axes: Axes, panel: _Panel, width: float) -> None:
     axes.set_yticks([place for place, _ in named], [name for _, name in named])
     axes.grid(visible=False, axis="y")
     low, high = axes.get_xlim()
-    scale = _Scale(panel, width / (high - low))
+    scale = _TimeScale(panel, width / (high - low))
     begin = max(low, panel.ms(min(s.begin_s for s in panel.timeline.spans)))
     end = min(high, panel.ms(max(s.end_s for s in panel.timeline.spans)))
     for row, y in panel.placed:
@@ -277,7 +277,7 @@ def _draw_panel(axes: Axes, panel: _Panel, width: float) -> None:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _TimeScale:
     """Places on a panel's axis: ms within what is shown, and inches."""
 
     panel: _Panel
@@ -323,7 +323,7 @@ def _by_colour(spans: Iterable[Span]) -> dict[str, list[Span]]:
     return grouped((_colour_key(span), span) for span in spans)
 
 
-def _draw_blocks(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
+def _draw_blocks(axes: Axes, scale: _TimeScale, row: _Lane, y: float) -> None:
     """The phases of the host, or what a thread of the input's does, with a word in each block that takes it."""
     for key, spans in _by_colour(row.spans).items():
         places = [scale.clipped(span) for span in spans]
@@ -333,7 +333,9 @@ def _draw_blocks(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
             _label(axes, scale, place, y + row.height / 2, _WORDS.get(name, (name.upper(), name[:3].upper())), key)
 
 
-def _label(axes: Axes, scale: _Scale, place: tuple[float, float], y: float, options: Sequence[str], key: str) -> None:
+def _label(
+    axes: Axes, scale: _TimeScale, place: tuple[float, float], y: float, options: Sequence[str], key: str
+) -> None:
     """The first of the words that fits into a block; none, if none does."""
     begin, end = scale.free(*place)
     room = scale.inches(begin, end) - 2 * _PAD
@@ -352,7 +354,7 @@ def _label(axes: Axes, scale: _Scale, place: tuple[float, float], y: float, opti
             return
 
 
-def _draw_named(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
+def _draw_named(axes: Axes, scale: _TimeScale, row: _Lane, y: float) -> None:
     """Single kernels or layers, each with as much of its name as it takes. What runs at once stands in lines of its
     own."""
     lines = _lines(row.spans)
@@ -388,7 +390,7 @@ def _lines(spans: Sequence[Span]) -> dict[Span, int]:
     return lines
 
 
-def _draw_density(axes: Axes, scale: _Scale, row: _Row, y: float, width: float) -> None:
+def _draw_density(axes: Axes, scale: _TimeScale, row: _Lane, y: float, width: float) -> None:
     """Merged work: in each pixel as high as the share of it that is covered; colours on top of each other."""
     panel = scale.panel
     bins = max(1, round(width * DPI / _BIN_PIXELS))
@@ -426,7 +428,7 @@ def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
     return np.clip(np.diff(so_far) / np.diff(edges_s), 0, 1)
 
 
-def _draw_waiting(axes: Axes, scale: _Scale, spans: Sequence[Span], base: float) -> None:
+def _draw_waiting(axes: Axes, scale: _TimeScale, spans: Sequence[Span], base: float) -> None:
     """A hatched strip at the foot of the host's row while it waits for the GPU."""
     places = [place for span in spans if scale.inches(*(place := scale.clipped(span))) > 1 / DPI]
     if places:
@@ -434,7 +436,7 @@ def _draw_waiting(axes: Axes, scale: _Scale, spans: Sequence[Span], base: float)
         boxes(axes, strips, ["waiting for the GPU"], zorder=3, **_WAITING.patch)
 
 
-def _draw_steps(axes: Axes, scale: _Scale, panel: _Panel) -> None:
+def _draw_steps(axes: Axes, scale: _TimeScale, panel: _Panel) -> None:
     """A line where each step begins, and its number above what is visible of it."""
     for i, step in enumerate(panel.timeline.steps):
         begin, end = scale.clipped(step)

@@ -21,7 +21,7 @@ def made(losses, method="sgd", rate=0.1, seed=0, reason=None) -> MethodRun:
 
 
 def setting(steps=10, batch=1024):
-    asked = plan.Asked(steps=steps, batch_size=batch, global_batch=batch)
+    asked = plan.NumericsRequest(steps=steps, batch_size=batch, global_batch=batch)
     return plan.setting(load("cpu"), host(), asked, 1, None)
 
 
@@ -49,7 +49,7 @@ def test_both_methods_have_the_same_budget_rates_weights_and_batches_and_one_run
     assert (sgd.setting.learning_rate, sgd.cell.seed, sgd.setting.loss_divisor) == (0.3, 2, 1.0)
 
 
-class Trains(call.Runner):
+class Trains(call.NumericsRunner):
     """A runner whose K-FAC needs half the steps, and whose best rate is 0.3."""
 
     def run(self, jobs):
@@ -61,7 +61,7 @@ class Trains(call.Runner):
 
 
 def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_shows(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(call, "Runner", Trains)
+    monkeypatch.setattr(call, "NumericsRunner", Trains)
     race(Call(host(), 60.0, tmp_path, quiet=True, json=False, details=False), setting(steps=24), KfacSettings(), 2)
     said = capsys.readouterr().out
     kept = {path.suffix: path for path in tmp_path.rglob("steps-*")}

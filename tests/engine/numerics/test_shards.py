@@ -29,7 +29,7 @@ RANKS, STEPS = 4, 5
 
 
 def setting(**changes):
-    asked = plan.Asked(steps=STEPS, batch_size=4, image_size=8, ranks=RANKS)
+    asked = plan.NumericsRequest(steps=STEPS, batch_size=4, image_size=8, ranks=RANKS)
     made = plan.setting(load("cpu"), host(), asked, 1, None)
     return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
 

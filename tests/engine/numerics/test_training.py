@@ -21,7 +21,7 @@ STEPS = 6
 
 
 def setting(**changes):
-    asked = plan.Asked(steps=STEPS, batch_size=8, image_size=8)
+    asked = plan.NumericsRequest(steps=STEPS, batch_size=8, image_size=8)
     made = plan.setting(load("cpu"), host(), asked, 1, None)
     return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
 
@@ -121,7 +121,7 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path):
         (tmp_path / "many" / f"c{label % 2}").mkdir(parents=True, exist_ok=True)
         (tmp_path / "many" / f"c{label % 2}" / f"{label}.jpg").write_bytes(folder.files[label][0].read_bytes())
     # Smaller images leave one pixel to normalise over at the end, which spoils the weights in one step.
-    asked = plan.Asked(steps=1, batch_size=2, image_size=64, data=tmp_path / "many", threads=1)
+    asked = plan.NumericsRequest(steps=1, batch_size=2, image_size=64, data=tmp_path / "many", threads=1)
     made = plan.setting(load("cpu"), host(), asked, 1, split(dataset.scan(tmp_path / "many")))
     assert (made.model, made.n_classes, made.train_images, made.test_images) == ("resnet50", 2, 18, 2)
     trained = train(job("fp32", of=made), processor(1))

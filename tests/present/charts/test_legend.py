@@ -5,7 +5,7 @@ from matplotlib.patches import Patch
 from present.charts.charts import TWELVE, assert_tidy, legend, run
 
 from tcbench.present.charts.legend import legend_rows
-from tcbench.present.charts.page import Page
+from tcbench.present.charts.page import ChartPage
 from tcbench.present.charts.text import DPI
 from tcbench.views.throughput.chart import throughput_chart
 
@@ -35,10 +35,10 @@ def test_a_long_name_ends_in_an_ellipsis() -> None:
 
 
 def test_of_many_entries_only_columns_that_may_fit_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, put_together = list[int](), Page._legend
+    made, put_together = list[int](), ChartPage._legend
     monkeypatch.setattr(
-        Page, "_legend", lambda self, rows, options: made.append(1) or put_together(self, rows, options)
+        ChartPage, "_legend", lambda self, rows, options: made.append(1) or put_together(self, rows, options)
     )
-    page = Page("T", "", [])
+    page = ChartPage("T", "", [])
     page.legend([[Patch(label=f"fp32 + rung {n}") for n in range(40)]])
     assert len(made) < 6 and page._above[-1].get_window_extent().width <= page.room * DPI

@@ -15,7 +15,7 @@ from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuFacts, GpuSamples, GpuState, PhaseTimes
 from tcbench.present.page import drawings
 from tcbench.present.page import settings as page_settings
-from tcbench.present.page.page import Data, Facts, Figure, Heading, Page, Points, Prose
+from tcbench.present.page.page import Data, FactList, Figure, Heading, Page, Points, Prose
 from tcbench.views.bottleneck.chart import MOST_PHASES
 from tcbench.views.ladder import chart as rungs
 from tcbench.views.report import environment, trials
@@ -258,7 +258,7 @@ def test_a_gpu_and_its_state_stand_in_the_environment():
     samples = GpuSamples(state=state, samples=())
     measurement = factories.make_measurement(decoding="on the GPU")
     record = factories.make_record(environment=environment, gpu=samples, measurement=measurement)
-    [facts, settings, *_] = blocks(reports.results([record]), "environment", Facts)
+    [facts, settings, *_] = blocks(reports.results([record]), "environment", FactList)
     named = dict(facts.pairs + settings.pairs)
     assert named["decoding"] == "on the GPU"
     assert named["GPU"] == "Tesla V100, compute capability 7.0, 80 SMs, 16.00 GiB"
@@ -269,7 +269,7 @@ def test_a_gpu_and_its_state_stand_in_the_environment():
 
 def test_what_trials_of_one_machine_do_not_agree_on_stands_side_by_side():
     records = [factories.make_record(), factories.make_record(trial=1, environment=factories.make_environment(os="b"))]
-    [facts, *_] = blocks(reports.results(records), "environment", Facts)
+    [facts, *_] = blocks(reports.results(records), "environment", FactList)
     assert dict(facts.pairs)["system"] == "Debian GNU/Linux 12 (bookworm), kernel 6.1.0; b, kernel 6.1.0"
 
 
@@ -281,14 +281,14 @@ def test_commits_stand_in_one_list_behind_their_version():
         )
         for trial, (version, commit, project) in enumerate(code)
     ]
-    [facts, *_] = blocks(reports.results(records), "environment", Facts)
+    [facts, *_] = blocks(reports.results(records), "environment", FactList)
     named = dict(facts.pairs)
     assert named["tcbench"] == "0.1.0 at abc, def; 0.2.0"
     assert named["project"] == "at p, q+"
 
 
 def test_a_machine_that_is_unknown():
-    [facts, *_] = blocks(reports.results([factories.make_record(status="skipped")]), "environment", Facts)
+    [facts, *_] = blocks(reports.results([factories.make_record(status="skipped")]), "environment", FactList)
     assert facts.pairs == (("machine", "no trial lived to tell"),)
 
 
@@ -412,7 +412,7 @@ def test_ranks_have_a_chart_with_its_table_and_settings_of_their_own():
     words = [piece.text for block in blocks(page, "summary") for p in getattr(block, "paragraphs", ()) for piece in p]
     assert "fp32, batch size 4, 4 ranks" in words
     assert any(text.startswith(" trains 3.00× as fast as on 1 rank") for text in words)
-    facts = {name: text for block in blocks(page, "environment", Facts) for name, text in block.pairs}
+    facts = {name: text for block in blocks(page, "environment", FactList) for name, text in block.pairs}
     assert facts["hosts"] == "host"
 
 
@@ -421,7 +421,7 @@ def test_a_page_of_one_rank_says_nothing_of_ranks():
     assert "scaling" not in {section.id for section in page.sections}
     [table] = blocks(page, "trials", Data)
     assert "ranks" not in {column.name for column in table.table.heads}
-    assert "hosts" not in {name for block in blocks(page, "environment", Facts) for name, _ in block.pairs}
+    assert "hosts" not in {name for block in blocks(page, "environment", FactList) for name, _ in block.pairs}
 
 
 def test_what_cannot_be_drawn_of_ranks_is_still_in_the_table():

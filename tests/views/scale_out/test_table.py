@@ -10,7 +10,7 @@ from tcbench.hardware import networks
 from tcbench.present.format import number
 from tcbench.run.scale_out import Basis, scale_out
 from tcbench.views.scale_out import table as view
-from tcbench.views.scale_out.chart import Curve, Point, curves_of, scale_out_chart
+from tcbench.views.scale_out.chart import ScaleOutCurve, ScaleOutPoint, curves_of, scale_out_chart
 
 STEP = RankStep(time_s=0.025, images=32, gradient_bytes=51_114_064, power_w=300.0)
 
@@ -88,7 +88,7 @@ def test_a_line_per_cell_falls_with_the_ranks_and_points_are_labelled():
     curves = curves_of(out)
     assert [curve.ranks for curve in curves] == [(8, 64, 4096)] * 2
     assert list(curves[0].efficiency) == sorted(curves[0].efficiency, reverse=True)
-    points = [Point("91.6%", 1088, 0.916, None, 0), Point("Goyal 2017", 256, None, 3600.0)]
+    points = [ScaleOutPoint("91.6%", 1088, 0.916, None, 0), ScaleOutPoint("Goyal 2017", 256, None, 3600.0)]
     figure = scale_out_chart(curves, "about", points)
     assert drawn(figure) == {"91.6%", "Goyal 2017"}
     efficiency, times = figure.axes
@@ -101,6 +101,6 @@ def test_one_number_of_ranks_is_a_chart_too():
 
 
 def test_more_cells_than_colours_are_refused():
-    curve = Curve("a", (1, 2), (1, 0.9), (1, 0.8), (10, 6), (10, 7))
+    curve = ScaleOutCurve("a", (1, 2), (1, 0.9), (1, 0.8), (10, 6), (10, 7))
     with pytest.raises(SelectionError, match="9 cells do not fit in one chart"):
         scale_out_chart([curve] * 9, "about")

@@ -15,7 +15,7 @@ import numpy as np
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Primitive, Slot, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import batch_norm as numpy_batch_norm
 from tcbench.engine.accelerators.protocol import BatchNormRoute
@@ -122,32 +122,34 @@ def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> P
             )
         return made
 
-    def operands(described: int) -> list[Slot]:
+    def operands(described: int) -> list[Binding]:
         kept = (
-            [Slot(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)] if norm.relu else []
+            [Binding(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
+            if norm.relu
+            else []
         )
         if backward:
             return [
                 *(
-                    Slot(dnnl.DIFF_DST, x),
-                    Slot(dnnl.SRC, x),
-                    Slot(dnnl.SCALE, vector),
+                    Binding(dnnl.DIFF_DST, x),
+                    Binding(dnnl.SRC, x),
+                    Binding(dnnl.SCALE, vector),
                 ),
-                *(Slot(dnnl.MEAN, vector), Slot(dnnl.VARIANCE, vector), *kept),
+                *(Binding(dnnl.MEAN, vector), Binding(dnnl.VARIANCE, vector), *kept),
                 *(
-                    Slot(dnnl.DIFF_SRC, x, True),
-                    Slot(dnnl.DIFF_SCALE, vector, True),
-                    Slot(dnnl.DIFF_SHIFT, vector, True),
+                    Binding(dnnl.DIFF_SRC, x, True),
+                    Binding(dnnl.DIFF_SCALE, vector, True),
+                    Binding(dnnl.DIFF_SHIFT, vector, True),
                 ),
             ]
         return [
             *(
-                Slot(dnnl.SRC, x),
-                Slot(dnnl.SCALE, vector),
-                Slot(dnnl.SHIFT, vector),
-                Slot(dnnl.DST, x, True),
+                Binding(dnnl.SRC, x),
+                Binding(dnnl.SCALE, vector),
+                Binding(dnnl.SHIFT, vector),
+                Binding(dnnl.DST, x, True),
             ),
-            *(Slot(dnnl.MEAN, vector, True), Slot(dnnl.VARIANCE, vector, True), *kept),
+            *(Binding(dnnl.MEAN, vector, True), Binding(dnnl.VARIANCE, vector, True), *kept),
         ]
 
     if x.bytes > _LARGE_BYTES:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Slot, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.pointwise import n_slices
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference import bias as numpy_bias
@@ -29,9 +29,9 @@ def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
 
     y = engine.descriptor(work.dtype, y_sizes, dnnl.contiguous(y_sizes))
     operands = (
-        Slot(dnnl.SRC, y, step=y.bytes),
-        Slot(dnnl.SRC_1, b),
-        Slot(dnnl.DST, y, True, y.bytes),
+        Binding(dnnl.SRC, y, step=y.bytes),
+        Binding(dnnl.SRC_1, b),
+        Binding(dnnl.DST, y, True, y.bytes),
     )
     primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
     summed = w.BiasGradient(work.n, work.k, work.dtype, work.pixels, work.n if of_maps else threads)
@@ -72,9 +72,9 @@ def gradient(engine: Engine, work: w.BiasGradient) -> Choice:
     )
     ones_index, gy_index = (dnnl.WEIGHTS, dnnl.SRC) if of_maps else (dnnl.SRC, dnnl.WEIGHTS)
 
-    def operand(index: int, dtype: str, sizes: tuple[int, ...], *, sliced: bool = True) -> Slot:
+    def operand(index: int, dtype: str, sizes: tuple[int, ...], *, sliced: bool = True) -> Binding:
         stored = engine.descriptor(dtype, sizes, dnnl.contiguous(sizes))
-        return Slot(index, stored, index == dnnl.DST, stored.bytes if sliced else 0)
+        return Binding(index, stored, index == dnnl.DST, stored.bytes if sliced else 0)
 
     def describe(dtype: str) -> int:
         ones, gy = (operand(index, dtype, sizes) for index, sizes in ((ones_index, ones_sizes), (gy_index, gy_sizes)))

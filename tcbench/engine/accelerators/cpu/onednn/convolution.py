@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn.library import Descriptor, Engine, Slot, Unimplemented
-from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, Way, descriptions, fastest
+from tcbench.engine.accelerators.cpu.onednn.library import Binding, Descriptor, Engine, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.tuning import Alternative, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.im2col import col2im, im2col
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
@@ -24,7 +24,7 @@ def choose(engine: Engine, work: _Pass) -> Choice:
         return fastest(engine, work, ways(engine, work))
 
 
-def ways(engine: Engine, work: _Pass) -> list[Way]:
+def ways(engine: Engine, work: _Pass) -> list[Alternative]:
     """All that are considered, oneDNN's preferred one first; each takes the arrays in the order of `work.operands`."""
     return [
         *_by_images(engine, work),
@@ -34,7 +34,7 @@ def ways(engine: Engine, work: _Pass) -> list[Way]:
     ]
 
 
-def _by_images(engine: Engine, work: _Pass) -> list[Way]:
+def _by_images(engine: Engine, work: _Pass) -> list[Alternative]:
     """oneDNN's convolution, each thread on some of the images; gradients of filters are added up."""
     slices = engine.slices(work.conv.n)
     part = replace(work.conv, n=work.conv.n // slices)
@@ -43,7 +43,7 @@ def _by_images(engine: Engine, work: _Pass) -> list[Way]:
     return _cut(engine, work, part, stored, steps, slices)
 
 
-def _by_filters(engine: Engine, work: _Pass) -> list[Way]:
+def _by_filters(engine: Engine, work: _Pass) -> list[Alternative]:
     """oneDNN's convolution, each thread on all images with some of the filters (of the gradient of x: some of its
     channels), so that it packs and reads these alone and nothing is left to be added up. Where few pixels meet many
     filters that is less. A product of single pixels is cut so in `_products`."""
@@ -66,11 +66,11 @@ _LEAST_FILTERS = 32
 
 def _cut(
     engine: Engine, work: _Pass, part: Conv2d, stored: dict[str, Descriptor], steps: dict[str, int], slices: int
-) -> list[Way]:
+) -> list[Alternative]:
     """oneDNN's convolutions of one slice each. `steps`: bytes from one slice to the next, by array; 0: it is whole."""
     arguments = _ARGUMENTS[type(work)]
     operands = [
-        Slot(index, stored[name], written=i == len(arguments) - 1, step=steps[name])
+        Binding(index, stored[name], written=i == len(arguments) - 1, step=steps[name])
         for i, (index, name) in enumerate(arguments)
     ]
     partial = slices > 1 and not operands[-1].step
@@ -150,7 +150,7 @@ def _pad_after(conv: Conv2d) -> tuple[int, int]:
     )
 
 
-def _products(engine: Engine, work: _Pass, result: DType) -> list[Way]:
+def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:
     """The same as a product of two matrices, where the window is a single pixel: cut by rows, by columns, or whole on
     one thread, which suits AMX best; with the left or the right matrix as it is stored or as oneDNN prefers it.
     `result`: the dtype of what is written. Without oneDNN's reference, which takes seconds."""
@@ -165,7 +165,7 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Way]:
     else:
         left, right = _Matrix(dnnl.SRC, conv.k, pixels, (1, conv.k)), _Matrix(dnnl.WEIGHTS, pixels, conv.c, (conv.c, 1))
     written = _Matrix(dnnl.DST, left.rows, right.columns, (right.columns, 1))
-    made: list[Way] = []
+    made: list[Alternative] = []
     for rows, columns, preferred in _WAYS:
         slices = engine.slices(left.rows if rows else right.columns) if rows or columns else 1
         cuts = {dnnl.SRC: (rows, False), dnnl.WEIGHTS: (False, columns), dnnl.DST: (rows, columns)}
@@ -212,19 +212,19 @@ class _Matrix:
     columns: int
     strides: tuple[int, int]
 
-    def operand(self, engine: Engine, dtype: DType, slices: int, by_rows: bool, by_columns: bool) -> Slot:
+    def operand(self, engine: Engine, dtype: DType, slices: int, by_rows: bool, by_columns: bool) -> Binding:
         """One slice of it, or all of it."""
         sizes = (self.rows // slices if by_rows else self.rows, self.columns // slices if by_columns else self.columns)
         values = sizes[0] * self.strides[0] if by_rows else sizes[1] * self.strides[1] if by_columns else 0
         stored = engine.descriptor(dtype, sizes, self.strides)
-        return Slot(self.index, stored, self.index == dnnl.DST, values * ITEM_BYTES[dtype])
+        return Binding(self.index, stored, self.index == dnnl.DST, values * ITEM_BYTES[dtype])
 
 
 class _ByColumns:
     """A convolution by the product of its columns (see `tcbench.engine.work.im2col`), which NumPy lays out. The
     gradient of columns is of float32, in which it is added up."""
 
-    def __init__(self, conv: Conv2d, product: Way, *, dgrad: bool) -> None:
+    def __init__(self, conv: Conv2d, product: Alternative, *, dgrad: bool) -> None:
         self.name = f"im2col, {product.name}"
         self._product = product
         self._of_dgrad = dgrad
@@ -249,7 +249,7 @@ class _ByColumns:
             half.convert(wide, gx)
 
 
-def _by_columns(engine: Engine, work: _Pass) -> list[Way]:
+def _by_columns(engine: Engine, work: _Pass) -> list[Alternative]:
     """None but where there are more filters than pixels: laying out columns then costs less than packing filters, or
     adding up each slice's part of their gradients."""
     conv, dgrad = work.conv, isinstance(work, ConvDgrad)

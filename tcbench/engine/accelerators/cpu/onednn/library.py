@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.onednn.team import Call, team
+from tcbench.engine.accelerators.cpu.onednn.team import PrimitiveCall, team
 from tcbench.engine.work import DType
 from tcbench.hardware import load
 
@@ -203,7 +203,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
-class Slot:
+class Binding:
     """An argument of a primitive. `index`: which argument it is. `stored`: how its array is stored, or the slice of it
     that a primitive takes. `written`: the primitive writes it. `step`: bytes from one slice to the next; 0: all take
     the whole array."""
@@ -310,7 +310,7 @@ class Engine:
 
     # -- primitives -------------------------------------------------------------------------------------------------
 
-    def primitive(self, described: int, operands: Sequence[Slot], slices: int = 1) -> Primitive:
+    def primitive(self, described: int, operands: Sequence[Binding], slices: int = 1) -> Primitive:
         """A primitive of a description, on arrays in the order of `operands`, slice by slice on the threads of
         `parallel`: the description and its operands are those of one slice.
 
@@ -387,7 +387,7 @@ class Engine:
 
     def conversion(self, source: Descriptor, target: Descriptor) -> Primitive:
         """A copy in another dtype or layout."""
-        return self.reorder(Slot(SRC, source), Slot(DST, target, True))
+        return self.reorder(Binding(SRC, source), Binding(DST, target, True))
 
     def converts(self, dtype: str) -> bool:
         """Whether it has vectors of a dtype on this processor: conversions to float32 and back that take more than one
@@ -398,7 +398,7 @@ class Engine:
             self._converts[dtype] = not any(way.name.startswith(REFERENCE) for way in ways)
         return self._converts[dtype]
 
-    def reorder(self, source: Slot, target: Slot, slices: int = 1) -> Primitive:
+    def reorder(self, source: Binding, target: Binding, slices: int = 1) -> Primitive:
         """As `conversion`, slice by slice."""
         made = self._described_reorder(source.stored, target.stored, self.plain)
         return self.primitive(made, [source, target], slices)
@@ -496,7 +496,7 @@ class PreparedPrimitive:
         places: tuple[Place, ...],
     ) -> None:
         every = list(zip(memories, places, strict=True))
-        self.call = Call(primitive, stream, ctypes.addressof(arguments), len(memories))
+        self.call = PrimitiveCall(primitive, stream, ctypes.addressof(arguments), len(memories))
         self._arguments = arguments  # which the call points to
         self._shared, self._room = engine.shared, engine.room
         self._run = functools.partial(engine.run, primitive, stream, len(memories), arguments)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Slot, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference import elementwise
 from tcbench.engine.accelerators.cpu.reference import pooling as numpy_pooling
@@ -57,7 +57,7 @@ def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
         raise Unimplemented(half)
     slices = n_slices(engine, work.size)
     x, y = (engine.descriptor(dtype, (work.size // slices,), (1,)) for dtype in (source, target))
-    primitive = engine.reorder(Slot(dnnl.SRC, x, step=x.bytes), Slot(dnnl.DST, y, True, y.bytes), slices)
+    primitive = engine.reorder(Binding(dnnl.SRC, x, step=x.bytes), Binding(dnnl.DST, y, True, y.bytes), slices)
     return Choice(primitive.bind, primitive.name)
 
 
@@ -134,15 +134,15 @@ class _Pooling:
         window = map(dnnl.dims, self.window)
         return engine.describe("pooling_forward", dnnl.FORWARD_TRAINING, self.algorithm, *stored, *window, engine.plain)
 
-    def _operands(self, engine: Engine, x: int, y: int, dtype: str | None = None) -> tuple[Slot, Slot]:
-        def operand(index: int, sizes: tuple[int, ...]) -> Slot:
-            return Slot(index, engine.descriptor(dtype or self.dtype, sizes, strides(self.layout, sizes)))
+    def _operands(self, engine: Engine, x: int, y: int, dtype: str | None = None) -> tuple[Binding, Binding]:
+        def operand(index: int, sizes: tuple[int, ...]) -> Binding:
+            return Binding(index, engine.descriptor(dtype or self.dtype, sizes, strides(self.layout, sizes)))
 
         return operand(x, self.x_sizes), operand(y, self.y_sizes)
 
-    def _places(self, engine: Engine, *, written: bool) -> list[Slot]:
+    def _places(self, engine: Engine, *, written: bool) -> list[Binding]:
         stored = engine.descriptor("uint8", self.y_sizes, strides(self.layout, self.y_sizes))
-        return [Slot(dnnl.WORKSPACE, stored, written)] if self.places else []
+        return [Binding(dnnl.WORKSPACE, stored, written)] if self.places else []
 
 
 def n_slices(engine: Engine, rows: int, width: int = 1) -> int:
@@ -150,12 +150,12 @@ def n_slices(engine: Engine, rows: int, width: int = 1) -> int:
     return engine.slices(rows) if rows * width > _SMALL else 1
 
 
-def _slices(engine: Engine, work: w.Add | w.AddRelu | w.ReluBackward) -> tuple[int, int, Callable[..., Slot]]:
+def _slices(engine: Engine, work: w.Add | w.AddRelu | w.ReluBackward) -> tuple[int, int, Callable[..., Binding]]:
     """Number of slices, values in each, and what makes an operand of an argument's index."""
     slices = n_slices(engine, work.size)
     size = work.size // slices
     flat = engine.descriptor(work.dtype, (size,), (1,))
-    return slices, size, functools.partial(Slot, stored=flat, step=flat.bytes)
+    return slices, size, functools.partial(Binding, stored=flat, step=flat.bytes)
 
 
 def _keeping_nan(engine: Engine, work: w.Work, choice: Choice, kernel: Callable[..., None]) -> Choice:
@@ -176,7 +176,9 @@ def _keeping_nan(engine: Engine, work: w.Work, choice: Choice, kernel: Callable[
     return replace(choice, bind=bind)
 
 
-def _first(engine: Engine, dtype: w.DType, describe: Callable[[w.DType], int], slices: int, *operands: Slot) -> Choice:
+def _first(
+    engine: Engine, dtype: w.DType, describe: Callable[[w.DType], int], slices: int, *operands: Binding
+) -> Choice:
     """By the implementation that oneDNN prefers."""
     primitive = engine.primitive(descriptions(engine, dtype, describe)[0], operands, slices)
     return Choice(primitive.bind, primitive.name)

@@ -21,24 +21,24 @@ LOOKS_NS = 100_000
 from whatever else needs the processor."""
 
 
-class Call(ctypes.Structure):
+class PrimitiveCall(ctypes.Structure):
     """A call of dnnl_primitive_execute."""
 
     _fields_ = (("primitive", c_void_p), ("stream", c_void_p), ("arguments", c_void_p), ("n_arguments", c_int64))
 
 
-class _Chunk(ctypes.Structure):
-    _fields_ = (("calls", ctypes.POINTER(Call)), ("n", c_int64))
+class _CallChunk(ctypes.Structure):
+    _fields_ = (("calls", ctypes.POINTER(PrimitiveCall)), ("n", c_int64))
 
 
 class _Stage(ctypes.Structure):
-    _fields_ = (("chunks", ctypes.POINTER(_Chunk)), ("n", c_int64))
+    _fields_ = (("chunks", ctypes.POINTER(_CallChunk)), ("n", c_int64))
 
 
 EXECUTE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_void_p)
 """dnnl_primitive_execute: of a primitive, a stream, the number of arguments and these."""
 
-Stages = Sequence[Sequence[Sequence[Call]]]
+Stages = Sequence[Sequence[Sequence[PrimitiveCall]]]
 """One after another; of chunks that run side by side, at most 65,535; of calls in order."""
 
 
@@ -59,7 +59,12 @@ class Team:
     def bind(self, stages: Stages) -> Callable[[], int]:
         """The launch of these calls. Returns oneDNN's first status that is not 0, after which no call begins."""
         table = (_Stage * len(stages))(
-            *(_Stage(_array(_Chunk, [_Chunk(_array(Call, chunk), len(chunk)) for chunk in s]), len(s)) for s in stages)
+            *(
+                _Stage(
+                    _array(_CallChunk, [_CallChunk(_array(PrimitiveCall, chunk), len(chunk)) for chunk in s]), len(s)
+                )
+                for s in stages
+            )
         )
         run, team, n = self._run, self._team, len(stages)
         return lambda: run(team, table, n)
@@ -90,7 +95,9 @@ def works(made: ctypes.CDLL) -> bool:
     set_threads = ctypes.CFUNCTYPE(None, c_int)(lambda _: None)
     _kept.append((execute, set_threads))  # the team's threads stay
     tried = Team(made, execute, set_threads, 3)
-    stages = [[[Call(s + 1, None, None, 10 * c + k) for k in range(3)] for c in range(width)] for s, width in STAGES]
+    stages = [
+        [[PrimitiveCall(s + 1, None, None, 10 * c + k) for k in range(3)] for c in range(width)] for s, width in STAGES
+    ]
     run = tried.bind(stages)
     for _ in range(50):
         calls.clear()
@@ -102,7 +109,9 @@ def works(made: ctypes.CDLL) -> bool:
                 if numbers != [call.n_arguments for call in chunk]:
                     return False
     calls.clear()
-    failing = tried.bind([[[Call(1, None, None, 99), Call(2, None, None, 0)]], [[Call(3, None, None, 0)]] * 2])
+    failing = tried.bind(
+        [[[PrimitiveCall(1, None, None, 99), PrimitiveCall(2, None, None, 0)]], [[PrimitiveCall(3, None, None, 0)]] * 2]
+    )
     return failing() == 7 and calls == [(1, 99)] and run() == 0
 
 

@@ -77,7 +77,7 @@ def descriptions(
     raise Unimplemented(dtype)
 
 
-class Way(Protocol):
+class Alternative(Protocol):
     """A way to do a piece of work. `name`: oneDNN's of the implementation, or NUMPY."""
 
     @property
@@ -105,7 +105,7 @@ class _KeptTimes:
         return _KeptTimes(tuple(map(min, self.times, before.times)), before.processes + 1, self.beside_others)
 
 
-def fastest(engine: Engine, work: Work, ways: Sequence[Way]) -> Choice:
+def fastest(engine: Engine, work: Work, ways: Sequence[Alternative]) -> Choice:
     """The one that takes the least time on a work's operands. oneDNN's preferred one comes first, and stays unless
     another is faster by more than what a busy machine adds."""
     best = ways[0]
@@ -117,7 +117,7 @@ def fastest(engine: Engine, work: Work, ways: Sequence[Way]) -> Choice:
     return Choice(best.bind, best.name)
 
 
-def _times(engine: Engine, work: Work, ways: Sequence[Way]) -> tuple[_KeptTimes, bool]:
+def _times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tuple[_KeptTimes, bool]:
     """The kept times of these ways, and whether they are earlier processes' alone: the first ones add to them."""
     cache = Cache(folder("onednn-v2"), fresh=messages.fresh_autotune())
     names = [way.name for way in ways]

@@ -17,7 +17,7 @@ import numpy as np
 
 from tcbench.engine.accelerators.cpu import compiled, threads
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Primitive, Slot, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.update import (
@@ -194,8 +194,8 @@ def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
     def addition(size: int, attributes: int = engine.plain, scales: Sequence[int] = ()) -> Primitive:
         flat, one = (engine.descriptor("float32", (n,), (1,)) for n in (size, 1))
         described = engine.describe("binary", dnnl.BINARY_ADD, flat.handle, flat.handle, flat.handle, attributes)
-        factors = (Slot(index | dnnl.ATTRIBUTE_SCALE, one) for index in scales)
-        operands = [Slot(dnnl.SRC, flat), Slot(dnnl.SRC_1, flat), *factors, Slot(dnnl.DST, flat, True)]
+        factors = (Binding(index | dnnl.ATTRIBUTE_SCALE, one) for index in scales)
+        operands = [Binding(dnnl.SRC, flat), Binding(dnnl.SRC_1, flat), *factors, Binding(dnnl.DST, flat, True)]
         return engine.primitive(described, operands)
 
     momentum = functools.partial(addition, attributes=scaled, scales=(dnnl.SRC, dnnl.SRC_1))

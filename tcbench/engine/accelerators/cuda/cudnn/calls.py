@@ -118,7 +118,7 @@ def new_handle(stream: int, lib: Library | None = None) -> int:
     return int(handle.value or 0)
 
 
-class Call:
+class PreparedCall:
     """A prepared call. `workspace_bytes` is what it needs beside its operands."""
 
     __slots__ = ("_descriptors", "_function", "_known", "_library", "_name", "_operands", "_ordered", "workspace_bytes")
@@ -170,7 +170,7 @@ class _Descriptors:
         return descriptor
 
 
-def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
+def prepare_call(work: Work, handle: int, lib: Library | None = None) -> PreparedCall:
     """Prepare the call that does this work on the handle's stream. `handle` is a cudnnHandle_t. Raises CallError,
     LibraryError.
 
@@ -213,7 +213,7 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
     name = (_FORWARD_EX if forward else _BACKWARD_EX) if extended else (_FORWARD if forward else _BACKWARD)
     if extended:
         known["workspace_bytes"] = _size(lib, _WORKSPACE_SIZE[name], known)
-    return Call(name, work, known, lib, descriptors)
+    return PreparedCall(name, work, known, lib, descriptors)
 
 
 # alpha and beta: results are stored, not added to what is there. Read by cuDNN on the host when it is called.

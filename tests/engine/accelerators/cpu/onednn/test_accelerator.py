@@ -103,7 +103,7 @@ def test_a_convolution_of_an_image_narrower_than_its_stride_does_what_the_refere
         check_against_reference(processor, work)
 
 
-def doing(accelerator: OneDnnAccelerator, work: w.Work, way: tuning.Way) -> OneDnnAccelerator:
+def doing(accelerator: OneDnnAccelerator, work: w.Work, way: tuning.Alternative) -> OneDnnAccelerator:
     """An accelerator that does a piece of work in this way, whatever is the fastest."""
     accelerator.engine.prepared[work.key] = tuning.Choice(way.bind, way.name)
     return OneDnnAccelerator(accelerator.engine.n_threads)

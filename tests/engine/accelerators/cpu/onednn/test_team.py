@@ -53,7 +53,7 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
     execute = team.EXECUTE(note)
     own = team.team(execute, engine.set_threads, 2)
     assert own is not None
-    first, second = (own.bind([[[team.Call(n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3)))
+    first, second = (own.bind([[[team.PrimitiveCall(n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3)))
     other = threading.Thread(target=first)
     other.start()
     assert begun.wait(20)
