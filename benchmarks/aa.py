@@ -248,7 +248,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="no cell begins a round after that")
     parser.add_argument("--quick", action="store_true", help="two configs, one look at three trials")
     given = parser.parse_args()
-    configs, trials = tuple(given.config), given.interims
+    configs, trials = tuple(given.config), given.looks
     if given.quick:
         configs, trials = configs or ("fp32", "fp32+dali+batched+nhwc+fused+static_graph"), "3"
     of_gate = interims([int(word) for word in trials.split(",")], RULE)
