@@ -39,8 +39,8 @@ class Lines:
 
 
 INTERNALS = {
-    "Device": ("tcbench.engine.accelerators.device:Device", "tcbench.engine.accelerators.device:Device"),
-    "Trainer": ("tcbench.run.numerics_runner:Runner",),
+    "Device": ("tcbench.engine.accelerators.device:Device",),
+    "Trainer": ("tcbench.run.numerics_runner:NumericsRunner", "tcbench.run.numerics_runner:Runner"),
     "Runner": ("tcbench.run.runner:Runner",),
     "gpus": ("tcbench.hardware.gpus",),
     "plan": ("tcbench.run.plan",),
