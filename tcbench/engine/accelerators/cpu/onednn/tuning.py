@@ -124,6 +124,7 @@ def _times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tuple[_Ke
     key: Key = {
         "work": work.key,
         "threads": engine.n_threads,
+        "team": engine.team is not None,
         "oneDNN": version() or "",
         "processor": machine.cpu_name(),
     }

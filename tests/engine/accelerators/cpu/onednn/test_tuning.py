@@ -20,7 +20,7 @@ OPERANDS = WORK.operands
 
 
 class OnTwoThreads:
-    n_threads, began = 2, None
+    n_threads, began, team = 2, None, None
 
 
 @pytest.fixture(autouse=True)
