@@ -35,6 +35,7 @@ class Kept(ChangedFeed):
 
     def __init__(self, batches: Feed) -> None:
         super().__init__(batches)
+        self.prefetch_depth = 0
         self._batch = batches.next()
 
     def next(self) -> Batch:
