@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from tcbench.engine.backends.torch import sites
     from tcbench.hardware.memory import peak_resident_bytes
 
-    class Gpu(sites.Site):
+    class GpuSite(sites.Site):
         def __init__(self, index: int) -> None:
             super().__init__()
             self.clock: Any = EventClock(None, _Event, lambda before, after: 1e3 * (after.at_s - before.at_s))
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     gpu = driver.Gpu(0, "Fake GPU", (9, 0), 132, 80 << 30)
     _PATCH.setattr(driver, "gpus", lambda: driver.Gpus((gpu,), (13, 0)))
-    _PATCH.setattr(sites, "Gpu", Gpu)
+    _PATCH.setattr(sites, "GpuSite", GpuSite)
     _PATCH.setattr(torch.cuda, "is_available", lambda: True)
     _PATCH.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share: _fraction.__setitem__(0, share))
     _PATCH.setattr(torch.cuda, "empty_cache", lambda: None)
