@@ -62,7 +62,7 @@ def main() -> None:
     ranges = Ranges([phase.name for phase in session.phases])
     medians = []
     for _ in range(50):
-        times = loop.run_block(session, ranges, 1000, first=0)
+        times = loop.run_block(session, ranges, 1000, first=0).steps_s
         medians.append(statistics.median(times))
     added_s = statistics.median(medians)
     print(f"the loop adds {added_s * 1e6:.2f} us per step (median of {50 * 1000} steps)")
