@@ -130,11 +130,7 @@ def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> P
         )
         if backward:
             return [
-                *(
-                    Binding(dnnl.DIFF_DST, x),
-                    Binding(dnnl.SRC, x),
-                    Binding(dnnl.SCALE, vector),
-                ),
+                *(Binding(dnnl.DIFF_DST, x), Binding(dnnl.SRC, x), Binding(dnnl.SCALE, vector)),
                 *(Binding(dnnl.MEAN, vector), Binding(dnnl.VARIANCE, vector), *kept),
                 *(
                     Binding(dnnl.DIFF_SRC, x, True),

@@ -28,11 +28,7 @@ def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
         return engine.describe("binary", dnnl.BINARY_ADD, y, b.handle, y, attributes)
 
     y = engine.descriptor(work.dtype, y_sizes, dnnl.contiguous(y_sizes))
-    operands = (
-        Binding(dnnl.SRC, y, step=y.bytes),
-        Binding(dnnl.SRC_1, b),
-        Binding(dnnl.DST, y, True, y.bytes),
-    )
+    operands = (Binding(dnnl.SRC, y, step=y.bytes), Binding(dnnl.SRC_1, b), Binding(dnnl.DST, y, True, y.bytes))
     primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
     summed = w.BiasGradient(work.n, work.k, work.dtype, work.pixels, work.n if of_maps else threads)
     total = gradient(engine, summed)

@@ -311,8 +311,8 @@ class Engine:
     # -- primitives -------------------------------------------------------------------------------------------------
 
     def primitive(self, described: int, operands: Sequence[Binding], slices: int = 1) -> Primitive:
-        """A primitive of a description, on arrays in the order of `operands`, slice by slice on the threads of
-        `parallel`: the description and its operands are those of one slice.
+        """A primitive of a description, on arrays in the order of `operands`, slice by slice, which run side
+        by side: the description and its operands are those of one slice.
 
         An operand that is stored otherwise than the primitive wants it goes through a reorder before or after. One that
         is not sliced is common to all: read, it is reordered once; written, the slices' results are added up. Both are
