@@ -1,21 +1,29 @@
 """Batch normalisation with or without ReLU, forward and backward.
 
+Large arrays in NHWC go through batch_norm.c where this machine compiles it and has vectors of 512 bits: forward reads
+them twice where oneDNN reads them three times.
+
 oneDNN's first implementation lets its threads meet at barriers that spin, several to a pass: beside other work on the
 same cores each costs a time slice of the scheduler, and all of a step's passes together 1.3 s in place of 7 ms. This
 takes the one that has none, and for small arrays the first one on a single thread, as long as both have the same speed
 there (ResNet-50 in float32 at 64x64, batch 8, two threads: 9 ms a step).
 """
 
+import ctypes
 import functools
 from collections.abc import Callable
+from ctypes import c_float, c_int64, c_void_p
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu import compiled
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.team import EXECUTE, PrimitiveCall, Stages
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import batch_norm as numpy_batch_norm
 from tcbench.engine.accelerators.protocol import BatchNormRoute
@@ -35,6 +43,8 @@ def route(norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
 def forward(engine: Engine, work: w.BatchNormForward) -> Choice:
     """See BatchNormForward, without a residual."""
     norm, momentum = work.norm, work.momentum
+    if (in_c := _in_c(engine, work)) is not None:
+        return in_c
     primitive = _primitive(engine, norm, work.eps, backward=False)
     unbiased = momentum * norm.count / max(norm.count - 1, 1)
 
@@ -70,6 +80,8 @@ def forward(engine: Engine, work: w.BatchNormForward) -> Choice:
 
 def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
     """See BatchNormBackward, without a residual."""
+    if (in_c := _in_c(engine, work)) is not None:
+        return in_c
     primitive = _primitive(engine, work.norm, 0.0, backward=True)
 
     def bind(gy: Array, x: Array, gamma: Array, mean: Array, inv_std: Array, *rest: Array) -> Callable[[], None]:
@@ -85,6 +97,127 @@ def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
         return run
 
     return _faster(engine, work, Choice(bind, primitive.name), functools.partial(numpy_batch_norm.backward, work))
+
+
+def _in_c(engine: Engine, work: w.BatchNormForward | w.BatchNormBackward) -> Choice | None:
+    """None where it cannot be had, or where waking the other threads takes longer than they save."""
+    norm = work.norm
+    if (
+        norm.add
+        or norm.layout != "NHWC"
+        or norm.c % _VALUES
+        or norm.size * _ITEM_BYTES.get(norm.dtype, 0) <= _LARGE_BYTES
+    ):
+        return None
+    made = None if engine.team is None else _compiled()
+    if made is None or engine.team is None:
+        return None
+    launch = _CLaunch(made, work, engine.team.bind, functools.partial(engine.room, "batch norm"))
+
+    def bind(*arrays: Array) -> Callable[[], None]:
+        run, kept = launch.bind(*arrays), arrays[launch.names.index("inv_std")]
+
+        def forward() -> None:
+            run()
+            engine.met_nan |= bool(np.isnan(kept.sum()))
+
+        return forward if isinstance(work, w.BatchNormForward) else run
+
+    return Choice(bind, "C, two passes")
+
+
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+_VALUES = 16
+"""Of a vector: as many channels, or a multiple."""
+_PART_BYTES, _PARTS = 1 << 17, 64
+"""Parts of the rows have at least so many bytes; so many at most."""
+_ARRAYS = tuple("x gamma beta running_mean running_var y mean inv_std mask gy gx ggamma gbeta".split())
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = (
+        *(("arrays", c_void_p * len(_ARRAYS)), ("sums", c_void_p), ("factors", c_void_p)),
+        *((name, c_int64) for name in ("rows", "channels", "parts", "is_bfloat16", "has_relu")),
+        *((name, c_float) for name in ("eps", "momentum")),
+    )
+
+
+class _CLaunch:
+    """Sums of parts of the rows, factors from these, parts of the result, by the functions of batch_norm.c. `bind`: of
+    a team. `room`: of so many bytes, the memory for sums and factors."""
+
+    def __init__(
+        self,
+        made: ctypes.CDLL,
+        work: w.BatchNormForward | w.BatchNormBackward,
+        bind: Callable[[Stages], Callable[[], int]],
+        room: Callable[[int], Array],
+    ) -> None:
+        norm, forward = work.norm, isinstance(work, w.BatchNormForward)
+        self.names = [operand.name for operand in work.operands]
+        self._places = [_ARRAYS.index(name) for name in self.names]
+        parts = max(1, min(norm.size * _ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
+        self._norm = _Norm(rows=norm.count, channels=norm.c, parts=parts)
+        self._norm.is_bfloat16, self._norm.has_relu = norm.dtype == "bfloat16", norm.relu
+        if isinstance(work, w.BatchNormForward):
+            self._norm.eps, self._norm.momentum = work.eps, work.momentum
+        self._factors_at = 2 * parts * norm.c * 4
+        self._room = functools.partial(room, self._factors_at + 3 * norm.c * 4)
+        way = "forward" if forward else "backward"
+        # The latest part of the sums is the first of the result: it is in the cache.
+        stages = (("sums", range(parts)), ("factors", range(1)), ("apply", range(parts)[::-1]))
+        address = ctypes.addressof(self._norm)
+        self._launch = bind(
+            [
+                [[PrimitiveCall(ctypes.cast(made[f"{way}_{name}"], c_void_p), address, part)] for part in of]
+                for name, of in stages
+            ]
+        )
+
+    def bind(self, *arrays: Array) -> Callable[[], None]:
+        return functools.partial(self._at, [dnnl.address(array) for array in arrays])
+
+    def _at(self, addresses: list[int]) -> None:
+        for place, address in zip(self._places, addresses, strict=True):
+            self._norm.arrays[place] = address
+        self._norm.sums = dnnl.address(self._room())
+        self._norm.factors = self._norm.sums + self._factors_at
+        self._launch()
+
+
+@functools.cache
+def _compiled() -> ctypes.CDLL | None:
+    """The functions of batch_norm.c; None where they cannot be had."""
+    return compiled.library(Path(__file__).with_suffix(".c"), does_as_numpy)
+
+
+def does_as_numpy(made: ctypes.CDLL) -> bool:
+    """Whether both ways give what NumPy's kernels give, to the rounding of their sums."""
+    rng, room = np.random.default_rng(0), np.empty(1 << 15, np.uint8)
+    shares: dict[DType, float] = {"float32": 1e-5, "bfloat16": 1e-2}
+    for dtype, share in shares.items():
+        norm = w.Norm(3, 48, 5, 7, "NHWC", dtype, "relu")
+        given = {name: rng.standard_normal(norm.shape).astype(norm.dtype) for name in ("x", "gy")}
+        given |= {name: rng.standard_normal(norm.c).astype(np.float32) for name in ("gamma", "beta")}
+        given |= {name: np.full(norm.c, 2, np.float32) for name in ("running_mean", "running_var")}
+        ours, numpys = dict(given), dict(given)
+        for work in (w.BatchNormForward(norm, 1e-3, 0.1), w.BatchNormBackward(norm)):
+            for arrays in (ours, numpys):
+                arrays |= {o.name: np.array(arrays.get(o.name, np.zeros(o.shape, o.dtype))) for o in work.operands}
+            launch = _CLaunch(made, work, _one_after_another, lambda _: room)
+            launch.bind(*(ours[name] for name in launch.names))()
+            kernel = numpy_batch_norm.forward if isinstance(work, w.BatchNormForward) else numpy_batch_norm.backward
+            kernel(work, *(numpys[name] for name in launch.names))  # type: ignore[arg-type]
+        for name in set(ours) - {"mask"}:
+            mine, theirs = (np.asarray(arrays[name], np.float32) for arrays in (ours, numpys))
+            if not np.abs(mine - theirs).max() <= share * np.abs(theirs).max():
+                return False
+    return True
+
+
+def _one_after_another(stages: Stages) -> Callable[[], int]:
+    calls = [call for stage in stages for chunk in stage for call in chunk]
+    return lambda: max(EXECUTE(call.execute)(call.primitive, call.stream, 0, None) for call in calls)
 
 
 def _faster(

@@ -237,7 +237,8 @@ class Engine:
         self.set_threads(1)
         self._engine = self._create("engine_create", 1, 0)
         self.plain, self.adding = self.attributes(), self.attributes(added=1.0)
-        self.team = team(library.dnnl_primitive_execute, quick.omp_set_num_threads, n_threads)
+        self.team = team(quick.omp_set_num_threads, n_threads)
+        self.execute = ctypes.cast(library.dnnl_primitive_execute, c_void_p)
         self._descriptors: dict[Any, Descriptor] = {}
         self.shared: dict[str, Array] = {}
         self.changes = 0  # of where shared memory lies
@@ -496,7 +497,7 @@ class PreparedPrimitive:
         places: tuple[Place, ...],
     ) -> None:
         every = list(zip(memories, places, strict=True))
-        self.call = PrimitiveCall(primitive, stream, ctypes.addressof(arguments), len(memories))
+        self.call = PrimitiveCall(engine.execute, primitive, stream, ctypes.addressof(arguments), len(memories))
         self._arguments = arguments  # which the call points to
         self._shared, self._room = engine.shared, engine.room
         self._run = functools.partial(engine.run, primitive, stream, len(memories), arguments)

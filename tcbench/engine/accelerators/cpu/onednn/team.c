@@ -14,6 +14,7 @@ typedef int (*execute_t)(void *primitive, void *stream, int n, void *arguments);
 typedef void (*set_threads_t)(int n);
 
 struct call {
+    execute_t execute; /* dnnl_primitive_execute, or a function of that form */
     void *primitive, *stream, *arguments;
     int64_t n_arguments;
 };
@@ -27,7 +28,6 @@ struct stage {
 };
 
 struct team {
-    execute_t execute;
     set_threads_t set_threads; /* OpenMP keeps the number by thread */
     int64_t looks_ns;
     _Atomic(const struct chunk *) chunks; /* of the running stage */
@@ -60,7 +60,7 @@ static int has_chunks(uint64_t word) { return (word & 0xffff) < (word >> 16 & 0x
 static void run_chunk(struct team *team, const struct chunk *chunk) {
     for (int64_t i = 0; i < chunk->n && !atomic_load(&team->status); i++) {
         const struct call *call = chunk->calls + i;
-        const int status = team->execute(call->primitive, call->stream, (int)call->n_arguments, call->arguments);
+        const int status = call->execute(call->primitive, call->stream, (int)call->n_arguments, call->arguments);
         if (status) atomic_store(&team->status, status);
     }
 }
@@ -125,10 +125,10 @@ static void wait(struct team *team) {
 }
 
 /* A team of so many helpers beside the caller, NULL where there is none to be had. It lasts as long as the process. */
-struct team *team_new(execute_t execute, set_threads_t set_threads, int n_helpers, int64_t looks_ns) {
+struct team *team_new(set_threads_t set_threads, int n_helpers, int64_t looks_ns) {
     struct team *team = aligned_alloc(64, sizeof *team);
     if (!team) return NULL;
-    *team = (struct team){.execute = execute, .set_threads = set_threads, .looks_ns = looks_ns, .busy = ATOMIC_FLAG_INIT};
+    *team = (struct team){.set_threads = set_threads, .looks_ns = looks_ns, .busy = ATOMIC_FLAG_INIT};
     pthread_mutex_init(&team->mutex, NULL);
     pthread_cond_init(&team->published, NULL);
     pthread_cond_init(&team->done, NULL);
@@ -149,7 +149,7 @@ int team_run(struct team *team, const struct stage *stages, int n) {
             for (int64_t j = 0; j < stages[i].n; j++)
                 for (int64_t k = 0; k < stages[i].chunks[j].n && !status; k++) {
                     const struct call *call = stages[i].chunks[j].calls + k;
-                    status = team->execute(call->primitive, call->stream, (int)call->n_arguments, call->arguments);
+                    status = call->execute(call->primitive, call->stream, (int)call->n_arguments, call->arguments);
                 }
         return status;
     }

@@ -8,6 +8,7 @@ work for a moment before they sleep, and never ask for the lock.
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from ctypes import c_int, c_int64, c_void_p
@@ -22,9 +23,15 @@ from whatever else needs the processor."""
 
 
 class PrimitiveCall(ctypes.Structure):
-    """A call of dnnl_primitive_execute."""
+    """A call of dnnl_primitive_execute, or of a function of that form at the address `execute`."""
 
-    _fields_ = (("primitive", c_void_p), ("stream", c_void_p), ("arguments", c_void_p), ("n_arguments", c_int64))
+    _fields_ = (
+        ("execute", c_void_p),
+        ("primitive", c_void_p),
+        ("stream", c_void_p),
+        ("arguments", c_void_p),
+        ("n_arguments", c_int64),
+    )
 
 
 class _CallChunk(ctypes.Structure):
@@ -43,15 +50,13 @@ Stages = Sequence[Sequence[Sequence[PrimitiveCall]]]
 
 
 class Team:
-    """So many threads that live as long as the process. `execute` and `set_threads`: dnnl_primitive_execute and
-    omp_set_num_threads."""
+    """So many threads that live as long as the process. `set_threads`: omp_set_num_threads."""
 
-    def __init__(self, library: ctypes.CDLL, execute: Any, set_threads: Any, n_threads: int) -> None:
-        library.team_new.argtypes = (c_void_p, c_void_p, c_int, c_int64)
+    def __init__(self, library: ctypes.CDLL, set_threads: Any, n_threads: int) -> None:
+        library.team_new.argtypes = (c_void_p, c_int, c_int64)
         library.team_new.restype = c_void_p
         library.team_run.argtypes = (c_void_p, ctypes.POINTER(_Stage), c_int)
-        functions = (ctypes.cast(function, c_void_p) for function in (execute, set_threads))
-        self._team = library.team_new(*functions, n_threads - 1, LOOKS_NS)
+        self._team = library.team_new(ctypes.cast(set_threads, c_void_p), n_threads - 1, LOOKS_NS)
         if not self._team:
             raise MemoryError("no threads for launches")
         self._run = library.team_run
@@ -75,10 +80,10 @@ def _array(kind: Any, items: Sequence[Any]) -> Any:
     return (kind * len(items))(*items)
 
 
-def team(execute: Any, set_threads: Any, n_threads: int) -> Team | None:
+def team(set_threads: Any, n_threads: int) -> Team | None:
     """None where there is no compiler."""
     made = compiled.library(Path(__file__).with_suffix(".c"), works)
-    return None if made is None else Team(made, execute, set_threads, n_threads)
+    return None if made is None else Team(made, set_threads, n_threads)
 
 
 def works(made: ctypes.CDLL) -> bool:
@@ -92,12 +97,11 @@ def works(made: ctypes.CDLL) -> bool:
         return 7 if n == 99 else 0
 
     execute = EXECUTE(note)
+    call = functools.partial(PrimitiveCall, ctypes.cast(execute, c_void_p))
     set_threads = ctypes.CFUNCTYPE(None, c_int)(lambda _: None)
     _kept.append((execute, set_threads))  # the team's threads stay
-    tried = Team(made, execute, set_threads, 3)
-    stages = [
-        [[PrimitiveCall(s + 1, None, None, 10 * c + k) for k in range(3)] for c in range(width)] for s, width in STAGES
-    ]
+    tried = Team(made, set_threads, 3)
+    stages = [[[call(s + 1, None, None, 10 * c + k) for k in range(3)] for c in range(width)] for s, width in STAGES]
     run = tried.bind(stages)
     for _ in range(50):
         calls.clear()
@@ -109,9 +113,7 @@ def works(made: ctypes.CDLL) -> bool:
                 if numbers != [call.n_arguments for call in chunk]:
                     return False
     calls.clear()
-    failing = tried.bind(
-        [[[PrimitiveCall(1, None, None, 99), PrimitiveCall(2, None, None, 0)]], [[PrimitiveCall(3, None, None, 0)]] * 2]
-    )
+    failing = tried.bind([[[call(1, None, None, 99), call(2, None, None, 0)]], [[call(3, None, None, 0)]] * 2])
     return failing() == 7 and calls == [(1, 99)] and run() == 0
 
 

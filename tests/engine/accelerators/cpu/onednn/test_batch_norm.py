@@ -1,12 +1,14 @@
-"""A batch normalisation that may be oneDNN's or NumPy's is the same by either."""
+"""A batch normalisation that may be oneDNN's, NumPy's or our own in C is the same by each."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu import compiled
 from tcbench.engine.accelerators.cpu.onednn import batch_norm, library, tuning
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 
@@ -87,3 +89,62 @@ def test_relus_mask_is_of_one_kind_whoever_made_it(
     accelerator = OneDnnAccelerator(threads=2)
     with accelerator.enter():
         check_against_reference(accelerator, w.BatchNormBackward(norm))
+
+
+IN_C = "C, two passes"
+
+
+@pytest.fixture
+def in_c(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDnnAccelerator]:
+    """Arrays of any size go through C."""
+    if batch_norm._compiled() is None:
+        pytest.skip("no C compiler, or no vectors of 512 bits")
+    monkeypatch.setattr(batch_norm, "_LARGE_BYTES", 0)
+    accelerator = OneDnnAccelerator(threads=2)
+    with accelerator.enter():
+        yield accelerator
+    assert {plan.plan for plan in accelerator.plans()} == {IN_C}
+
+
+@pytest.mark.parametrize("after", ["none", "relu"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("sizes", [(3, 48, 7, 3), (1, 16, 1, 1), (2, 64, 64, 65), (5, 2048, 3, 3)], ids=str)
+def test_in_c_it_does_what_the_reference_does(
+    sizes: tuple[int, int, int, int], dtype: w.DType, after: w.After, in_c: OneDnnAccelerator
+) -> None:
+    norm = w.Norm(*sizes, "NHWC", dtype, after)
+    for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
+        check_against_reference(in_c, work)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_in_c_what_is_not_a_number_goes_on(value: float, dtype: w.DType, in_c: OneDnnAccelerator) -> None:
+    norm = w.Norm(2, 16, 4, 4, "NHWC", dtype, "relu")
+    x = np.random.default_rng(0).standard_normal(norm.shape).astype(norm.dtype)
+    x[1, 2, 1, 3] = value
+    vectors, y = [np.ones(16, np.float32) for _ in range(6)], np.empty_like(x)
+    in_c.launch(w.BatchNormForward(norm, 2e-5, 0.1), x, *vectors[:4], y, *vectors[4:], np.empty(norm.shape, bool))
+    assert in_c.engine.met_nan
+    assert np.isnan(y.astype(np.float32)[..., 3]).all()
+    assert np.isfinite(y.astype(np.float32)).sum() == y.size * 15 // 16
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("for (; row < end; row++) sum_rows(", "for (; row + 1 < end; row++) sum_rows("),
+        ("_CMP_NLE_UQ", "_CMP_LE_OQ"),
+        ("_mm512_fnmadd_ps(d,", "_mm512_fmadd_ps(d,"),
+        ("other - mean * mean", "other"),
+        ("norm->rows / (norm->rows > 1 ? norm->rows - 1 : 1)", "1"),
+    ],
+)
+def test_functions_that_do_not_as_numpy_are_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
+    source = Path(batch_norm.__file__).with_suffix(".c")
+    if compiled.library(source, batch_norm.does_as_numpy) is None:
+        pytest.skip("no C compiler, or no vectors of 512 bits")
+    assert source.read_text().count(right) == 1
+    broken = tmp_path / "batch_norm.c"
+    broken.write_text(source.read_text().replace(right, wrong))
+    assert compiled.library(broken, batch_norm.does_as_numpy) is None

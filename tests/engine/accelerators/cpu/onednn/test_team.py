@@ -1,5 +1,6 @@
 """Launches are the same whether a team in C makes them or threads of Python, and whoever else has the team."""
 
+import ctypes
 import threading
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,12 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
         return 0
 
     execute = team.EXECUTE(note)
-    own = team.team(execute, engine.set_threads, 2)
+    address = ctypes.cast(execute, ctypes.c_void_p)
+    own = team.team(engine.set_threads, 2)
     assert own is not None
-    first, second = (own.bind([[[team.PrimitiveCall(n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3)))
+    first, second = (
+        own.bind([[[team.PrimitiveCall(address, n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3))
+    )
     other = threading.Thread(target=first)
     other.start()
     assert begun.wait(20)
