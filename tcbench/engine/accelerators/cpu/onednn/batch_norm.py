@@ -131,7 +131,8 @@ _VALUES = 16
 """Of a vector: as many channels, or a multiple."""
 _PART_BYTES, _PARTS = 1 << 17, 64
 """Parts of the rows have at least so many bytes; so many at most."""
-_ARRAYS = tuple("x gamma beta running_mean running_var y mean inv_std mask gy gx ggamma gbeta".split())
+_ARRAYS = ["x", "gamma", "beta", "running_mean", "running_var", "y", "mean", "inv_std", "mask", "gy", "gx"]
+_ARRAYS += ["ggamma", "gbeta"]
 
 
 class _Norm(ctypes.Structure):
@@ -194,7 +195,7 @@ def _compiled() -> ctypes.CDLL | None:
 def does_as_numpy(made: ctypes.CDLL) -> bool:
     """Whether both ways give what NumPy's kernels give, to the rounding of their sums."""
     rng, room = np.random.default_rng(0), np.empty(1 << 15, np.uint8)
-    shares: dict[DType, float] = {"float32": 1e-5, "bfloat16": 1e-2}
+    shares: dict[w.DType, float] = {"float32": 1e-5, "bfloat16": 1e-2}
     for dtype, share in shares.items():
         norm = w.Norm(3, 48, 5, 7, "NHWC", dtype, "relu")
         given = {name: rng.standard_normal(norm.shape).astype(norm.dtype) for name in ("x", "gy")}

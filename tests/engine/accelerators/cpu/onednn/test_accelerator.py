@@ -15,7 +15,7 @@ from gpu import check_against_reference
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.kind import KIND
-from tcbench.engine.accelerators.cpu.onednn import convolution, library, tuning
+from tcbench.engine.accelerators.cpu.onednn import batch_norm, convolution, library, tuning
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 
@@ -112,8 +112,10 @@ def doing(accelerator: OneDnnAccelerator, work: w.Work, way: tuning.Alternative)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("side", [16, 48], ids=["on one thread", "without barriers"])
 def test_a_normalisation_of_any_size_does_what_the_reference_does(
-    side: int, layout: w.Layout, processor: OneDnnAccelerator
+    side: int, layout: w.Layout, processor: OneDnnAccelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By oneDNN's implementations, as where no compiler is."""
+    monkeypatch.setattr(batch_norm, "_compiled", lambda: None)
     norm = w.Norm(8, 64, side, side, layout, "float32", "relu")
     for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
         check_against_reference(processor, work)
