@@ -9,7 +9,6 @@ from factories import make_cell, make_environment, make_measurement_of_ranks, ma
 from tcbench.analysis.scaling import curves
 from tcbench.core.record import Record
 from tcbench.present.document import encoded
-from tcbench.views.export import to_json
 from tcbench.views.scaling import table as scaling
 
 
@@ -26,15 +25,6 @@ def lines(*records: Record) -> list[list[str]]:
     return [line.split() for line in printed(scaling.table(curves(records)), width=160).splitlines()]
 
 
-def test_a_row_has_throughput_efficiency_the_exchange_and_the_imbalance() -> None:
-    measured = {"allreduce": 0.5, "reduced_bytes": 100_000_000, "slow": {1: 1.5}}
-    _, head, one, two = lines(on(1, 40.0), on(2, 64.0, **measured))
-    assert head[:3] == ["batch", "config", "ranks"]
-    assert one == ["4", "fp32", "1", "40.0", "100.0%"]
-    # A step takes 125 ms, half of it the exchange: 1.6 GB/s; the slow rank works 1.5 times as long as the other.
-    assert two == ["2", "32.0", "80.0%", "62.5", "ms", "1.60", "1.60", "19.7%", "(1)", "1"]
-
-
 def test_the_base_and_its_ranks_say_how_many_cores_each_had() -> None:
     base = on(1, 40.0)
     assert base.measurement is not None
@@ -42,16 +32,6 @@ def test_the_base_and_its_ranks_say_how_many_cores_each_had() -> None:
     base = msgspec.structs.replace(base, measurement=msgspec.structs.replace(base.measurement, ranks=(part,)))
     *_, one, two = lines(base, on(2, 64.0))
     assert (one[-2:], two[-1]) == (["100.0%", "2"], "1")
-
-
-def test_a_config_that_adds_rungs_is_named_by_them_below_the_other() -> None:
-    table = lines(on(1, 40.0), on(2, 64.0), on(1, 40.0, "fp32+batched"), on(2, 64.0, "fp32+batched"))
-    assert [row[:4] for row in table if "1" in row[:4]] == [["4", "fp32", "1", "40.0"], ["+", "batched", "1", "40.0"]]
-
-
-def test_a_cell_that_failed_says_so_in_its_place() -> None:
-    crashed = make_record(cell=make_cell("fp32", 4, ranks=2), status="failed")
-    assert lines(on(1, 40.0), crashed)[-1] == ["2", "failed"]
 
 
 def test_what_is_left_of_an_exchange_has_no_bandwidth_and_a_note() -> None:
@@ -75,23 +55,6 @@ def test_the_json_has_every_figure_with_its_unit() -> None:
     assert round(two["efficiency"]["value"], 6) == 0.8
     assert two["allreduce_s"]["value"] > 0 and two["bus_bandwidth_bytes_s"]["value"] > 0
     assert len(two["steps"]) == 5 and two["slowest_rank"] == 0
-
-
-def test_an_export_of_cells_has_them_as_columns_only_where_ranks_are_many() -> None:
-    one, two = json.loads(to_json([on(1, 40.0), on(2, 64.0)], "cell"))["rows"]
-    assert (one["ranks"], two["ranks"]) == (1, 2)
-    assert (one["images_per_s_per_rank"], one["efficiency"], one["allreduce_s"]) == (40.0, 1.0, None)
-    assert round(two["images_per_s"], 6) == 64 and round(two["images_per_s_per_rank"], 6) == 32
-    assert two["efficiency_over_ranks"] == 1 and two["bus_bandwidth_bytes_s"] > 0 and two["imbalance"] == 0
-    [alone] = json.loads(to_json([on(1, 40.0)], "cell"))["rows"]
-    assert alone["ranks"] == 1 and "efficiency" not in alone
-
-
-def test_an_export_of_trials_says_what_joined_their_ranks() -> None:
-    one, two = json.loads(to_json([on(1, 40.0), on(2, 64.0)], "trial"))["rows"]
-    assert round(two["images_per_s"], 6) == 64
-    assert (one["engine"], two["engine"]) == (None, "ChainerMN naive over Open MPI v5.0.11")
-    assert (two["hosts"], two["binding"]) == ("host", "one core each")
 
 
 def test_an_efficiency_has_its_interval_in_percent_and_a_narrow_terminal_loses_nothing() -> None:
