@@ -25,6 +25,15 @@ def lines(*records: Record) -> list[list[str]]:
     return [line.split() for line in printed(scaling.table(curves(records)), width=160).splitlines()]
 
 
+def test_a_row_has_throughput_efficiency_the_exchange_and_the_imbalance() -> None:
+    measured = {"allreduce": 0.5, "reduced_bytes": 100_000_000, "slow": {1: 1.5}}
+    _, head, one, two = lines(on(1, 40.0), on(2, 64.0, **measured))
+    assert head[:3] == ["batch", "config", "ranks"]
+    assert one == ["4", "fp32", "1", "40.0", "100.0%"]
+    # A step takes 125 ms, half of it the exchange: 1.6 GB/s; the slow rank works 1.5 times as long as the other.
+    assert two == ["2", "32.0", "80.0%", "62.5", "ms", "1.60", "1.60", "19.7%", "(1)", "1"]
+
+
 def test_the_base_and_its_ranks_say_how_many_cores_each_had() -> None:
     base = on(1, 40.0)
     assert base.measurement is not None
@@ -32,6 +41,16 @@ def test_the_base_and_its_ranks_say_how_many_cores_each_had() -> None:
     base = msgspec.structs.replace(base, measurement=msgspec.structs.replace(base.measurement, ranks=(part,)))
     *_, one, two = lines(base, on(2, 64.0))
     assert (one[-2:], two[-1]) == (["100.0%", "2"], "1")
+
+
+def test_a_config_that_adds_rungs_is_named_by_them_below_the_other() -> None:
+    table = lines(on(1, 40.0), on(2, 64.0), on(1, 40.0, "fp32+batched"), on(2, 64.0, "fp32+batched"))
+    assert [row[:4] for row in table if "1" in row[:4]] == [["4", "fp32", "1", "40.0"], ["+", "batched", "1", "40.0"]]
+
+
+def test_a_cell_that_failed_says_so_in_its_place() -> None:
+    crashed = make_record(cell=make_cell("fp32", 4, ranks=2), status="failed")
+    assert lines(on(1, 40.0), crashed)[-1] == ["2", "failed"]
 
 
 def test_what_is_left_of_an_exchange_has_no_bandwidth_and_a_note() -> None:
