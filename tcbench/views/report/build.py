@@ -26,7 +26,7 @@ from tcbench.views.ladder import chart as rungs
 from tcbench.views.report import environment, summary, trials
 from tcbench.views.scaling import chart as scaling
 from tcbench.views.throughput import chart as throughput
-from tcbench.views.timeline import section as timelines
+from tcbench.views.timeline import chart as timelines
 
 
 @dataclass(frozen=True)
