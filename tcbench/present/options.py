@@ -477,10 +477,24 @@ def results_argument(more: str = "", default: str = "the newest run") -> Any:
 ResultsArgument = Annotated[list[str] | None, results_argument()]
 
 
-def output_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
+def output_option(text: str, read: Callable[[Path], object] | None = None) -> Any:
     """-o of a command that writes one file."""
     expected = "a file that the command does not read, of a kind that it writes"
-    return option("-o --output FILE", WHERE, text, takes=expected)
+    return option("-o --output FILE", WHERE, text, takes=expected, read=read)
+
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def check_picture(path: Path) -> None:
+    """Raises SelectionError unless the file's name ends in a format that is drawn."""
+    if path.suffix.lower() not in PICTURES:
+        raise SelectionError(f"--output {path}: expected a file name that ends in {', '.join(PICTURES)}")
+
+
+def picture_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
+    """-o of a command that draws."""
+    return output_option(text, check_picture)
 
 
 def format_option(names: Iterable[str], default: str = "") -> Any:

@@ -21,7 +21,7 @@ from tcbench.core.errors import NotComparableError, SelectionError, StoreError, 
 from tcbench.core.text import plain
 from tcbench.present.app import given
 from tcbench.present.notes import aside
-from tcbench.present.options import ANOTHER_FILE, format_option, option, output_option
+from tcbench.present.options import ANOTHER_FILE, check_picture, format_option, option, output_option
 from tcbench.present.sides import Labels, several
 
 if TYPE_CHECKING:
@@ -249,9 +249,7 @@ def check_output(path: Path | None) -> None:
     if path is None:
         return
     if _is_picture(path):
-        from tcbench.present.charts.files import check_path
-
-        check_path(path)
+        check_picture(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
