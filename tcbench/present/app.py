@@ -126,8 +126,7 @@ _EXTRAS = re.compile(r"\s*\[([^\[\]]*)\]$")
 
 
 def _default(extras: re.Match[str]) -> str:
-    """A sentence, like the defaults that are written by hand. Limits are told to who oversteps them; what is required
-    has no brackets in the line of usage."""
+    """A sentence, like the defaults that are written by hand. Limits are told to who oversteps them."""
     [*default] = (one.removeprefix("default: ") for one in extras[1].split("; ") if one.startswith("default: "))
     return f" Default: {default[0]}." if default else ""
 

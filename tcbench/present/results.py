@@ -87,8 +87,7 @@ def by_age(out: Path) -> list[Path]:
 
 
 def newest_timeline(out: Path) -> Path:
-    """The profile under a folder that was taken last, and that git does not keep; says which it is. Raises
-    SelectionError."""
+    """The profile that was taken last and that git does not keep; says which it is. Raises SelectionError."""
     from tcbench.core.git import tracked
 
     for path in sorted(out.rglob(PROFILES), key=lambda path: (_age(path), path), reverse=True):

@@ -1,5 +1,4 @@
-"""The words that say which results are simulated, or computed otherwise than their config says: in titles, and as lines
-beside figures."""
+"""The words that say which results are simulated, or computed otherwise than their config says."""
 
 from collections.abc import Iterable
 

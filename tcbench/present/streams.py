@@ -34,8 +34,7 @@ _ACTIVE = re.compile(
 
 
 def harmless(text: str) -> str:
-    """Text whose characters a terminal would act on are shown as their escapes; as JSON writes them, which so stays
-    the same JSON."""
+    """Text with escapes, as JSON writes them, in place of the characters that a terminal would act on."""
     return _ACTIVE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
 
 

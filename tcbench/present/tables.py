@@ -90,8 +90,7 @@ Tone = Literal["good", "bad", "warn", "plain"]
 
 @dataclass(frozen=True)
 class Badge:
-    """A word with an icon on the page, and a sign elsewhere: colour alone tells nothing here. `icon` names a symbol of
-    the page's template."""
+    """A word with an icon of the page's template, and a sign elsewhere: colour alone tells nothing here."""
 
     word: str
     icon: str
@@ -106,8 +105,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class Field:
-    """An entry of a table: a text or a badge. `key` is what it sorts by, None for the text itself; `swatch` is the fill
-    of a square before it."""
+    """A text or a badge. `key` is what it sorts by, None for the text itself; `swatch` fills a square before it."""
 
     text: str = ""
     key: float | None = None

@@ -244,8 +244,7 @@ def _is_picture(path: Path) -> bool:
 
 
 def check_output(path: Path | None) -> None:
-    """Make the folder of what will be written, before anything takes long. Raises StoreError, and SelectionError for a
-    picture of a kind that is not drawn."""
+    """Make the folder of what will be written, before anything takes long. Raises StoreError and SelectionError."""
     if path is None:
         return
     if _is_picture(path):

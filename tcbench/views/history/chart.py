@@ -115,8 +115,7 @@ def _limits(points: Sequence[HistoryPoint], span: float) -> tuple[float, float]:
 
 
 def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> None:
-    """Short names above dates, or both upright where there are `pitch` inches from one to the next and that is not
-    enough."""
+    """Short names above dates, or both upright where `pitch` inches from one to the next are not enough."""
     names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
     upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
     labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
@@ -220,8 +219,7 @@ def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], limits
 
 
 def _ticks(low: float, high: float, line: float) -> list[float]:
-    """Two to four round numbers of images/s, `line` (a share of the height) apart from each other and half of it from
-    the ends."""
+    """Two to four round numbers of images/s, `line` (a share of the height) apart, and half of it from the ends."""
     edge = (high / low) ** (line / 2)
     values: list[float] = []
     for bins in (3, 4, 5, 6):

@@ -273,8 +273,7 @@ def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Place]:
 
 
 def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is_own: bool) -> list[Bbox]:
-    """Bandwidth up to the ridge, then the peak, where they stand; the base's quieter. Returns what it covers, in
-    pixels."""
+    """Bandwidth up to the ridge, then the peak; others than the base's quieter. Returns what it covers, in pixels."""
     x = np.geomspace(*axes.get_xlim(), 160)
     x = np.union1d(x, np.clip(ceilings.ridge(precision), x[0], x[-1]))
     y = [ceilings.attainable_flops_s(float(intensity), precision) for intensity in x]

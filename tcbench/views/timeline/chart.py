@@ -435,8 +435,7 @@ def short_name(name: str) -> str:
 
 
 def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
-    """None without a timeline that has a step. Notes tell those that were taken in another session than the cells
-    beside them."""
+    """None without a timeline that has a step. Notes tell those of another session than the cells beside them."""
     shown = [timeline for timeline in timelines if timeline.steps]
     if not shown:
         return None
