@@ -43,8 +43,7 @@ _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars wou
 
 @dataclass(frozen=True)
 class Bar:
-    """One place in a group: a config and what became of it. `note` stands above the value; `fill` is the bar's where
-    it is not the config's."""
+    """A config and what became of it. `note` stands above the value; `fill`: where it is not the config's."""
 
     config: str
     summary: CellSummary | None
@@ -183,8 +182,7 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
 def _draw_measured(
     axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float, point: float
 ) -> None:
-    """Bars with their whiskers and, where there is room, their values. `pitch`: inches from bar to bar; `point`: what
-    one point is in images/s."""
+    """Bars with whiskers and, where they fit, values. `pitch`: inches from bar to bar; `point`: a point in images/s."""
     if not bars:
         return
     fills = [bar.fill or fill(bar.config) for _, bar, _ in bars]

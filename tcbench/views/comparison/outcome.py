@@ -199,8 +199,7 @@ def retry_command(context: typer.Context) -> str:
 
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
-    """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
-    have been shown."""
+    """Show a comparison as asked for. Raises StoreError for a file that cannot be written, after all is shown."""
     from tcbench.views.comparison import form, github, junit, markdown, table
 
     formats: dict[Format, Callable[[Comparison, Labels], str]] = {

@@ -69,8 +69,7 @@ def heading(metric: Metric, cells: Iterable[Cell]) -> str:
 
 
 def median_step(cell: CellComparison) -> str:
-    """The ratio of throughput at the median step beside that over total time, where the two do not say the same: steps
-    that took far longer than the others. Empty where there is nothing to tell."""
+    """The ratio at the median step, where slow steps tell it from that over total time. Else empty."""
     base, current = cell.base, cell.current
     if cell.metric.name != "throughput" or cell.ratio is None or base is None or current is None:
         return ""

@@ -113,8 +113,7 @@ def _roof(one: CellRoofline) -> tuple[Setting, ConfigPrecision]:
 
 
 def _legend(page: ChartPage, cells: Sequence[CellRoofline], base: str, *, every: bool) -> Callable[[_Mark], str]:
-    """Phases, what is hollow where there is a `base`, and with `every` the cells' numbers; returns how to name a mark,
-    "" where it bears no name."""
+    """Phases, what is hollow where there is a `base`, with `every` numbers; returns how to name a mark, if at all."""
     phases = dict.fromkeys(part.phase for one in cells for part in worth_showing(one.phases))
     entries = [_entry(phase, PHASE_COLOURS.get(phase, OTHER), _MARKS.get(phase, "P")) for phase in phases]
     sizes = {one.summary.cell.batch_size for one in cells}

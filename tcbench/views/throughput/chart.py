@@ -22,11 +22,7 @@ from tcbench.views.throughput.table import footnotes
 
 
 def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = None, subtitle: str = "") -> Figure:
-    """The talk's chart: images/s in bars grouped by batch size, a colour per config, one panel per setting.
-
-    A cell that gave no number says why in its place. Without a title, the scenario's name. Raises SelectionError when
-    there is nothing to draw.
-    """
+    """A panel per setting: images/s by batch size, a colour per config. Raises SelectionError for nothing to draw."""
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
     groups = {

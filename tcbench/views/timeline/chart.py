@@ -335,8 +335,7 @@ def _label(axes: Axes, panel: _Panel, place: tuple[float, float], y: float, opti
 
 
 def _draw_named(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
-    """Single kernels or layers, each with as much of its name as it takes. What runs at once stands in lines of its
-    own."""
+    """Single kernels or layers, with as much of their names as fits; what runs at once stands in lines of its own."""
     lines = _lines(row.spans)
     n = max(lines.values(), default=0) + 1
     height = row.height / n
