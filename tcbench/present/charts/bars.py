@@ -4,7 +4,7 @@ Owns bars, their groups and panels, and the page made of them. Knows nothing of 
 comes in as groups.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.analysis.summary import CellSummary
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, put, rates
 from tcbench.present.charts.palette import INK, PAPER, QUIET, Fill, fill
-from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
+from tcbench.present.charts.provenance import first_panels, small_print
 from tcbench.present.charts.text import (
     LABEL,
     LEGEND,
@@ -78,21 +78,6 @@ class Panel:
 
     name: str
     groups: tuple[BarGroup, ...]
-
-
-def bar_chart(
-    settings: dict[Setting, list[CellSummary]],
-    groups: Mapping[Setting, Iterable[BarGroup]],
-    rows: Sequence[Sequence[tuple[str, str]]],
-    title: str,
-    subtitle: str,
-    notes: Sequence[str] = (),
-) -> Figure:
-    """A page of panels, one per setting, each with its groups. `rows` are the legend's and hold (config, words);
-    `notes` stand above the small print."""
-    provenance = provenance_of(settings)
-    panels = [Panel(provenance.names[setting], tuple(groups[setting])) for setting in settings]
-    return panel_chart(panels, rows, provenance.common, title, subtitle, notes)
 
 
 def panel_chart(

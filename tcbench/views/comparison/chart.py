@@ -66,9 +66,8 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
             f"{len(comparison.cells)} cells do not fit in one chart (at most {MAX_ROWS}); compare fewer configs"
         )
     blocks, more = first_panels(_blocks(comparison), lambda block: block.title, "--config, or name fewer files")
-    scale = _Scale.of(
-        [cell.ratio for cell in comparison.cells if cell.ratio], [row.point for b in blocks for row in b.rows]
-    )
+    ratios = [cell.ratio for cell in comparison.cells if cell.ratio]
+    limits = _limits(ratios, [row.point for block in blocks for row in block.rows])
     compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
     subtitle = drawable(compared + headline(comparison))
     page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
@@ -77,12 +76,12 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     for axes, block in zip(column, blocks, strict=True):
         title_lines = wrapped(block.title, LABEL, page.room, bold=True)
         page.heading(axes, "\n".join(title_lines))
-        _frame(axes, block, scale, 1 - comparison.rule.threshold)
+        _frame(axes, block, limits, 1 - comparison.rule.threshold)
         _write_verdicts(axes, block, figures)
     page.settle()
     for axes, block in zip(column, blocks, strict=True):
         for row, place in zip(block.rows, block.places, strict=True):
-            _draw_row(axes, row, place, scale, figures)
+            _draw_row(axes, row, place, figures)
     return page.figure
 
 
@@ -191,21 +190,14 @@ class _Block:
         return self.tops[-1]
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """The axis of ratios, the same in all blocks: logarithms, so that twice and half lie as far from 1."""
-
-    low: float
-    high: float
-
-    @staticmethod
-    def of(ratios: Sequence[Interval], points: Sequence[float | None]) -> _Scale:
-        values = [value for value in points if value is not None]
-        low, high = min([*values, 1 / _LEAST]), max([*values, _LEAST])
-        ends = [max(ratio.low, low / _CUT) for ratio in ratios] + [min(ratio.high, high * _CUT) for ratio in ratios]
-        low, high = min([low, *ends]), max([high, *ends])
-        pad = (high / low) ** 0.04
-        return _Scale(low / pad, high * pad)
+def _limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
+    """Of the axis of ratios, the same in all blocks: logarithms, so that twice and half lie as far from 1."""
+    values = [value for value in points if value is not None]
+    low, high = min([*values, 1 / _LEAST]), max([*values, _LEAST])
+    ends = [max(ratio.low, low / _CUT) for ratio in ratios] + [min(ratio.high, high * _CUT) for ratio in ratios]
+    low, high = min([low, *ends]), max([high, *ends])
+    pad = (high / low) ** 0.04
+    return low / pad, high * pad
 
 
 def _blocks(comparison: Comparison) -> list[_Block]:
@@ -266,12 +258,12 @@ def _small_print(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _frame(axes: Axes, block: _Block, scale: _Scale, worst: float) -> None:
+def _frame(axes: Axes, block: _Block, limits: tuple[float, float], worst: float) -> None:
     """Ratios along x, names along y, lines at 1 and at the threshold."""
     axes.set_xscale("log")
-    axes.set_xlim(scale.low, scale.high)
+    axes.set_xlim(limits)
     axes.set_ylim(block.height, 0)
-    wide = scale.high / scale.low > 5
+    wide = limits[1] / limits[0] > 5
     axes.xaxis.set_major_locator(LogLocator(2, numticks=6) if wide else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter("{x:.4g}")
     axes.xaxis.set_minor_locator(NullLocator())
@@ -306,20 +298,21 @@ def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
         put(axes, verdict, (1, place), (figures, 0), ha="left", color=row.ink, in_layout=row is widest, **beside)
 
 
-def _draw_row(axes: Axes, row: _Row, place: float, scale: _Scale, figures: float) -> None:
+def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
+    low, high = axes.get_xlim()
     if row.point is None:
         room = axes.bbox.width / DPI + figures / 72 - 0.2
         words = shortened(drawable(row.instead), WORDS, room)
-        put(axes, words, (scale.low, place), (4, 0), ha="left", color=QUIET)
+        put(axes, words, (low, place), (4, 0), ha="left", color=QUIET)
         return
     verdict = row.cell.verdict if row.cell else "mean"
     form, size = {"mean": ("D", 5.0), "regression": ("v", 6.0), "improved": ("^", 6.0)}.get(verdict, ("o", 4.5))
     face = PAPER if form == "o" and (row.ratio is None or verdict == "inconclusive") else row.ink
     if (phase := row.of_phase) is not None:
-        ends = max(phase.low, scale.low), min(phase.high, scale.high)
+        ends = max(phase.low, low), min(phase.high, high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=12, alpha=0.3, zorder=2, solid_capstyle="butt")
     if row.ratio is not None:
-        ends = max(row.ratio.low, scale.low), min(row.ratio.high, scale.high)
+        ends = max(row.ratio.low, low), min(row.ratio.high, high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=1.3, zorder=3, solid_capstyle="butt")
         for end, whole, mark in ((ends[0], row.ratio.low, "<"), (ends[1], row.ratio.high, ">")):
             cap, cap_size = ("|", 5.0) if end == whole else (mark, 4.0)

@@ -34,7 +34,7 @@ from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Section
 from tcbench.present.session import apart
-from tcbench.present.simulated import marked_timelines
+from tcbench.present.simulated import marked
 from tcbench.present.tables import SECONDS, Column, Table
 
 DEFAULT_STEPS = 3
@@ -242,7 +242,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     )
     if not any(panel.timeline.of("gpu") for panel in panels):
         notes[0] = notes[0].partition(" Colour")[0]
-    title = marked_timelines("Timeline", (panel.timeline for panel in panels))
+    title = marked("Timeline", (panel.timeline for panel in panels))
     page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
     page.legend([_legend(panels)])
     column = page.panels([panel.rows_height for panel in panels])[:, 0]
