@@ -110,17 +110,8 @@ def option(
     )
 
 
-def batch_sizes(text: str | None) -> tuple[int, ...] | None:
-    """The batch sizes of --bs, each once. Raises SelectionError."""
-    return _counts(text, "--bs", "a batch size", "32,64,128,256")
-
-
-def rank_counts(text: str | None) -> tuple[int, ...] | None:
-    """The numbers of ranks of --ranks, each once. Raises SelectionError."""
-    return _counts(text, "--ranks", "a number of ranks", "1,2,4")
-
-
-def _counts(text: str | None, flag: str, what: str, example: str) -> tuple[int, ...] | None:
+def _counts(flag: str, what: str, example: str, text: str | None) -> tuple[int, ...] | None:
+    """The numbers of an option, each once. Raises SelectionError."""
     if text is None:
         return None
     counts = []
@@ -131,6 +122,9 @@ def _counts(text: str | None, flag: str, what: str, example: str) -> tuple[int, 
         counts.append(int(word))
     return tuple(dict.fromkeys(counts))
 
+
+batch_sizes = functools.partial(_counts, "--bs", "a batch size", "32,64,128,256")
+rank_counts = functools.partial(_counts, "--ranks", "a number of ranks", "1,2,4")
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
