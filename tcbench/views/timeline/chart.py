@@ -417,7 +417,7 @@ def _draw_steps(axes: Axes, panel: _Panel) -> None:
         name = str(i if step.step is None else step.step)
         room = panel.inches(begin, end) - 2 * _PAD
         if words := next((w for w in (f"step {name}", name) if text_width(w, SMALL) <= room), None):
-            style = {"size": SMALL, "color": QUIET, "ha": "center", "va": "bottom", "clip_on": False}
+            style: Any = {"size": SMALL, "color": QUIET, "ha": "center", "va": "bottom", "clip_on": False}
             axes.text((begin + end) / 2, -0.03, words, **style)
 
 
