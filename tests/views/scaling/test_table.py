@@ -9,6 +9,7 @@ from factories import make_cell, make_environment, make_measurement_of_ranks, ma
 from tcbench.analysis.scaling import curves
 from tcbench.core.record import Record
 from tcbench.present.document import encoded
+from tcbench.views.export import to_json
 from tcbench.views.scaling import table as scaling
 
 
@@ -74,6 +75,16 @@ def test_the_json_has_every_figure_with_its_unit() -> None:
     assert round(two["efficiency"]["value"], 6) == 0.8
     assert two["allreduce_s"]["value"] > 0 and two["bus_bandwidth_bytes_s"]["value"] > 0
     assert len(two["steps"]) == 5 and two["slowest_rank"] == 0
+
+
+def test_an_export_of_cells_has_them_as_columns_only_where_ranks_are_many() -> None:
+    one, two = json.loads(to_json([on(1, 40.0), on(2, 64.0)], "cell"))["rows"]
+    assert (one["ranks"], two["ranks"]) == (1, 2)
+    assert (one["images_per_s_per_rank"], one["efficiency"], one["allreduce_s"]) == (40.0, 1.0, None)
+    assert round(two["images_per_s"], 6) == 64 and round(two["images_per_s_per_rank"], 6) == 32
+    assert two["efficiency_over_ranks"] == 1 and two["bus_bandwidth_bytes_s"] > 0 and two["imbalance"] == 0
+    [alone] = json.loads(to_json([on(1, 40.0)], "cell"))["rows"]
+    assert alone["ranks"] == 1 and "efficiency" not in alone
 
 
 def test_an_efficiency_has_its_interval_in_percent_and_a_narrow_terminal_loses_nothing() -> None:

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from present.charts.charts import assert_tidy, extent, words
+from present.charts.charts import assert_tidy, extent, legend, words
 from present.charts.test_palette import SIGHT, closest
-from timelines import FEW, HOST, busy_timeline, kernel, made, phase, step, talk, training, work
+from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, talk, training, work
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Timeline
@@ -72,6 +72,12 @@ def test_without_a_gpu_there_is_no_row_for_one() -> None:
     shown = words(timeline_chart([made(step(0, 1), phase("io", 0, 0.2), phase("forward", 0.2, 1), work(0.3, 0.6))]))
     assert {"IO", "CPU", "64.0 images/s"} <= set(shown)
     assert "GPU" not in shown
+
+
+def test_the_legend_names_what_is_there_and_nothing_else() -> None:
+    assert legend(timeline_chart([busy_timeline()])) == ["IO: input", "FWD: forward", "BWD: backward"]
+    waiting = made(step(0, 1), phase("update", 0, 1), api("cudaStreamSynchronize", 0.5, 1), kernel(0, 0.9, "update"))
+    assert legend(timeline_chart([waiting])) == ["UPD: update", "waiting for the GPU"]
 
 
 # Drawn as what they are made of: a failing example is then short enough to read.
