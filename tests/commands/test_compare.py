@@ -11,8 +11,6 @@ from command import next_step, tcbench
 from tcbench.core import record
 from tcbench.core.record import Record
 
-REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
-
 
 def write(path: Path, records: list[Record]) -> Path:
     """The records of a run that is called as the file."""

@@ -3,26 +3,13 @@
 import factories
 import msgspec
 import pytest
+import timelines
 from command import next_step, tcbench
 
 from tcbench.commands import profile
 from tcbench.core.record import Input
 from tcbench.core.store import Store
-
-
-@pytest.fixture
-def runs(tmp_path):
-    """Two runs of two cells, the second slower; and each with a cell of its own."""
-
-    def write(name, rate, *others):
-        with Store(tmp_path / name) as store:
-            for config, size in (("fp32", 4), ("fp32", 8), *others):
-                for trial in range(3):
-                    store.append(factories.make_record(config, size, trial=trial, images_per_s=rate))
-
-    write("before.jsonl", 40.0, ("fp32+dali", 4))
-    write("after.jsonl", 36.0, ("fp16", 4))
-    return tmp_path
+from tcbench.tracing import perfetto
 
 
 @pytest.mark.parametrize(
@@ -50,3 +37,15 @@ def test_of_a_step_whose_file_is_not_known_no_next_step_is_named(tmp_path):
         store.append(factories.make_record(cell=own))
     done = tcbench(tmp_path, "diff", "run.jsonl", "run.jsonl")
     assert (done.code, next_step(done)) == (0, [])
+
+
+def test_two_profiles_tell_kernels(tmp_path):
+    talk = timelines.talk()
+    for name, slide in (("a", "15"), ("b", "17")):
+        perfetto.write([talk[slide]], tmp_path / f"{name}.json.gz")
+    done = tcbench(tmp_path, "diff", "a.json.gz", "b.json.gz", "--top", "9", "-o", "diff.svg")
+    assert done.code == 0, done.err
+    assert "Kernels and copies" in done.out
+    assert "one profile a side has no interval" in done.out
+    assert "idle in " in done.out
+    assert (tmp_path / "diff.svg").exists()

@@ -1,7 +1,6 @@
 """What each section makes of results; the browser's tests show what becomes of it."""
 
 import dataclasses
-import functools
 import html
 import re
 
@@ -26,11 +25,6 @@ def blocks(results, section, kind=None):
     page = results if isinstance(results, Page) else build(results)
     [blocks] = [one.blocks for one in page.sections if one.id == section]
     return [block for block in blocks if kind is None or isinstance(block, kind)]
-
-
-@functools.cache
-def whole():
-    return build(reports.whole())
 
 
 def drawn(figure):
