@@ -16,7 +16,7 @@ from tcbench.present.options import (
     FormatOption,
     ResultsFolderOption,
     option,
-    output_option,
+    picture_option,
     selects,
 )
 
@@ -59,7 +59,7 @@ def diff(
         ),
     ] = None,
     top: Annotated[int, option("--top N", None, "Parts to show of each kind.", least=1)] = 10,
-    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
+    output: Annotated[Path | None, picture_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
     details: DetailsOption = False,
@@ -77,11 +77,6 @@ def diff(
     from tcbench.views.diff import table as view
 
     sizes, configs = chosen.batch_sizes, chosen.configs
-    if output is not None:
-        from tcbench.present.charts.files import check_path, save
-        from tcbench.views.diff.chart import diff_chart
-
-        check_path(output)
     if current is None and to is None:
         raise SelectionError("expected two results: tcbench diff BASE CURRENT, or BASE --config CONFIG --to CONFIG")
     if to is not None and len(configs) != 1:
@@ -96,6 +91,9 @@ def diff(
         diffs, missing = _of_records(paths, configs, to, sizes)
     labels = Labels(plain(base), plain(current or base))
     if output is not None:
+        from tcbench.present.charts.files import save
+        from tcbench.views.diff.chart import diff_chart
+
         save(diff_chart(diffs, labels), output, ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(diffs, labels, missing))

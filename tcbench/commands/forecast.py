@@ -24,7 +24,7 @@ from tcbench.present.options import (
     complete_network,
     field,
     option,
-    output_option,
+    picture_option,
     rank_counts,
     scenario_argument,
     selects,
@@ -106,7 +106,7 @@ def forecast(
     ] = None,
     out: ResultsFolderOption = OUT,
     output: Annotated[
-        Path | None, output_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none.")
+        Path | None, picture_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none.")
     ] = None,
     details: Annotated[bool, option("--details", WHERE, f"Also every operation of every cell. {DETAILS}")] = False,
     quiet: QuietOption = False,
@@ -140,10 +140,6 @@ def forecast(
         raise SelectionError("--data: of a GPU that is not here only what it computes is forecast; leave it out")
     if gpu is None and not over:
         raise SelectionError("expected --gpu, such as --gpu V100" + (", or --over RESULTS" if sizes else ""))
-    if output is not None:
-        from tcbench.present.charts.files import check_path
-
-        check_path(output)
     if sizes is None or network is None:
         assert gpu is not None
         _print(_forecast(gpu, chosen, fresh, quiet), details, format_ == "json")

@@ -13,7 +13,7 @@ from tcbench.present.options import (
     DetailsOption,
     FormatOption,
     ResultsFolderOption,
-    output_option,
+    picture_option,
     results_argument,
     selects,
 )
@@ -42,7 +42,7 @@ def history(
     chosen: Selection,
     threshold: ThresholdOption = "3%",
     allow: AllowOption = None,
-    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
+    output: Annotated[Path | None, picture_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
     details: DetailsOption = False,
@@ -51,17 +51,8 @@ def history(
     commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
     when they were measured. Commits on unlike machines, drivers or libraries are not compared: a new line begins there
     and says why."""
-    from tcbench.analysis.verdict import Rule
-
-    rule = Rule(comparisons.threshold(threshold))
-    facets = comparisons.allowed(allow).facets
-    if output is not None:
-        from tcbench.present.charts.files import check_path, save
-        from tcbench.views.history.chart import history_chart
-
-        check_path(output)
-
     from tcbench.analysis.history import history as histories
+    from tcbench.analysis.verdict import Rule
     from tcbench.core import git
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
@@ -72,6 +63,8 @@ def history(
     from tcbench.present.tables import make_console
     from tcbench.views.history import table as view
 
+    rule = Rule(comparisons.threshold(threshold))
+    facets = comparisons.allowed(allow).facets
     paths, others = ([], 0) if results else runs_here(out)
     results_read = read_files(paths).records if paths else read(results, out)
     records = without_gates(results_read, results or ())
@@ -83,6 +76,9 @@ def history(
     if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
     elif output is not None:
+        from tcbench.present.charts.files import save
+        from tcbench.views.history.chart import history_chart
+
         save(history_chart(cells), output, ANOTHER_FILE)
     left_out = ["left out: trials of gates and bisections; name a file of theirs to see it"]
     left_out *= len(records) < len(results_read)

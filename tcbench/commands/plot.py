@@ -20,7 +20,7 @@ from tcbench.present.options import (
     ResultsFolderOption,
     config_names,
     option,
-    output_option,
+    picture_option,
 )
 from tcbench.present.results import by_age, named, place, read_results
 
@@ -42,7 +42,7 @@ tcbench plot results --by machine --config fp32,best    machines beside each oth
 def plot(
     context: typer.Context,
     results: ResultsArgument = None,
-    output: Annotated[Path | None, output_option()] = None,
+    output: Annotated[Path | None, picture_option()] = None,
     kind: Annotated[
         Literal["throughput", "ladder", "networks", "scaling"] | None,
         option(
@@ -84,15 +84,13 @@ def plot(
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
-    from tcbench.present.charts.files import check_path, save
+    from tcbench.present.charts.files import save
 
     if by == "machine" and (kind not in (None, "throughput") or slide is not None):
         raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
     if config and slide is not None:
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = config_names(config)
-    if output is not None:
-        check_path(output)
     draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
     given = read_results(results, out)
     try:

@@ -18,7 +18,7 @@ from tcbench.present.options import (
     FormatOption,
     ResultsFolderOption,
     option,
-    output_option,
+    picture_option,
     results_argument,
     selects,
 )
@@ -44,7 +44,7 @@ def roofline(
         list[str] | None,
         results_argument(", or profiles; beside records, these give layers their times"),
     ] = None,
-    output: Annotated[Path | None, output_option()] = None,
+    output: Annotated[Path | None, picture_option()] = None,
     chosen: Selection,
     every: Annotated[
         bool, option("--all", WHAT, "Every cell. Default: each batch size's base, and its fastest of each precision.")
@@ -64,17 +64,16 @@ def roofline(
     from tcbench.analysis.roofline import base_and_fastest
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import by_code, summarise
-    from tcbench.present.charts.files import check_path
+    from tcbench.present.charts.files import save
     from tcbench.present.results import place, read_with_timelines
     from tcbench.present.tables import make_console
     from tcbench.run import ceilings
     from tcbench.views.roofline import table as view
+    from tcbench.views.roofline.chart import roofline_chart
 
     def device_of(summary: CellSummary) -> tuple[str | None, str, int]:
         return summary.machine, summary.cell.device, summary.cell.threads
 
-    if output is not None:
-        check_path(output)
     given = read_with_timelines(results, out, alone=False)
     summaries = _chosen(summarise(given.records), chosen.batch_sizes, chosen.configs)
     rooflines, groups = [], by_code(given.records)
@@ -90,10 +89,6 @@ def roofline(
         timed = [entry for roofline in on_device for entry in roofline.timed]
         known[device] = ceilings.standing(on_device[0].summary, first, timed, fresh)
     rooflines = [replace(roofline, ceilings=known[device_of(roofline.summary)]) for roofline in rooflines]
-
-    from tcbench.present.charts.files import save
-    from tcbench.views.roofline.chart import roofline_chart
-
     output = place(output, given.paths, "roofline.png")
     save(roofline_chart(rooflines, every=every), output, ANOTHER_FILE)
     if format_ == "json":

@@ -7,11 +7,13 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
-from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, option, output_option
+from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, option, picture_option
 
 
-def window(text: str) -> tuple[float, float]:
+def window(text: str | None) -> tuple[float, float] | None:
     """Begin and end of --zoom, ms. Raises SelectionError."""
+    if text is None:
+        return None
     begin, colon, end = text.partition(":")
     try:
         if not colon:
@@ -38,7 +40,7 @@ def timeline(
             help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
         ),
     ] = None,
-    output: Annotated[Path | None, output_option()] = None,
+    output: Annotated[Path | None, picture_option()] = None,
     zoom: Annotated[
         str | None,
         option(
@@ -59,19 +61,13 @@ def timeline(
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
-    part = None if zoom is None else window(zoom)
-
-    from tcbench.present.charts.files import check_path, save
-
-    if output is not None:
-        check_path(output)
-
     from tcbench import tracing
+    from tcbench.present.charts.files import save
     from tcbench.present.results import newest_timeline, place
     from tcbench.views.timeline.chart import timeline_chart
 
     files = files or [newest_timeline(out)]
     timelines = [timeline for file in files for timeline in tracing.read(file)]
     output = place(output, files, "timeline.png")
-    save(timeline_chart(timelines, part, steps, step=step), output, ANOTHER_FILE)
+    save(timeline_chart(timelines, window(zoom), steps, step=step), output, ANOTHER_FILE)
     typer.echo(f"wrote {output}")

@@ -126,8 +126,7 @@ _EXTRAS = re.compile(r"\s*\[([^\[\]]*)\]$")
 
 
 def _default(extras: re.Match[str]) -> str:
-    """A sentence, like the defaults that are written by hand. Limits are told to who oversteps them; what is required
-    has no brackets in the line of usage."""
+    """A sentence, like the defaults that are written by hand. Limits are told to who oversteps them."""
     [*default] = (one.removeprefix("default: ") for one in extras[1].split("; ") if one.startswith("default: "))
     return f" Default: {default[0]}." if default else ""
 
@@ -183,8 +182,7 @@ app = typer.Typer(
 def command(
     short: str, epilog: str = "", name: str | None = None, cls: type[GroupedCommand] = GroupedCommand
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: the function becomes a command. `epilog` holds examples, one a line; what it does stands behind two
-    blanks or more."""
+    """A decorator: the function becomes a command. `epilog`: an example a line, before two blanks and what it does."""
     return app.command(name, cls=cls, short_help=short, epilog=epilog or None)
 
 
@@ -207,8 +205,7 @@ def given(context: Any, names: Container[str] | None = None, *, without: Contain
 
 
 def refuse_input(context: Any, output: Path | None) -> None:
-    """Raises UsageError where a file to be written is one that the command was told to read, or a run in a folder that
-    it was told of."""
+    """Raises UsageError where a file to be written is one that the command reads, or a run in such a folder."""
     if output is None or not output.is_file():
         return
     # Images are no runs, and there may be millions of them.

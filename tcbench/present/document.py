@@ -29,8 +29,7 @@ def document(schema: str, version: int, **values: Any) -> str:
 
 
 def fields(of: object, names: str) -> dict[str, Any]:
-    """The attributes of a value by their names, for JSON. `key=name.inner` is an attribute of an attribute, None where
-    that is None."""
+    """A value's attributes by name, for JSON. `key=name.inner`: an attribute's attribute, None where that is None."""
     pairs = (name.partition("=") for name in names.split())
     return {key: _attribute(of, name or key) for key, _, name in pairs}
 

@@ -22,8 +22,7 @@ def prefix_of(size: float) -> tuple[float, str]:
 
 
 def number(value: float, as_part_of: float | None = None) -> str:
-    """Three digits, or all of a whole number's: 0.0123, 4.56, 78.9, 1234, 12.3k, 4.56M. Prefix and decimals are those
-    of `as_part_of` where that is given."""
+    """Three digits, or all of a whole number's: 0.0123, 78.9, 1234, 12.3k. Prefix and decimals as of `as_part_of`."""
     size = float(f"{abs(value if as_part_of is None else as_part_of):.3g}")  # 9.999 is written as 10.0
     unit, prefix = prefix_of(size)
     decimals = max(0, 2 - math.floor(math.log10(size / unit))) if size else 0

@@ -13,8 +13,7 @@ _NAMED_ALREADY = ("config", "rungs", "batch_size", "ranks", "backend", "unit", "
 
 
 def rate_unit(cells: Iterable[Cell]) -> str:
-    """The unit of their throughput: "images/s", or what else steps of the user's own work on; "items/s" where they
-    differ."""
+    """ "images/s", or what steps of the user's own work on; "items/s" where these differ."""
     units = {cell.unit for cell in cells}
     return f"{units.pop() if len(units) == 1 else 'items'}/s"
 

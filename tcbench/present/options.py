@@ -110,17 +110,8 @@ def option(
     )
 
 
-def batch_sizes(text: str | None) -> tuple[int, ...] | None:
-    """The batch sizes of --bs, each once. Raises SelectionError."""
-    return _counts(text, "--bs", "a batch size", "32,64,128,256")
-
-
-def rank_counts(text: str | None) -> tuple[int, ...] | None:
-    """The numbers of ranks of --ranks, each once. Raises SelectionError."""
-    return _counts(text, "--ranks", "a number of ranks", "1,2,4")
-
-
-def _counts(text: str | None, flag: str, what: str, example: str) -> tuple[int, ...] | None:
+def _counts(flag: str, what: str, example: str, text: str | None) -> tuple[int, ...] | None:
+    """The numbers of an option, each once. Raises SelectionError."""
     if text is None:
         return None
     counts = []
@@ -131,6 +122,9 @@ def _counts(text: str | None, flag: str, what: str, example: str) -> tuple[int, 
         counts.append(int(word))
     return tuple(dict.fromkeys(counts))
 
+
+batch_sizes = functools.partial(_counts, "--bs", "a batch size", "32,64,128,256")
+rank_counts = functools.partial(_counts, "--ranks", "a number of ranks", "1,2,4")
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
@@ -147,8 +141,7 @@ def seconds(flag: str, text: str | None) -> float | None:
 
 
 def config_names(given: list[str] | None) -> tuple[str, ...]:
-    """The names of --config, however often it was given; also as charts write them, "fp32 + dali". Raises
-    SelectionError."""
+    """The names of --config, however often it was given; also as charts write them. Raises SelectionError."""
     names = tuple(re.sub(r"\s*\+\s*", "+", name.strip()) for text in given or () for name in text.split(","))
     if any(not name for name in names):
         raise SelectionError("--config: expected a name or a glob, got nothing; `tcbench list` shows the configs")
@@ -477,10 +470,24 @@ def results_argument(more: str = "", default: str = "the newest run") -> Any:
 ResultsArgument = Annotated[list[str] | None, results_argument()]
 
 
-def output_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
+def output_option(text: str, read: Callable[[Path], object] | None = None) -> Any:
     """-o of a command that writes one file."""
     expected = "a file that the command does not read, of a kind that it writes"
-    return option("-o --output FILE", WHERE, text, takes=expected)
+    return option("-o --output FILE", WHERE, text, takes=expected, read=read)
+
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def check_picture(path: Path) -> None:
+    """Raises SelectionError unless the file's name ends in a format that is drawn."""
+    if path.suffix.lower() not in PICTURES:
+        raise SelectionError(f"--output {path}: expected a file name that ends in {', '.join(PICTURES)}")
+
+
+def picture_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
+    """-o of a command that draws."""
+    return output_option(text, check_picture)
 
 
 def format_option(names: Iterable[str], default: str = "") -> Any:

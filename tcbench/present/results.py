@@ -63,8 +63,7 @@ def newest(out: Path, *, says: bool = False) -> Path:
 
 
 def runs_here(out: Path) -> tuple[list[Path], int]:
-    """The files of records under a folder that this machine left there, without those that git keeps, which may be
-    anyone's; and how many others there are. Raises SelectionError where all are others."""
+    """Files of records that this machine left and git does not keep; how many others are. Raises SelectionError."""
     from tcbench.core.git import tracked
     from tcbench.core.store import runs
     from tcbench.engine.accelerators.device import kinds
@@ -87,8 +86,7 @@ def by_age(out: Path) -> list[Path]:
 
 
 def newest_timeline(out: Path) -> Path:
-    """The profile under a folder that was taken last, and that git does not keep; says which it is. Raises
-    SelectionError."""
+    """The profile that was taken last and that git does not keep; says which it is. Raises SelectionError."""
     from tcbench.core.git import tracked
 
     for path in sorted(out.rglob(PROFILES), key=lambda path: (_age(path), path), reverse=True):
@@ -120,8 +118,7 @@ class Results:
 
 
 def read_files(paths: Sequence[Path]) -> Results:
-    """The current records of files and folders; notes on these also go to standard error. Raises StoreError, also
-    where there are none."""
+    """The current records; notes on the files go to standard error too. Raises StoreError, also for no records."""
     from tcbench.core import store
 
     content = store.read(paths)
@@ -134,8 +131,7 @@ def read_files(paths: Sequence[Path]) -> Results:
 
 
 def read_newest(out: Path) -> Results:
-    """As `read_files`, of the newest run, after saying which that is; a note says so where it is simulated. Raises
-    SelectionError too."""
+    """As `read_files`, of the newest run; says which it is, and that it is simulated. Raises SelectionError too."""
     given = read_files([newest(out, says=True)])
     if any(record.environment and record.environment.simulated for record in given.records):
         aside("note: it is simulated")
@@ -143,8 +139,7 @@ def read_newest(out: Path) -> Results:
 
 
 def read(named: Iterable[str] | None, out: Path) -> tuple[Record, ...]:
-    """The current records of what was named: files, folders, ids of runs under `out`; of the newest run there, where
-    nothing was. Raises StoreError or SelectionError."""
+    """The current records of files, folders, ids under `out`, else of the newest run. Raises TcbenchError."""
     return read_results(named, out).records
 
 
@@ -193,8 +188,7 @@ def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
 
 
 def without_gates(records: Iterable[Record], named: Iterable[str] = ()) -> tuple[Record, ...]:
-    """The records of runs, and of those gates and bisections whose files are named one by one. Raises SelectionError
-    where there are none."""
+    """The records of runs, and of gates and bisections whose files are named. Raises SelectionError for none."""
     from tcbench.core.store import OF_GATE
 
     single = {Path(name).name.removesuffix(".jsonl") for name in named}
@@ -226,8 +220,7 @@ def _timelines(traces: Sequence[Path]) -> tuple[Timeline, ...]:
 def chosen(
     records: Iterable[Record], configs: Sequence[str] = (), batch_sizes: Sequence[int] | None = None
 ) -> tuple[Record, ...]:
-    """Those of these configs (names or globs; all where none is given) and batch sizes. Raises SelectionError when a
-    name matches nothing that was run."""
+    """Those of these configs (names or globs; none: all) and batch sizes. Raises SelectionError where none is left."""
     records = tuple(records)
     known_configs = list(dict.fromkeys(record.cell.config for record in records))
     wanted = set(named(configs, known_configs)) if configs else set(known_configs)
@@ -241,8 +234,7 @@ def chosen(
 
 
 def named(wanted: Iterable[str], there: Sequence[str]) -> list[str]:
-    """Those of the configs `there` that names or globs mean, in their order. Raises SelectionError for one that means
-    none."""
+    """Those of the configs `there` that names or globs mean, in their order. Raises SelectionError for no match."""
     matches: list[str] = []
     for name in wanted:
         matching = [config for config in there if config == name] or fnmatch.filter(there, name)

@@ -1,5 +1,4 @@
-"""The words that say which results are simulated, or computed otherwise than their config says: in titles, and as lines
-beside figures."""
+"""The words that say which results are simulated, or computed otherwise than their config says."""
 
 from collections.abc import Iterable
 
@@ -7,27 +6,15 @@ from tcbench.core.record import Cell, Environment
 from tcbench.core.timeline import Timeline
 
 
-def marked(title: str, environments: Iterable[Environment | None]) -> str:
-    """A title of results, which says so where all or some of them are simulated."""
-    return _marked(title, heading(environments))
-
-
-def marked_timelines(title: str, timelines: Iterable[Timeline]) -> str:
-    """The same of timelines."""
-    return _marked(title, _heading(timeline.source == "simulated" for timeline in timelines))
-
-
-def _marked(title: str, word: str) -> str:
+def marked(title: str, results: Iterable[Environment | Timeline | None]) -> str:
+    """A title of results or timelines, which says so where all or some of them are simulated."""
+    word = heading(results)
     return title if word == "measured" else f"{title} ({word})"
 
 
-def heading(environments: Iterable[Environment | None]) -> str:
+def heading(results: Iterable[Environment | Timeline | None]) -> str:
     """The word to head what was run with: "measured", or "simulated"."""
-    return _heading(map(is_simulated, environments))
-
-
-def _heading(simulated: Iterable[bool | None]) -> str:
-    answers = set(simulated)
+    answers = {one.source == "simulated" if isinstance(one, Timeline) else is_simulated(one) for one in results}
     return "measured" if True not in answers else "in part simulated" if False in answers else "simulated"
 
 

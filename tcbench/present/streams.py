@@ -34,8 +34,7 @@ _ACTIVE = re.compile(
 
 
 def harmless(text: str) -> str:
-    """Text whose characters a terminal would act on are shown as their escapes; as JSON writes them, which so stays
-    the same JSON."""
+    """Text with escapes, as JSON writes them, in place of the characters that a terminal would act on."""
     return _ACTIVE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
 
 
@@ -73,8 +72,7 @@ class _Error(io.FileIO):
 
 
 class _Output(_Error):
-    """Standard output: what it does not take ends the command. SystemExit passes through libraries that turn a broken
-    pipe into exit code 1."""
+    """What it does not take ends the command, by SystemExit: libraries make a broken pipe exit code 1."""
 
     def lost(self, error: OSError) -> None:
         if isinstance(error, BrokenPipeError):
@@ -83,8 +81,7 @@ class _Output(_Error):
 
 
 def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
-    """The stream over a file of that kind; another stream, in a test for one, stays as it is. A sign that a terminal
-    lacks is shown as another."""
+    """The stream over a file of that kind; a test's stays as it is. A sign that a terminal lacks becomes another."""
     if stream is None:  # it was closed
         return io.TextIOWrapper(
             io.BufferedWriter(kind(2 if kind is _Error else 1, "wb", closefd=False)), "utf-8", "replace"

@@ -72,10 +72,7 @@ class Screen(Console):
 
 
 def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = False) -> Screen:
-    """A console as wide as the terminal, or wide enough for a table in a file or pipe. `quiet`: nothing is printed.
-
-    A table is never squeezed below 80 columns: a narrower terminal wraps its lines, which loses nothing.
-    """
+    """As wide as the terminal, and 80 columns at least, or wide enough for a table in a file. `quiet`: silent."""
     console = Screen(stderr=stderr)
     if not console.is_terminal:
         return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details, quiet=quiet)
@@ -90,8 +87,7 @@ Tone = Literal["good", "bad", "warn", "plain"]
 
 @dataclass(frozen=True)
 class Badge:
-    """A word with an icon on the page, and a sign elsewhere: colour alone tells nothing here. `icon` names a symbol of
-    the page's template."""
+    """A word with an icon of the page's template, and a sign elsewhere: colour alone tells nothing here."""
 
     word: str
     icon: str
@@ -106,8 +102,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class Field:
-    """An entry of a table: a text or a badge. `key` is what it sorts by, None for the text itself; `swatch` is the fill
-    of a square before it."""
+    """A text or a badge. `key` is what it sorts by, None for the text itself; `swatch` fills a square before it."""
 
     text: str = ""
     key: float | None = None
@@ -125,8 +120,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Kind:
-    """How the values of a column are written. `within`: how a console writes the interval behind its middle; the page
-    has no room for it."""
+    """How a column's values are written. `within`: how a console, not the page, writes an interval's ends."""
 
     write: Callable[[Any], str] = str
     numeric: bool = True

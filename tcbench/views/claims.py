@@ -1,5 +1,4 @@
-"""The scorecard of `tcbench claims`: the talk in 2018 beside this machine, as a table, on the page, in Markdown and as
-JSON."""
+"""The scorecard of `tcbench claims`: the talk in 2018 beside this machine, in every format."""
 
 import dataclasses
 import re

@@ -43,8 +43,7 @@ geometric means over its trials, no more over all steps at once."""
 Row = dict[str, Any]
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""A cell of text that begins so is a formula to a spreadsheet (OWASP, "CSV Injection"); full-width signs count as
-plain ones."""
+"""A text that begins so is a formula to a spreadsheet (OWASP, "CSV Injection"), full-width signs included."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""Output of `tcbench forecast`: a table, the plan of every operation on request, notes on how to read them, and the
-JSON."""
+"""Output of `tcbench forecast`: a table, the plan of every operation on request, notes, and the JSON."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -19,8 +19,7 @@ from tcbench.present.tables import COUNT, Column, Kind, Table, make_console, ver
 
 @dataclass(frozen=True)
 class _GpuRow:
-    """A GPU. `figures` and `rates` are None for one that is here and does not come with tcbench; `here` holds the names
-    by which `--device` takes it."""
+    """A GPU. `figures` and `rates`: None for one that does not come with tcbench; `here`: what `--device` takes."""
 
     name: str
     title: str

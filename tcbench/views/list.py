@@ -1,4 +1,4 @@
-"""Output of `tcbench list` and `tcbench doctor`."""
+"""Output of `tcbench list`."""
 
 import typer
 from rich.text import Text

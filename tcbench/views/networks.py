@@ -20,10 +20,7 @@ from tcbench.present.tables import COUNT, RATE, Column, Table
 
 
 def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
-    """A group per network: its base, and its best config with how many times as fast it is; a panel per batch size.
-
-    Raises SelectionError for results of fewer than two networks.
-    """
+    """A group per network, its base and its best config; a panel per batch size. Raises SelectionError for one."""
     results = networks(summaries)
     if not results:
         raise SelectionError("results of one network: expected several, such as those of `tcbench run networks`")

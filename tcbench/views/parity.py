@@ -1,6 +1,5 @@
 """The output of `tcbench numerics --rungs`: each config's distances beside its rung's tolerance, and the JSON."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -145,7 +144,7 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], s
             **msgspec.to_builtins(config.run),
             "half": config.run.storage in HALVES,
             **fields(config.tolerance, "allowed_loss=loss allowed_gradient=gradient allowed_length=length"),
-            "allowed_update": config.tolerance.update,
+            **fields(config.tolerance, "allowed_update=update"),
             "allowed_optimizer": optimizer_at_most(config.run.storage),
             "ok": config.off is None,
             "off": config.off,
@@ -153,7 +152,7 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], s
 
     held = {
         "allowed_slope": SLOPE_AT_MOST,
-        "slopes": [{"parameter": slope.parameter, "error": _finite(slope.error)} for slope in reference.slopes],
+        "slopes": [fields(slope, "parameter error") for slope in reference.slopes],
         "ok": reference.off is None,
         "off": reference.off,
     }
@@ -163,11 +162,7 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], s
         steps=job.steps,
         ok=not reasons(reference, judged),
         reference=held,
-        slope_error=_finite(reference.slopes[0].error) if reference.slopes else None,
+        slope_error=reference.slopes[0].error if reference.slopes else None,
         configs=list(map(run_json, judged)),
-        skipped=msgspec.to_builtins(skipped),
+        skipped=skipped,
     )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from tcbench.analysis.summary import CellSummary, best, speedups
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.bars import Bar, BarGroup, bar_chart, batch_sizes_of, cell_at
+from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
 from tcbench.present.charts.legend import legend_rows
-from tcbench.present.charts.provenance import by_setting
+from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name, drawable
 from tcbench.present.format import factor
 
@@ -92,7 +92,8 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
         ratio = next(r for s, r in zip(here, speedups(here), strict=True) if s is winner)
         return Bar(winner.cell.config, winner, f"best\n{factor(ratio.value)}" if ratio else "best")
 
-    groups = {setting: tuple(groups_of(here)) for setting, here in settings.items()}
+    provenance = provenance_of(settings)
+    panels = [Panel(provenance.names[setting], tuple(groups_of(here))) for setting, here in settings.items()]
     rows = legend_rows(stages)
     if slide == 33:
         rows = [[(config, config) for config in stages]]
@@ -102,7 +103,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     notes = [drawable(f"not run: {', '.join(not_run)}")] if not_run else []
     if slide == 33 and winners:
         notes.insert(0, "best: the fastest config of all that were run, and how many times as fast as fp32")
-    return bar_chart(settings, groups, rows, f"Slide {slide}: {spec.title}", spec.talk, notes)
+    return panel_chart(panels, rows, provenance.common, f"Slide {slide}: {spec.title}", spec.talk, notes)
 
 
 def _named_here(stage: str, summaries: Sequence[CellSummary]) -> str:

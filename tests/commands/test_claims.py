@@ -96,17 +96,6 @@ def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_t
         assert done.err.startswith(f"tcbench: error: {name}: ")
 
 
-def test_several_trials_are_the_unit_where_there_are_several(tmp_path: Path) -> None:
-    [card] = outcomes(tmp_path, str(PEERS))
-    compared = [at for claim in card["claims"] for at in claim["at_batch_sizes"] if at["ratio"]]
-    assert {at["unit"] for at in compared} == {"trials"}
-    assert {at["outcome"] for at in compared} == {"holds", "does not hold"}
-
-
-def test_results_of_two_scenarios_give_two_scorecards(tmp_path: Path) -> None:
-    assert [card["scenario"] for card in outcomes(tmp_path, str(CPU), str(PEERS))] == ["cpu", "peers"]
-
-
 def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path) -> None:
     (tmp_path / "results" / "m").mkdir(parents=True)
     shutil.copy(CPU, tmp_path / "results" / "m")

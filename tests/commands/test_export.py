@@ -37,13 +37,6 @@ def test_tables_of_real_runs_hold_every_trial_cell_or_step(tmp_path, per):
         assert frame[column].astype(float).tolist() == pytest.approx([row[column] for row in rows])
 
 
-def test_services_get_every_cell_of_real_runs_once(tmp_path):
-    cells = len({one.cell.key for one in store.read([REAL]).records})
-    entries = json.loads(tcbench(tmp_path, "export", REAL, "--format", "github-action-benchmark").out)
-    assert len({entry["name"] for entry in entries}) == len(entries) == cells
-    assert len(json.loads(tcbench(tmp_path, "export", REAL, "--format", "bencher").out)) == cells
-
-
 def test_the_newest_run_is_the_default_and_ids_name_runs(tmp_path):
     factories.write(tmp_path / "results/m/cpu-1.jsonl", factories.make_record("fp16"))
     for words in ([], ["cpu-1"], ["results"], ["--out", str(tmp_path / "results")]):

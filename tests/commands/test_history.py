@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import projects
 import pytest
-import shipped
 from command import tcbench
 from histories import commit, over_commits
 
@@ -64,18 +63,6 @@ def test_a_cell_is_chosen_by_config_and_batch_size(planted: Path) -> None:
     assert (cell["config"], cell["batch_size"], len(cell["points"])) == ("fp16", 8, 2)
 
 
-def test_a_higher_threshold_lets_it_pass(planted: Path) -> None:
-    assert "no regression in 8 comparisons" in tcbench(planted, "history", "--threshold", "20%").out
-
-
-def test_a_new_line_says_why_unless_it_is_allowed(tmp_path: Path) -> None:
-    plant(tmp_path, over_commits([40, 36], trials=5, environments=[{}, {"kernel": "6.2.0"}]))
-    refused = tcbench(tmp_path, "history")
-    assert "new line: kernel: 6.1.0 -> 6.2.0" in refused.out
-    assert "nothing to compare yet" in refused.out
-    assert "▼ regression" in tcbench(tmp_path, "history", "--allow", "os").out
-
-
 def test_the_stacks_that_one_commit_was_measured_on_are_named_in_every_form(tmp_path: Path) -> None:
     plant(tmp_path, over_commits([40, 36], trials=5))
     newer = over_commits([40, 36], trials=5, environments=[{"python": "3.12.1"}] * 2)
@@ -113,17 +100,6 @@ def test_baselines_are_no_runs(planted: Path) -> None:
     assert tcbench(planted, "baseline", "set", "b").code == 0
     before = json.loads(tcbench(planted, "history", "--json").out)
     assert all(point["trials"] == 5 for cell in before["cells"] for point in cell["points"])
-
-
-def test_the_results_of_real_runs_have_a_history(tmp_path: Path) -> None:
-    shipped.copy(tmp_path, ".jsonl")
-    done = tcbench(tmp_path, "history", "results", "-o", "history.svg")
-    assert done.code == 0, done.err
-    assert "torch/bf16+dali+fused_optimizer, batch size 4" in done.out
-    assert "? inconclusive" in done.out and "▼" not in done.out  # one trial at one commit, two at the other
-    assert (tmp_path / "history.svg").stat().st_size > 20_000
-    value = json.loads(tcbench(tmp_path, "history", "results", "--json").out)
-    assert [one["name"] for one in value["commits"]][:3] == ["1b04d95e7c48", "d5ea3305adc1", "2e0a82d36637"]
 
 
 def test_only_what_this_machine_measured_is_shown_unless_a_path_names_more(tmp_path: Path) -> None:

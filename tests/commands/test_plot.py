@@ -30,15 +30,6 @@ def drawn(here: Path, *arguments: str) -> str:
     return (here / "chart.svg").read_text(encoding="utf-8")
 
 
-def test_machines_stand_in_one_chart(here: Path) -> None:
-    runs = ("cpu-20261121-035658", "other-20250101-000000")
-    beside = drawn(here, *runs, "--by", "machine")
-    assert beside != drawn(here, *runs)
-    for words in ("Throughput by", "AMD EPYC", "Other", "the best config of each"):
-        assert f"<!-- {words}" in beside
-    assert "<!-- the best config of each" not in drawn(here, *runs, "--by", "machine", "--config", "fp16")
-
-
 def test_a_matplotlibrc_of_the_users_changes_no_chart(here: Path) -> None:
     def by_a_process_of_its_own() -> str:  # the file is read when matplotlib is imported
         assert finish(start(here, "plot", "cpu-20261121-035658", "-o", "chart.svg")).code == 0
@@ -79,7 +70,3 @@ def test_of_more_settings_than_a_picture_holds_the_small_print_says_how_to_choos
     done = tcbench(tmp_path, "plot", "many.jsonl", "-o", "a.svg")
     assert done.code == 0, done.err
     assert " more are not drawn" in (tmp_path / "a.svg").read_text("utf-8")
-
-
-def test_a_run_of_several_networks_is_drawn_by_network(here: Path) -> None:
-    assert "<!-- Throughput by network" in drawn(here, "networks-20261123-034519")

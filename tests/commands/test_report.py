@@ -48,16 +48,6 @@ def test_the_committed_example_is_of_this_form() -> None:
     assert (RESULTS / "report.html").stat().st_size < 500_000
 
 
-def test_a_comparison_with_a_file(tmp_path: Path) -> None:
-    factories.write(tmp_path / "before.jsonl", *reports.ladders(3, sizes=(4,), factor=1.2))
-    after = factories.write(tmp_path / "results" / "m" / "after.jsonl", *reports.ladders(3, sizes=(4,)))
-    done = tcbench(tmp_path, "report", str(after), "--compare", "before.jsonl", "-o", "a.html")
-    assert done.code == 0, done.err
-    text = (tmp_path / "a.html").read_text(encoding="utf-8")
-    assert "comparison" in sections(tmp_path / "a.html")
-    assert "10 cells got worse" in text
-
-
 def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path: Path) -> None:
     run = factories.write(tmp_path / "run" / "cpu.jsonl", factories.make_record())
     perfetto.write([timelines.busy_timeline(3)], tmp_path / "run" / "profile-fp32-bs4.json.gz")
@@ -97,18 +87,6 @@ def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_o
     assert f"note: left out: {document.name}" in done.err
     named = tcbench(tmp_path, "report", "cpu.jsonl", document.name)
     assert (named.code, len(named.err.splitlines())) == (2, 1)
-
-
-def test_records_of_anyone_make_a_page(tmp_path: Path) -> None:
-    """Backends, scenarios and models that nobody here knows, and names that are somebody's script."""
-    records = [*reports.hostile().records]
-    own = factories.make_cell("fast", backend="mine:step", model="mine", scenario="mine")
-    records.append(factories.make_record(cell=own))
-    run = factories.write(tmp_path / "run.jsonl", *records)
-    done = tcbench(tmp_path, "report", str(run))
-    assert done.code == 0, done.err
-    text = page(tmp_path)
-    assert text.count("<script>") == text.count("</script>") == 1
 
 
 def test_a_record_whose_phases_have_no_times_makes_a_page(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import json
 import math
 from html.parser import HTMLParser
 from typing import Any
@@ -42,18 +41,6 @@ def shown(card: Scorecard) -> str:
     return printed(view.table(card))
 
 
-def test_the_table_sets_the_talk_beside_this_machine() -> None:
-    lines = shown(make_card(make_evaluated(), make_evaluated(None, outcome="does not hold"))).splitlines()
-    assert lines[0].split() == ["slide", "claim", "2018", "here", "measured"]
-    assert lines[1].split()[:6] == ["12", "fp16", "is", "faster", "held", "holds"]
-    assert "4: 1.5× (1.4 to 1.6); 8: fp32 out of memory" in lines[1]
-    assert "held" not in lines[2]  # not the talk's
-    assert "does not hold" in lines[2]
-    assert view.title(make_card()) == "cpu on amd-epyc-2cpu (AMD EPYC), resnet50, 64x64 pixels, generated"
-    of_code = make_card(codes=(factories.make_environment(commit="1a2b").code,))
-    assert view.title(of_code) == f"{view.title(make_card())}, tcbench 0.1.0 at 1a2b"
-
-
 def test_no_ratio_is_written_with_an_exponent() -> None:
     far = AtBatchSize(4, "holds", ratio=Interval(1e3, 5e-5, math.inf), unit="trials")
     assert view.measured(make_evaluated(at=(far,))) == "4: 1000× (0.00005 to any)"
@@ -66,24 +53,6 @@ def test_the_tally_counts_every_outcome() -> None:
     card = make_card(make_evaluated(outcome="holds"), make_evaluated(outcome="not testable here"))
     assert view.tally(card).endswith("0 are not measured, 1 is not testable here")
     assert view.tally(make_card(claims=())) == "no claims: the scenario makes none; [[claim]] tables do"
-
-
-def test_an_outcome_by_one_trial_is_marked_and_explained() -> None:
-    one_trial = AtBatchSize(4, "undecided", "one trial", ratio=Interval(1.0, 0.5, math.inf), unit="steps")
-    card = make_card(make_evaluated(outcome="undecided", at=(one_trial,)))
-    assert "undecided *" in shown(card)
-    assert "4: 1× (0.5 to any)" in shown(card)
-    assert any(line.startswith("*: over the steps of one trial") for line in view.notes([card]))
-    assert not any(line.startswith("*") for line in view.notes([make_card()]))
-
-
-def test_the_low_precision_that_claims_were_asked_of_is_named() -> None:
-    assert json.loads(view.to_json([make_card(low="bf16")]))["scorecards"][0]["low_precision"] == "bf16"
-
-
-def test_batch_sizes_that_say_the_same_stand_together() -> None:
-    at = tuple(AtBatchSize(n, "not measured", "never run") for n in (4, 8))
-    assert view.measured(make_evaluated(at=at)) == "4, 8: never run"
 
 
 def test_the_fastest_of_a_glob_is_named_and_a_stated_figure_is_told_in_images_per_s() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tcbench.engine.accelerators import peaks
 from tcbench.engine.accelerators.cuda import driver, packages
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
-from tcbench.hardware import gpus, tensor_cores
+from tcbench.hardware import tensor_cores
 from tcbench.views import gpus as shown
 
 
@@ -22,31 +22,6 @@ def here(monkeypatch):
         monkeypatch.setattr(driver, "gpus", lambda: Gpus(those, (13, 0)))
 
     return put
-
-
-def test_volta_is_served_by_older_software_alone(here, capsys):
-    here()
-    rows = listed(capsys)
-    assert list(rows) == list(gpus.names())
-    assert rows["V100"]["software"] == [
-        {"name": "CUDA", "first": "9.0", "last": "12"},
-        {"name": "cuDNN", "first": None, "last": "9.10.2"},
-    ]
-    assert rows["V100"]["extra"] == "volta"
-    assert rows["V100"]["peak_tf32_flops_s"] is None
-    assert rows["H200"]["software"][0] == {"name": "CUDA", "first": "11.8", "last": None}
-    assert (rows["H200"]["extra"], rows["H200"]["devices"]) == ("cuda13", [])
-
-
-def test_each_peak_rate_has_its_source(here, capsys):
-    here()
-    sources = {name: row["peak_source"] for name, row in listed(capsys).items()}
-    assert "Tesla V100 GPU Architecture (2017)" in sources["V100"]
-    assert "989.4 TFLOP/s in fp16" in sources["H100"] == sources["H200"]
-    shown.show(as_json=False, details=True)
-    text = capsys.readouterr().out
-    assert f"H100, H200: {sources['H100']}\n" in text
-    assert max(map(len, text.split("\n\n")[0].splitlines())) <= 120
 
 
 def test_gpus_that_are_here_are_marked_or_added(here, capsys):

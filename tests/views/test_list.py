@@ -20,9 +20,3 @@ def test_a_rung_whose_backend_lacks_its_package_is_not_here(monkeypatch, capsys)
     assert missing["chainer", "nhwc"] is None
     assert missing["torch", "nhwc"] == "needs the package torch: uv pip install torch --torch-backend=cpu"
     assert missing["torch", "tf32"] == "needs cuda"
-
-
-def test_a_scenario_is_shown_as_it_is_on_the_device(capsys):
-    peers = next(scenario for scenario in listed(capsys)["scenarios"] if scenario["name"] == "peers")
-    assert (peers["image_size"], peers["batch_sizes"]) == (64, [8, 16])
-    assert "torch/fp32" in [config["name"] for config in peers["configs"]]

@@ -1,7 +1,7 @@
 """Machines stand beside each other in one chart, each in its own colour."""
 
 import pytest
-from factories import LADDERS, make_cell, make_environment, make_record
+from factories import make_cell, make_environment, make_record
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from present.charts.charts import V100, assert_tidy, bars, legend, run, words
@@ -45,46 +45,10 @@ def test_the_chart_is_tidy_and_has_a_bar_per_machine(n: int, batch_sizes: tuple[
     assert colours(figure) == [each.colour for each in SERIES[:n]] * 2 * len(batch_sizes)
 
 
-def test_bars_of_one_batch_size_stand_together() -> None:
-    figure = machines_chart(several(2), ["fp32"])
-    [axes] = figure.axes
-    heights = [round(patch.get_height(), -1) for patch in bars(figure)]
-    assert heights == [100, 150, 100, 150]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["32", "64"]
-
-
-def test_the_best_of_each_machine_and_batch_size_is_named() -> None:
-    summaries = several(2, missing={(LADDERS[9], 64): "oom"})
-    figure = machines_chart(summaries)
-    assert {"fp32", "the best config of each"} <= set(words(figure))
-    said = words(figure)
-    assert f"best of Tesla V100-DGXS-16GB: {LADDERS[9]} at 32, 64" in said
-    assert f"best of Tesla T4: {LADDERS[9]} at 32; {LADDERS[8]} at 64" in said
-
-
 def test_configs_are_chosen_and_have_panels() -> None:
     figure = machines_chart(several(2), ["fp16", "fp16+dali"])
     assert_tidy(figure)
     assert {"fp16", "fp16 + dali"} <= set(words(figure)) and len(figure.axes) == 2
-
-
-def test_what_a_machine_lacks_is_said_in_its_place() -> None:
-    records = [
-        make_record("fp32", 4, environment=V100, run_id="a"),
-        make_record("fp32", 8, environment=V100, run_id="a"),
-        make_record("fp32", 4, environment=MACHINES[1], run_id="b", status="oom"),
-    ]
-    figure = machines_chart(summarise(records))
-    assert_tidy(figure)
-    assert words(figure).count("out of memory") == 2  # fp32 and the best
-    assert words(figure).count("not run") == 2
-
-
-def test_settings_of_one_machine_stand_beside_each_other_too() -> None:
-    records = [make_record("fp32"), make_record(cell=make_cell(image_size=96))]
-    figure = machines_chart(summarise(records))
-    assert legend(figure) == ["64 × 64 images", "96 × 96 images"]
-    assert "Throughput by setting" in words(figure)
 
 
 def test_nothing_to_plot_and_too_much_are_one_clear_line() -> None:

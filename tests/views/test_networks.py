@@ -1,7 +1,6 @@
 """Networks stand beside each other in one chart and one table: the base and the best of each."""
 
 import pytest
-from consoles import printed
 from factories import make_cell, make_record
 from present.charts.charts import assert_tidy, bars, legend, words
 
@@ -9,7 +8,7 @@ from tcbench.analysis.networks import networks
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.engine.models import MODELS
-from tcbench.views.networks import networks_chart, table
+from tcbench.views.networks import networks_chart
 
 BEST = "bf16+batched+nhwc+fused+static_graph"
 RATES = {"fp32": 10.0, "fp32+nhwc": 20.0, BEST: 30.0}
@@ -59,9 +58,3 @@ def test_the_chart_is_tidy_and_has_two_bars_per_network(models: tuple[str, ...])
     (axes,) = figure.axes
     assert [label.get_text().split("\n")[0] for label in axes.get_xticklabels()] == list(models)
     assert any("3.0" in text or "×3" in text or "3×" in text for text in words(figure))
-
-
-def test_the_table_has_a_row_per_network() -> None:
-    text = printed(table(networks(summaries("alexnet", "vgg16"))))
-    assert "61,100,840" in text and "138,357,544" in text
-    assert text.count(BEST) == 2

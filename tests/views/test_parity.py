@@ -54,16 +54,6 @@ def test_the_last_line_counts_the_reference_too():
     assert view.summary(held(1e-2), runs()) == "4 configs, and float64: 2 off."
 
 
-def test_what_is_off_is_named_with_its_reason():
-    assert view.reasons(held(), runs()[:3]) == []
-    assert view.reasons(held(1e-2), runs(2e-3)) == [
-        "float64: off: gradient from the slope of the loss, above 1e-05: stem.w 0.01",
-        "fp32: off: gradient (stem.w) 0.002 above 0.0001",
-        "fp32+nhwc: off: gradient (stem.w) 0.002 above 0.0001",
-        "fp16+dali: off: it broke",
-    ]
-
-
 def test_the_json_holds_everything_and_no_number_that_is_none():
     value = json.loads(view.to_json(job(), held(math.nan), runs(), []))
     assert (value["ok"], value["reference"]["ok"], value["slope_error"]) == (False, False, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -226,27 +227,6 @@ def numerics(
         hold(call, loaded, config_names(config), steps or plan.PARITY_STEPS, threads)
         return
     _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
-    if second_order:
-        why = "both methods train alike in fp32, each at the best of four learning rates"
-        _none_of(of_precisions, "--second-order", why)
-        from tcbench.commands.numerics.second_order import race
-        from tcbench.core.record import KfacSettings
-
-        asked = plan.NumericsRequest(
-            steps=steps or plan.RACE_STEPS,
-            batch_size=bs or plan.LARGE_BATCH,
-            image_size=image_size,
-            threads=threads,
-            global_batch=bs or plan.LARGE_BATCH,
-        )
-        setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None)
-        race(call, setting, loaded.train.kfac or KfacSettings(), seeds or plan.RACE_SEEDS)
-        return
-    if ranks is not None:
-        _none_of(of_one_rank, "--ranks", "all of its runs are in fp32")
-    from tcbench.analysis.numerics.judgement import Margins
-    from tcbench.commands.numerics.training import train
-
     asked = plan.NumericsRequest(
         steps=steps,
         batch_size=bs,
@@ -257,6 +237,22 @@ def numerics(
         threads=threads,
         ranks=ranks or 1,
     )
+    if second_order:
+        why = "both methods train alike in fp32, each at the best of four learning rates"
+        _none_of(of_precisions, "--second-order", why)
+        from tcbench.commands.numerics.second_order import race
+        from tcbench.core.record import KfacSettings
+
+        large = bs or plan.LARGE_BATCH
+        asked = replace(asked, steps=steps or plan.RACE_STEPS, batch_size=large, global_batch=large)
+        setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None)
+        race(call, setting, loaded.train.kfac or KfacSettings(), seeds or plan.RACE_SEEDS)
+        return
+    if ranks is not None:
+        _none_of(of_one_rank, "--ranks", "all of its runs are in fp32")
+    from tcbench.analysis.numerics.judgement import Margins
+    from tcbench.commands.numerics.training import train
+
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = None if margin is None else Margins(margin, margin)
     train(call, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)

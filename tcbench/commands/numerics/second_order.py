@@ -1,6 +1,7 @@
 """`tcbench numerics --second-order`: steps to a loss at a large batch, by SGD and by K-FAC."""
 
 import datetime
+from collections.abc import Iterable
 
 import msgspec
 import typer
@@ -28,8 +29,9 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     with Stages(make_console(stderr=True, quiet=call.quiet)) as stages:
         runner = call.runner(setting, counting(stages, total))
 
-        def train(jobs: dict[AnyJob, tuple[str, float, int]]) -> tuple[MethodRun, ...]:
+        def train(words: Iterable[tuple[str, float, int]]) -> tuple[MethodRun, ...]:
             nonlocal environment
+            jobs: dict[AnyJob, tuple[str, float, int]] = {plan.method_job(setting, kfac, *each): each for each in words}
             runs = {}
             for job, last in runner.trained(list(jobs)):
                 method, rate, seed = jobs[job]
@@ -47,21 +49,9 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
                 )
             return tuple(runs[job] for job in jobs)
 
-        tuning = train(
-            {
-                plan.method_job(setting, kfac, method, rate, plan.TUNING_SEED): (method, rate, plan.TUNING_SEED)
-                for method in plan.METHODS
-                for rate in plan.RATES
-            }
-        )
+        tuning = train((method, rate, plan.TUNING_SEED) for method in plan.METHODS for rate in plan.RATES)
         rates = {method: best([run for run in tuning if run.method == method]) for method in plan.METHODS}
-        runs = train(
-            {
-                plan.method_job(setting, kfac, method, rates[method], seed): (method, rates[method], seed)
-                for seed in range(seeds)
-                for method in plan.METHODS
-            }
-        )
+        runs = train((method, rates[method], seed) for seed in range(seeds) for method in plan.METHODS)
     document = StepsDocument(
         created_at=created_at.isoformat(timespec="seconds"),
         setting=setting,

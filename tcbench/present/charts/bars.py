@@ -4,7 +4,7 @@ Owns bars, their groups and panels, and the page made of them. Knows nothing of 
 comes in as groups.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.analysis.summary import CellSummary
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, put, rates
 from tcbench.present.charts.palette import INK, PAPER, QUIET, Fill, fill
-from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
+from tcbench.present.charts.provenance import first_panels, small_print
 from tcbench.present.charts.text import (
     LABEL,
     LEGEND,
@@ -43,8 +43,7 @@ _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars wou
 
 @dataclass(frozen=True)
 class Bar:
-    """One place in a group: a config and what became of it. `note` stands above the value; `fill` is the bar's where
-    it is not the config's."""
+    """A config and what became of it. `note` stands above the value; `fill`: where it is not the config's."""
 
     config: str
     summary: CellSummary | None
@@ -79,21 +78,6 @@ class Panel:
 
     name: str
     groups: tuple[BarGroup, ...]
-
-
-def bar_chart(
-    settings: dict[Setting, list[CellSummary]],
-    groups: Mapping[Setting, Iterable[BarGroup]],
-    rows: Sequence[Sequence[tuple[str, str]]],
-    title: str,
-    subtitle: str,
-    notes: Sequence[str] = (),
-) -> Figure:
-    """A page of panels, one per setting, each with its groups. `rows` are the legend's and hold (config, words);
-    `notes` stand above the small print."""
-    provenance = provenance_of(settings)
-    panels = [Panel(provenance.names[setting], tuple(groups[setting])) for setting in settings]
-    return panel_chart(panels, rows, provenance.common, title, subtitle, notes)
 
 
 def panel_chart(
@@ -183,8 +167,7 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
 def _draw_measured(
     axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float, point: float
 ) -> None:
-    """Bars with their whiskers and, where there is room, their values. `pitch`: inches from bar to bar; `point`: what
-    one point is in images/s."""
+    """Bars with whiskers and, where they fit, values. `pitch`: inches from bar to bar; `point`: a point in images/s."""
     if not bars:
         return
     fills = [bar.fill or fill(bar.config) for _, bar, _ in bars]

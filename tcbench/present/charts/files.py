@@ -11,16 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tcbench.core import files
-from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.core.errors import TcbenchError
 from tcbench.present.notes import aside
-
-SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def check_path(path: Path) -> None:
-    """Raises SelectionError unless the file's name ends in a format that `save` writes."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise SelectionError(f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}")
+from tcbench.present.options import check_picture
 
 
 def save(figure: Figure, path: Path, remedy: str = "") -> None:
@@ -29,7 +22,7 @@ def save(figure: Figure, path: Path, remedy: str = "") -> None:
     Folders are made. Raises SelectionError for another suffix and StoreError, with the remedy, when the file cannot
     be written.
     """
-    check_path(path)
+    check_picture(path)
     suffix = path.suffix.lower()
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
     data = io.BytesIO()

@@ -173,8 +173,7 @@ def put(
 def boxes(
     axes: Axes, places: Iterable[tuple[float, float, float, float]], texts: Iterable[str] = (), **style: Any
 ) -> None:
-    """Rectangles (left, right, bottom, top) as one artist, since one for each takes most of a picture's time; on the
-    page with a tooltip for each, or one for all."""
+    """Rectangles (left, right, bottom, top) as one artist, which is fast; with a tooltip for each, or one for all."""
     corners = [[(a, low), (b, low), (b, high), (a, high)] for a, b, low, high in places]
     tooltip(axes.add_collection(PolyCollection(corners, **{"zorder": 2} | style), autolim=False), *texts)
 

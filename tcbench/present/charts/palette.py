@@ -118,8 +118,7 @@ PHASE_COLOURS = {
     "update": "#b8420f",
     "replay": "#4a1f66",
 }
-"""Yellow, light blue, dark blue, green, light pink, magenta, light green, vermilion, purple: neighbours differ in
-lightness too, for every kind of sight."""
+"""Neighbours differ in lightness too, for every kind of sight."""
 OTHER, COPY = "#8c8c8c", "#4d4d4d"
 RECORDED = "#f3f3f3"
 """The ground of what was recorded in a timeline."""

@@ -72,8 +72,7 @@ _LONGEST_NAME, _LONGEST_TEXT = 120, 4000
 
 
 def config_name(text: str) -> str:
-    """The name of a config, as much of it as a chart has room for: it is whatever a record says. May be broken where
-    rungs are joined."""
+    """As much of a config's name as a chart has room for: it is whatever a record says. May be broken between rungs."""
     return _capped(drawable(text.replace("+", " + ")), _LONGEST_NAME)
 
 

@@ -34,8 +34,7 @@ def left_out(there: Mapping[str, int]) -> list[str]:
 
 @dataclass(frozen=True)
 class SettingCells:
-    """All cells of one setting, by its place on the page. `name` tells it from the page's other settings, empty where
-    there is only one."""
+    """All cells of one setting, by its place on the page. `name` tells it from others, empty where there is one."""
 
     setting: Setting
     name: str

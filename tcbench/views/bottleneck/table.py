@@ -41,8 +41,7 @@ _APART = (INPUT, ALLREDUCE)
 
 
 def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
-    """The cells of each machine, number of threads and code, under what tells these from the others; that is empty
-    where all are of one."""
+    """The cells of each machine, number of threads and code, under what tells these apart; empty for one alone."""
 
     def name(of: CellSummary) -> tuple[str, str, str]:
         return of.machine or "unknown machine", counted(of.cell.threads, "thread"), code_name(of.codes)
@@ -53,8 +52,7 @@ def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explana
 
 
 def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
-    """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. A rung's
-    figures stand behind its name."""
+    """One row per cell, batch size by batch size: verdict, what each stage needs, the next rung with its figures."""
     figures = [*itertools.takewhile(lambda column: column.heading != "next", columns(explanations))]
     figures.append(Column("next", lambda row: _next(row, known=True), width=16))
     return ConfigTable(
@@ -141,8 +139,7 @@ def tried_and_slower(explanation: Explanation) -> str:
 
 
 def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
-    """The model against the measurement, for configs that add rungs to another of the same results and of which the
-    model told what to expect."""
+    """The model against the measurement, for configs that add rungs to another and of which something was expected."""
     rows: list[_Checked] = [
         (e.summary.cell, e.bottleneck, gain)
         for e in explanations

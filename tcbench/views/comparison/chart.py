@@ -1,4 +1,5 @@
-"""A comparison as a forest plot: a row per cell with its ratio, the interval, and the verdict as sign and word.
+"""A comparison as a forest plot: a row per cell with its ratio, the interval, and the verdict as sign and word; and the
+section of the page with verdicts, the plot, and what differs beside.
 
 Owns rows, blocks of rows and their axis. Knows nothing of how a verdict came about.
 """
@@ -15,7 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
+from tcbench.analysis.comparability import FACETS
+from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison, Mean, Metric, Side
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
@@ -35,13 +37,28 @@ from tcbench.present.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.present.format import counted, listed, quotient, ratio, threshold
+from tcbench.present.format import counted, factor, limits, listed, quotient, ratio, threshold
 from tcbench.present.groups import grouped
 from tcbench.present.naming import apart
+from tcbench.present.page import drawings
+from tcbench.present.page.page import AnyBlock, Data, Notice, Paragraph, Piece, Points, Prose, Section, say, strong
+from tcbench.present.page.wording import spaced
 from tcbench.present.sides import UNNAMED, Labels, allowed, several
-from tcbench.present.tables import Tone
-from tcbench.present.verdicts import STATUS_BADGES, signed, tone
-from tcbench.views.comparison.wording import doubts_in_short, figure, heading, headline, unit
+from tcbench.present.tables import COUNT, Badge, Column, Field, Table, Tone, heads
+from tcbench.present.verdicts import FORMS, STATUS_BADGES, signed, tone
+from tcbench.views.comparison.table import Row, figures, rows
+from tcbench.views.comparison.wording import (
+    by_metric,
+    doubts_in_short,
+    figure,
+    heading,
+    headline,
+    power,
+    slower_in,
+    telling,
+    titled,
+    unit,
+)
 
 MAX_ROWS = 600
 """More are refused: no picture that high can be drawn or read."""
@@ -66,9 +83,8 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
             f"{len(comparison.cells)} cells do not fit in one chart (at most {MAX_ROWS}); compare fewer configs"
         )
     blocks, more = first_panels(_blocks(comparison), lambda block: block.title, "--config, or name fewer files")
-    scale = _Scale.of(
-        [cell.ratio for cell in comparison.cells if cell.ratio], [row.point for b in blocks for row in b.rows]
-    )
+    ratios = [cell.ratio for cell in comparison.cells if cell.ratio]
+    ends = _limits(ratios, [row.point for block in blocks for row in block.rows])
     compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
     subtitle = drawable(compared + headline(comparison))
     page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
@@ -77,12 +93,12 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     for axes, block in zip(column, blocks, strict=True):
         title_lines = wrapped(block.title, LABEL, page.room, bold=True)
         page.heading(axes, "\n".join(title_lines))
-        _frame(axes, block, scale, 1 - comparison.rule.threshold)
+        _frame(axes, block, ends, 1 - comparison.rule.threshold)
         _write_verdicts(axes, block, figures)
     page.settle()
     for axes, block in zip(column, blocks, strict=True):
         for row, place in zip(block.rows, block.places, strict=True):
-            _draw_row(axes, row, place, scale, figures)
+            _draw_row(axes, row, place, figures)
     return page.figure
 
 
@@ -191,21 +207,14 @@ class _Block:
         return self.tops[-1]
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """The axis of ratios, the same in all blocks: logarithms, so that twice and half lie as far from 1."""
-
-    low: float
-    high: float
-
-    @staticmethod
-    def of(ratios: Sequence[Interval], points: Sequence[float | None]) -> _Scale:
-        values = [value for value in points if value is not None]
-        low, high = min([*values, 1 / _LEAST]), max([*values, _LEAST])
-        ends = [max(ratio.low, low / _CUT) for ratio in ratios] + [min(ratio.high, high * _CUT) for ratio in ratios]
-        low, high = min([low, *ends]), max([high, *ends])
-        pad = (high / low) ** 0.04
-        return _Scale(low / pad, high * pad)
+def _limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
+    """Of the axis of ratios, the same in all blocks: logarithms, so that twice and half lie as far from 1."""
+    values = [value for value in points if value is not None]
+    low, high = min([*values, 1 / _LEAST]), max([*values, _LEAST])
+    ends = [max(ratio.low, low / _CUT) for ratio in ratios] + [min(ratio.high, high * _CUT) for ratio in ratios]
+    low, high = min([low, *ends]), max([high, *ends])
+    pad = (high / low) ** 0.04
+    return low / pad, high * pad
 
 
 def _blocks(comparison: Comparison) -> list[_Block]:
@@ -266,12 +275,12 @@ def _small_print(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _frame(axes: Axes, block: _Block, scale: _Scale, worst: float) -> None:
+def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -> None:
     """Ratios along x, names along y, lines at 1 and at the threshold."""
     axes.set_xscale("log")
-    axes.set_xlim(scale.low, scale.high)
+    axes.set_xlim(ends)
     axes.set_ylim(block.height, 0)
-    wide = scale.high / scale.low > 5
+    wide = ends[1] / ends[0] > 5
     axes.xaxis.set_major_locator(LogLocator(2, numticks=6) if wide else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter("{x:.4g}")
     axes.xaxis.set_minor_locator(NullLocator())
@@ -306,20 +315,21 @@ def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
         put(axes, verdict, (1, place), (figures, 0), ha="left", color=row.ink, in_layout=row is widest, **beside)
 
 
-def _draw_row(axes: Axes, row: _Row, place: float, scale: _Scale, figures: float) -> None:
+def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
+    low, high = axes.get_xlim()
     if row.point is None:
         room = axes.bbox.width / DPI + figures / 72 - 0.2
         words = shortened(drawable(row.instead), WORDS, room)
-        put(axes, words, (scale.low, place), (4, 0), ha="left", color=QUIET)
+        put(axes, words, (low, place), (4, 0), ha="left", color=QUIET)
         return
     verdict = row.cell.verdict if row.cell else "mean"
     form, size = {"mean": ("D", 5.0), "regression": ("v", 6.0), "improved": ("^", 6.0)}.get(verdict, ("o", 4.5))
     face = PAPER if form == "o" and (row.ratio is None or verdict == "inconclusive") else row.ink
     if (phase := row.of_phase) is not None:
-        ends = max(phase.low, scale.low), min(phase.high, scale.high)
+        ends = max(phase.low, low), min(phase.high, high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=12, alpha=0.3, zorder=2, solid_capstyle="butt")
     if row.ratio is not None:
-        ends = max(row.ratio.low, scale.low), min(row.ratio.high, scale.high)
+        ends = max(row.ratio.low, low), min(row.ratio.high, high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=1.3, zorder=3, solid_capstyle="butt")
         for end, whole, mark in ((ends[0], row.ratio.low, "<"), (ends[1], row.ratio.high, ">")):
             cap, cap_size = ("|", 5.0) if end == whole else (mark, 4.0)
@@ -335,3 +345,128 @@ def _figures(row: _Row) -> str:
     if row.ratio is not None:
         return ratio(row.ratio)
     return "" if row.point is None else f"{quotient(row.point)} (one trial)"
+
+
+def section(comparison: Comparison, base: str) -> Section:
+    """All cells of both sides. `base` is what the other side is called."""
+    blocks: list[AnyBlock] = [Prose((_lead(comparison, base),))]
+    if comparison.differences:
+        blocks.append(_unlike(comparison))
+    blocks.append(Points(_tally(comparison)))
+    every_cell = _table(comparison.cells)
+    measured = any(cell.ratio is not None for cell in comparison.cells)
+    blocks.append(_drawn(comparison, base, every_cell) if measured else Data(every_cell))
+    if comparison.notes:
+        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Not all trials are alike."), comparison.notes))
+    return Section("comparison", "Comparison", tuple(blocks))
+
+
+def _lead(comparison: Comparison, base: str) -> Paragraph:
+    rule = comparison.rule
+    parts: list[str | Piece] = ["The base is ", strong(base), ". "]
+    for mean in comparison.means:
+        over = counted(mean.cells, "cell")
+        parts += [
+            "Over " if mean.cells > 1 else "In ",
+            f"{over} with two trials a side or more, {mean.metric.name} is ",
+            strong(f"{factor(mean.ratio.value)} the base's"),
+            f" (geometric mean; 95% interval {limits(mean.ratio, factor)}). ",
+        ]
+    parts.append(f"A loss of more than {rule.threshold:.0%} that is surely there is a regression.")
+    if seen := power(comparison):
+        parts.append(f" With these trials {seen}.")
+    return say(*parts)
+
+
+def _unlike(comparison: Comparison) -> Notice:
+    facets = dict.fromkeys(difference.facet for difference in comparison.differences)
+    what = "; ".join(FACETS.get(facet, facet) for facet in facets)
+    paragraph = say("The two sides did not measure the same thing; a verdict speaks of all that differs: ", what)
+    return Notice(
+        Badge("not alike", "warn", "warn"),
+        (*paragraph, Piece(".")),
+        tuple(difference.says for difference in comparison.differences),
+    )
+
+
+def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
+    """A line per verdict with its cells, as many as a line takes."""
+    lines = []
+    for verdict in VERDICTS:
+        cells = [cell for cell in comparison.cells if cell.verdict == verdict]
+        if not cells:
+            continue
+        names = "; ".join(dict.fromkeys(_label(cell, comparison) for cell in cells[:6]))
+        more = f"; and {len(cells) - 6} more" if len(cells) > 6 else ""
+        lines.append((FORMS[verdict], say(strong(counted(_distinct(cells), "cell")), f": {names}{more}")))
+    return tuple(lines)
+
+
+def _distinct(cells: Sequence[CellComparison]) -> int:
+    """The number of cells, each counted once by however many metrics it was compared."""
+    return len({(cell.machine, cell.cell) for cell in cells})
+
+
+def _label(cell: CellComparison, comparison: Comparison) -> str:
+    """A cell and, where there are several, the metric that it was compared by."""
+    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(by_metric(comparison)) > 1 else "")
+
+
+def _drawn(comparison: Comparison, base: str, every_cell: Table[Row]) -> AnyBlock:
+    """The chart with its table; the table alone where the chart would be too high."""
+    try:
+        drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
+    except SelectionError as error:
+        return Data(every_cell, notes=(str(error),))
+    metrics = listed([metric.name for metric in by_metric(comparison)]).capitalize()
+    return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", every_cell)
+
+
+def _table(cells: Sequence[CellComparison]) -> Table[Row]:
+    metrics = {one.metric: titled(one.metric, [of.cell for of in cells]) for one in cells}
+    columns = (
+        *heads((one.cell for one in cells), lambda row: row[0].cell),
+        Column[Row]("config", lambda row: ", ".join(filter(None, (row[0].cell.config, row[1])))),
+        *([Column[Row]("metric", lambda row: metrics[row[0].metric])] if len(metrics) > 1 else []),
+        Column[Row]("verdict", lambda row: FORMS[row[0].verdict]),
+        *figures(),
+        Column[Row]("trials", lambda row: _trials(row[0]), COUNT),
+        Column[Row]("remarks", lambda row: "; ".join(_remarks(row[0]))),
+    )
+    return Table(columns, rows(cells), f"Every cell of both sides: {listed(list(metrics.values()))}")
+
+
+def _trials(one: CellComparison) -> Field:
+    counts = [0 if side is None else side.trials_ok for side in (one.base, one.current)]
+    return Field(" / ".join(map(str, counts)), counts[1])
+
+
+def _remarks(one: CellComparison) -> list[str]:
+    """Why, where the loss sits, what would decide, and which trials are doubtful."""
+    lines = [*filter(None, [slower_in(one), one.why]), *telling(one)]
+    for name, side in (("base", one.base), ("current", one.current)):
+        lines += [f"{name}: {note}" for note in (side.notes if side else ())]
+    return lines
+
+
+def sentence(comparison: Comparison, base: str) -> Paragraph:
+    """The comparison in one sentence: what is worse, else what is better, and what is not known."""
+    worse = [cell for cell in comparison.cells if cell.verdict == "regression"]
+    broken = [cell for cell in comparison.cells if cell.failing and cell.verdict != "regression"]
+    better = [cell for cell in comparison.cells if cell.verdict == "improved"]
+    unsure = [cell for cell in comparison.cells if cell.verdict == "inconclusive" or cell.fails_on_both]
+    parts: list[str | Piece] = []
+    for cells, one, many in ((worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")):
+        if n := _distinct(cells):
+            examples = "; ".join(_label(cell, comparison) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
+            says = f"{counted(n, 'cell')} {one if n == 1 else many}"
+            parts += ["; " if parts else "", strong(says), f" ({examples})"]
+    if better and not parts:
+        parts += [strong(f"{counted(_distinct(better), 'cell')} got better"), ", none surely got worse"]
+    if unsure:
+        parts += [
+            "; " if parts else "",
+            strong(f"{counted(_distinct(unsure), 'cell is', 'cells are')} not settled yet"),
+        ]
+        parts += [] if worse or broken or better else ["; none surely got worse"]
+    return say(f"Compared with {base}: ", *(parts or [strong("nothing got worse")]), ".")

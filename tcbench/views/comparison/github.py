@@ -17,8 +17,7 @@ Kind = Literal["error", "warning", "notice"]
 
 
 def github(comparison: Comparison, labels: Labels = UNNAMED) -> str:
-    """An error for what fails, a warning for what is inconclusive, a notice for what improved or else changed; a
-    notice with the count of verdicts at the end."""
+    """Errors for what fails, warnings for what is inconclusive, notices for other changes; at the end the counts."""
     called = wording.names(comparison.cells)
     kinds: dict[Kind, list[tuple[CellComparison, str]]] = {"error": [], "warning": [], "notice": []}
     for cell, name in zip(comparison.cells, called, strict=True):

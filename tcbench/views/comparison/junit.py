@@ -17,8 +17,7 @@ _SKIPPED = ("inconclusive", "not measured")
 
 
 def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
-    """A suite for each metric. A failure is what makes the comparison fail; inconclusive and not measured are
-    skipped, with the reason."""
+    """A suite for each metric. Failures make the comparison fail; inconclusive and not measured are skipped."""
     root = ET.Element("testsuites", {"name": "tcbench compare"})
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for metric, cells in wording.by_metric(comparison).items():

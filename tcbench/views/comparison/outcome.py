@@ -21,7 +21,7 @@ from tcbench.core.errors import NotComparableError, SelectionError, StoreError, 
 from tcbench.core.text import plain
 from tcbench.present.app import given
 from tcbench.present.notes import aside
-from tcbench.present.options import ANOTHER_FILE, format_option, option, output_option
+from tcbench.present.options import ANOTHER_FILE, check_picture, format_option, option, output_option
 from tcbench.present.sides import Labels, several
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ def retry_command(context: typer.Context) -> str:
 
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
-    """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
-    have been shown."""
+    """Show a comparison as asked for. Raises StoreError for a file that cannot be written, after all is shown."""
     from tcbench.views.comparison import form, github, junit, markdown, table
 
     formats: dict[Format, Callable[[Comparison, Labels], str]] = {
@@ -244,14 +243,11 @@ def _is_picture(path: Path) -> bool:
 
 
 def check_output(path: Path | None) -> None:
-    """Make the folder of what will be written, before anything takes long. Raises StoreError, and SelectionError for a
-    picture of a kind that is not drawn."""
+    """Make the folder of what will be written, before anything takes long. Raises StoreError and SelectionError."""
     if path is None:
         return
     if _is_picture(path):
-        from tcbench.present.charts.files import check_path
-
-        check_path(path)
+        check_picture(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

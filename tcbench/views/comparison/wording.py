@@ -69,8 +69,7 @@ def heading(metric: Metric, cells: Iterable[Cell]) -> str:
 
 
 def median_step(cell: CellComparison) -> str:
-    """The ratio of throughput at the median step beside that over total time, where the two do not say the same: steps
-    that took far longer than the others. Empty where there is nothing to tell."""
+    """The ratio at the median step, where slow steps tell it from that over total time. Else empty."""
     base, current = cell.base, cell.current
     if cell.metric.name != "throughput" or cell.ratio is None or base is None or current is None:
         return ""
@@ -175,16 +174,14 @@ def next_steps(comparison: Comparison, labels: Labels) -> list[NextStep]:
 
 
 def headline(comparison: Comparison) -> str:
-    """`1 regression, 2 inconclusive, 17 pass at a threshold of 3%`; of a comparison that settles nothing it says so
-    first."""
+    """`1 regression, 2 inconclusive, 17 pass at a threshold of 3%`; says first where nothing is settled."""
     counts = ", ".join(f"{n} {verdict}" for verdict, n in comparison.verdicts.items()) or "nothing to compare"
     loud = "NOT SETTLED: nothing was proven: " if comparison.unsettled else ""
     return f"{loud}{counts} at a threshold of {threshold(comparison.rule.threshold)}"
 
 
 def power(comparison: Comparison) -> str:
-    """The power that the trials leave: `a slowdown of 5% would be seen in 87 of 100 cells that vary as these do`; empty
-    where nothing is known of it."""
+    """`a slowdown of 5% would be seen in 87 of 100 cells that vary as these do`; empty where nothing is known of it."""
     if comparison.power is None:
         return ""
     slower = threshold(comparison.rule.slowdown)

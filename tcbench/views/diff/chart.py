@@ -36,8 +36,7 @@ _CUT_BELOW = 0.8
 
 
 def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = "Why the step changed") -> Figure:
-    """A panel per pair of cells and level (phases, layers, kernels), each with a scale of its own. Raises
-    SelectionError for nothing to draw, or more than fits."""
+    """A panel per pair of cells and level, each with its own scale. Raises SelectionError for nothing to draw."""
     levels = [(diff, level) for diff in diffs for level in diff.levels]
     if not levels:
         raise SelectionError("no phases on either side; nothing to draw")

@@ -8,7 +8,6 @@ are judged.
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -74,7 +73,7 @@ def history_chart(history: History) -> Figure:
     there = {point.revision for cell in cells for point in cell.points}
     revisions = [revision for revision in newest if revision in there]
     groups, common = _groups(cells)
-    strips = [(cell, _within(cell, revisions), group) for group in groups for cell in group.cells]
+    strips = [(cell, _within(cell, revisions), name * (cell is alike[0])) for name, alike in groups for cell in alike]
     span = _span([points for _, points, _ in strips])
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
     title = marked("Throughput over commits", (cell.environment for cell in history.cells))
@@ -83,8 +82,8 @@ def history_chart(history: History) -> Figure:
     column = page.panels([_STRIP] * len(strips))[:, 0]
     for axes, (cell, points, group) in zip(column, strips, strict=True):
         _frame(axes, cell, points, _limits(points, span), len(revisions))
-        if cell is group.cells[0]:
-            name = "\n".join(wrapped(group.name, LABEL, page.room, bold=True))
+        if group:
+            name = "\n".join(wrapped(group, LABEL, page.room, bold=True))
             below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
             page.heading(axes, name, below=below)
     _name_commits(column[-1], revisions, (width - _BESIDE) / len(revisions))
@@ -92,14 +91,6 @@ def history_chart(history: History) -> Figure:
     for axes, (cell, points, _) in zip(column, strips, strict=True):
         _draw_strip(axes, cell, points, revisions)
     return page.figure
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Strips of one setting and batch size."""
-
-    name: str
-    cells: tuple[CellHistory, ...]
 
 
 def _span(strips: Iterable[Sequence[HistoryPoint]]) -> float:
@@ -115,24 +106,21 @@ def _limits(points: Sequence[HistoryPoint], span: float) -> tuple[float, float]:
 
 
 def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> None:
-    """Short names above dates, or both upright where there are `pitch` inches from one to the next and that is not
-    enough."""
+    """Short names above dates, or both upright where `pitch` inches from one to the next are not enough."""
     names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
     upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
     labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
     axes.set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
 
 
-def _groups(cells: Sequence[CellHistory]) -> tuple[list[_Group], tuple[str, ...]]:
-    """Cells by setting and batch size, and what all settings have in common."""
+def _groups(cells: Sequence[CellHistory]) -> tuple[list[tuple[str, list[CellHistory]]], tuple[str, ...]]:
+    """Cells of each setting and batch size under their name, and what all settings have in common."""
     by_size = sorted(cells, key=lambda cell: cell.cell.batch_size)
     groups = grouped(((_as_summary(cell).setting, cell.cell.batch_size), cell) for cell in by_size)
     by_setting = grouped((summary.setting, summary) for summary in map(_as_summary, cells))
     provenance = provenance_of(by_setting)
     return [
-        _Group(
-            " · ".join(filter(None, [f"batch size {size}", provenance.names[setting]])), tuple(groups[setting, size])
-        )
+        (" · ".join(filter(None, [f"batch size {size}", provenance.names[setting]])), groups[setting, size])
         for setting, size in sorted(groups, key=lambda key: list(by_setting).index(key[0]))
     ], provenance.common
 
@@ -220,8 +208,7 @@ def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], limits
 
 
 def _ticks(low: float, high: float, line: float) -> list[float]:
-    """Two to four round numbers of images/s, `line` (a share of the height) apart from each other and half of it from
-    the ends."""
+    """Two to four round numbers of images/s, `line` (a share of the height) apart, and half of it from the ends."""
     edge = (high / low) ** (line / 2)
     values: list[float] = []
     for bins in (3, 4, 5, 6):

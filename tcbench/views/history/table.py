@@ -28,8 +28,8 @@ LEAST_SPAN = 1.1
 
 
 def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
-    """A heading and a table for each cell: by machine, scenario and network, batch size and ranks, then config, each in
-    the order of first appearance, so that those of one name stand together."""
+    """A heading and a table for each cell: by machine, scenario and network, batch size, ranks, then config, each in
+    the order of first appearance."""
     widths = _widths(history)
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
     settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]

@@ -37,7 +37,7 @@ from tcbench.core.numerics import (
 )
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.present import tables
-from tcbench.present.document import fields
+from tcbench.present.document import encoded, fields
 from tcbench.present.format import factor, ratio, size
 from tcbench.present.notes import Caution
 from tcbench.present.tables import COUNT, Column, Table
@@ -271,26 +271,14 @@ def notes(document: Document, margins: Margins) -> list[str]:
 def to_json(document: Document, margins: Margins) -> str:
     """The document, raw, with all that is derived from it under "derived"; readers of documents ignore that."""
     raw: dict[str, Any] = msgspec.to_builtins(document)
-    scales = safe(document.gradients)
-
-    def finite(x: float) -> float | None:
-        return x if math.isfinite(x) else None
 
     def test_json(test: Equivalence | None, relative: bool) -> dict[str, Any] | None:
         if test is None:
             return None
-
-        def value(x: float) -> float | None:
-            return finite(math.expm1(x)) if relative and math.isfinite(x) else finite(x)
-
-        return {
-            "difference": value(test.mean),
-            "low": value(test.low),
-            "high": value(test.high),
-            "margin": value(test.margin),
-            "decision": test.decision,
-            "seeds": test.pairs,
-        }
+        figures = fields(test, "difference=mean low high margin")
+        if relative:
+            figures = {name: math.expm1(x) if math.isfinite(x) else x for name, x in figures.items()}
+        return figures | fields(test, "decision seeds=pairs")
 
     raw["derived"] = {
         "margins": {"test_loss": margins.loss, "accuracy": margins.accuracy},
@@ -300,7 +288,7 @@ def to_json(document: Document, margins: Margins) -> str:
             for v in verdicts(document, margins)
         ],
         "shares": [
-            {"log2_scale": k, **msgspec.to_builtins(whole(document.gradients, k))}
+            {"log2_scale": k, **whole(document.gradients, k)}
             for k in sorted({*SCALES, round(math.log2(document.static_scale))})
         ],
         "layers": [
@@ -308,15 +296,13 @@ def to_json(document: Document, margins: Margins) -> str:
             for x in document.gradients.layers
         ],
         "non_zero": {kind: magnitudes(document.gradients, kind).non_zero for kind in KINDS},
-        "safe_log2_scales": msgspec.to_builtins(scales),
+        "safe_log2_scales": safe(document.gradients),
         "costs": [
             fields(row, "technique runs ok train_time_s peak_memory_bytes accuracy=accuracy.value")
             | fields(row, "accuracy_low=accuracy.low accuracy_high=accuracy.high test_loss")
-            | {"fp32_time_over_this": row.time_ratio and finite(row.time_ratio.value)}
-            | {"fp32_time_over_this_low": row.time_ratio and finite(row.time_ratio.low)}
-            | {"fp32_time_over_this_high": row.time_ratio and finite(row.time_ratio.high)}
-            | {"fp32_memory_over_this": row.memory_ratio}
+            | fields(row, "fp32_time_over_this=time_ratio.value fp32_time_over_this_low=time_ratio.low")
+            | fields(row, "fp32_time_over_this_high=time_ratio.high fp32_memory_over_this=memory_ratio")
             for row in costs(document)
         ],
     }
-    return json.dumps(raw, ensure_ascii=False, allow_nan=False)
+    return json.dumps(json.loads(encoded(raw)), ensure_ascii=False)

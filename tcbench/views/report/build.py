@@ -20,13 +20,13 @@ from tcbench.present.page.page import Page
 from tcbench.present.page.settings import Settings
 from tcbench.views import claims as scorecard
 from tcbench.views.bottleneck import chart as bottlenecks
-from tcbench.views.comparison import section as comparing
+from tcbench.views.comparison import chart as comparing
 from tcbench.views.diff import chart as changes
 from tcbench.views.ladder import chart as rungs
 from tcbench.views.report import environment, summary, trials
 from tcbench.views.scaling import chart as scaling
 from tcbench.views.throughput import chart as throughput
-from tcbench.views.timeline import section as timelines
+from tcbench.views.timeline import chart as timelines
 
 
 @dataclass(frozen=True)

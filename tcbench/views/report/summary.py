@@ -1,5 +1,4 @@
-"""The results for someone who reads nothing else: the fastest, what brought it, what holds it back, what would help,
-what is not sure, what failed. One setting is told in words, several in a table."""
+"""The results for someone who reads nothing else. One setting is told in words, several in a table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -113,8 +113,7 @@ def _roof(one: CellRoofline) -> tuple[Setting, ConfigPrecision]:
 
 
 def _legend(page: ChartPage, cells: Sequence[CellRoofline], base: str, *, every: bool) -> Callable[[_Mark], str]:
-    """Phases, what is hollow where there is a `base`, and with `every` the cells' numbers; returns how to name a mark,
-    "" where it bears no name."""
+    """Phases, what is hollow where there is a `base`, with `every` numbers; returns how to name a mark, if at all."""
     phases = dict.fromkeys(part.phase for one in cells for part in worth_showing(one.phases))
     entries = [_entry(phase, PHASE_COLOURS.get(phase, OTHER), _MARKS.get(phase, "P")) for phase in phases]
     sizes = {one.summary.cell.batch_size for one in cells}
@@ -273,8 +272,7 @@ def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Place]:
 
 
 def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is_own: bool) -> list[Bbox]:
-    """Bandwidth up to the ridge, then the peak, where they stand; the base's quieter. Returns what it covers, in
-    pixels."""
+    """Bandwidth up to the ridge, then the peak; others than the base's quieter. Returns what it covers, in pixels."""
     x = np.geomspace(*axes.get_xlim(), 160)
     x = np.union1d(x, np.clip(ceilings.ridge(precision), x[0], x[-1]))
     y = [ceilings.attainable_flops_s(float(intensity), precision) for intensity in x]

@@ -46,8 +46,7 @@ class ScaleOutCurve:
 
 @dataclass(frozen=True)
 class ScaleOutPoint:
-    """A result that was measured; what is not known of it is None. `curve`: the place of the curve that it belongs to,
-    None where it has none."""
+    """A result that was measured; None is not known. `curve`: the place of its curve, None where it has none."""
 
     label: str
     ranks: int

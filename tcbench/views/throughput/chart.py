@@ -1,7 +1,7 @@
 """The talk's chart of all cells, by batch size, and the section of the page with the table behind it."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
@@ -9,9 +9,9 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellKey, CellSummary, base_config, best
 from tcbench.present import cells
 from tcbench.present.cells import Row
-from tcbench.present.charts.bars import Bar, BarGroup, bar_chart, batch_sizes_of, cell_at
+from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
 from tcbench.present.charts.legend import legend_rows
-from tcbench.present.charts.provenance import by_setting
+from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import AnyBlock, Section
@@ -22,18 +22,18 @@ from tcbench.views.throughput.table import footnotes
 
 
 def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = None, subtitle: str = "") -> Figure:
-    """The talk's chart: images/s in bars grouped by batch size, a colour per config, one panel per setting.
-
-    A cell that gave no number says why in its place. Without a title, the scenario's name. Raises SelectionError when
-    there is nothing to draw.
-    """
+    """A panel per setting: images/s by batch size, a colour per config. Raises SelectionError for nothing to draw."""
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
-    groups = {
-        setting: [BarGroup(str(n), tuple(Bar(c, cell_at(here, c, n)) for c in configs)) for n in batch_sizes_of(here)]
-        for setting, here in settings.items()
-    }
-    return bar_chart(settings, groups, legend_rows(configs), title or summaries[0].cell.scenario, subtitle)
+    provenance = provenance_of(settings)
+
+    def groups(here: Sequence[CellSummary]) -> Iterator[BarGroup]:
+        for n in batch_sizes_of(here):
+            yield BarGroup(str(n), tuple(Bar(config, cell_at(here, config, n)) for config in configs))
+
+    panels = [Panel(provenance.names[setting], tuple(groups(here))) for setting, here in settings.items()]
+    title = title or summaries[0].cell.scenario
+    return panel_chart(panels, legend_rows(configs), provenance.common, title, subtitle)
 
 
 def results_chart(summaries: Sequence[CellSummary]) -> Figure:

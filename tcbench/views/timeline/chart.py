@@ -1,4 +1,5 @@
-"""The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other.
+"""The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other; and
+the section of the page with their phases.
 
 Every panel has the same time scale, from the beginning of its own first step that is shown. Work too fine to be drawn
 by itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that
@@ -19,17 +20,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tcbench.analysis import intervals
-from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
+from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise, waits
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Span, Timeline
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import ChartPage, boxes
+from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, boxes
 from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.present.format import milliseconds, number
 from tcbench.present.groups import grouped
-from tcbench.present.simulated import marked_timelines
+from tcbench.present.page import drawings
+from tcbench.present.page.page import Section
+from tcbench.present.session import apart
+from tcbench.present.simulated import marked
+from tcbench.present.tables import SECONDS, Column, Table
 
 DEFAULT_STEPS = 3
 SINGLE = 300
@@ -52,7 +58,7 @@ _SOURCES = {
     "simulated": "recorded by the simulation",
     "ranges": "recorded by tcbench's own ranges",
 }
-_LANES = 0.55  # inches for the names of rows
+_ROOM = WIDTH - 2 * MARGIN - 0.55  # inches of a panel; the rest is for the names of rows
 _FACTS = 2.4  # inches beside a name, for its figures
 _WAITING = Fill(PAPER, "//////")
 _PAD = 0.05
@@ -153,6 +159,19 @@ class _Panel:
         """A time of the timeline as a place on the axis."""
         return (at_s - self.zero_s) * 1e3
 
+    def clipped(self, span: Span) -> tuple[float, float]:
+        """Begin and end of what is visible of a span, ms."""
+        return max(self.ms(span.begin_s), self.begin_s * 1e3), min(self.ms(span.end_s), self.end_s * 1e3)
+
+    def free(self, begin_ms: float, end_ms: float) -> tuple[float, float]:
+        """The widest part of a block that no step's line crosses."""
+        starts = (self.ms(step.begin_s) for step in self.timeline.steps)
+        cuts = [begin_ms, *sorted(at for at in starts if begin_ms < at < end_ms), end_ms]
+        return max(itertools.pairwise(cuts), key=lambda part: part[1] - part[0])
+
+    def inches(self, begin_ms: float, end_ms: float) -> float:
+        return (end_ms - begin_ms) * _ROOM / (self.end_s - self.begin_s) / 1e3
+
     def _visible(self, spans: Iterable[Span]) -> tuple[Span, ...]:
         low, high = self.zero_s + self.begin_s, self.zero_s + self.end_s
         return tuple(span for span in spans if span.end_s > low and span.begin_s < high)
@@ -223,7 +242,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     )
     if not any(panel.timeline.of("gpu") for panel in panels):
         notes[0] = notes[0].partition(" Colour")[0]
-    title = marked_timelines("Timeline", (panel.timeline for panel in panels))
+    title = marked("Timeline", (panel.timeline for panel in panels))
     page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
     page.legend([_legend(panels)])
     column = page.panels([panel.rows_height for panel in panels])[:, 0]
@@ -232,7 +251,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
         below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
         below += wrapped(drawable(panel.bottleneck.sentence), WORDS, page.room)
         page.heading(axes, "\n".join(name), panel.facts, "\n".join(below) + "\n")
-        _draw_panel(axes, panel, page.room - _LANES)
+        _draw_panel(axes, panel)
         axes.tick_params(axis="x", labelbottom=axes is column[-1])
     column[-1].set_xlabel("ms")
     return page.settle()
@@ -251,8 +270,8 @@ def _legend(panels: Sequence[_Panel]) -> list[Patch]:
     return entries
 
 
-def _draw_panel(axes: Axes, panel: _Panel, width: float) -> None:
-    """Rows of blocks over ms, on axes of `width` inches."""
+def _draw_panel(axes: Axes, panel: _Panel) -> None:
+    """Rows of blocks over ms."""
     axes.set_xlim(panel.begin_s * 1e3, panel.end_s * 1e3)
     axes.set_ylim(panel.rows_height, 0)
     axes.spines["left"].set_visible(False)
@@ -260,42 +279,15 @@ def _draw_panel(axes: Axes, panel: _Panel, width: float) -> None:
     axes.set_yticks([place for place, _ in named], [name for _, name in named])
     axes.grid(visible=False, axis="y")
     low, high = axes.get_xlim()
-    scale = _TimeScale(panel, width / (high - low))
     begin = max(low, panel.ms(min(s.begin_s for s in panel.timeline.spans)))
     end = min(high, panel.ms(max(s.end_s for s in panel.timeline.spans)))
+    draw = {"density": _draw_density, "names": _draw_named}
     for row, y in panel.placed:
         axes.fill_between([begin, end], y, y + row.height, color=RECORDED, linewidth=0, zorder=0.5)
-        if row.what == "density":
-            _draw_density(axes, scale, row, y, width)
-        elif row.what == "names":
-            _draw_named(axes, scale, row, y)
-        else:
-            _draw_blocks(axes, scale, row, y)
+        draw.get(row.what, _draw_blocks)(axes, panel, row, y)
         if row.name == "CPU":
-            _draw_waiting(axes, scale, panel.waiting, y + row.height)
-    _draw_steps(axes, scale, panel)
-
-
-@dataclass(frozen=True)
-class _TimeScale:
-    """Places on a panel's axis: ms within what is shown, and inches."""
-
-    panel: _Panel
-    inches_per_ms: float
-
-    def clipped(self, span: Span) -> tuple[float, float]:
-        """Begin and end of what is visible of a span, ms."""
-        panel = self.panel
-        return max(panel.ms(span.begin_s), panel.begin_s * 1e3), min(panel.ms(span.end_s), panel.end_s * 1e3)
-
-    def free(self, begin_ms: float, end_ms: float) -> tuple[float, float]:
-        """The widest part of a block that no step's line crosses."""
-        starts = (self.panel.ms(step.begin_s) for step in self.panel.timeline.steps)
-        cuts = [begin_ms, *sorted(at for at in starts if begin_ms < at < end_ms), end_ms]
-        return max(itertools.pairwise(cuts), key=lambda part: part[1] - part[0])
-
-    def inches(self, begin_ms: float, end_ms: float) -> float:
-        return (end_ms - begin_ms) * self.inches_per_ms
+            _draw_waiting(axes, panel, y + row.height)
+    _draw_steps(axes, panel)
 
 
 def _colour_key(span: Span) -> str:
@@ -323,60 +315,47 @@ def _by_colour(spans: Iterable[Span]) -> dict[str, list[Span]]:
     return grouped((_colour_key(span), span) for span in spans)
 
 
-def _draw_blocks(axes: Axes, scale: _TimeScale, row: _Lane, y: float) -> None:
+def _draw_blocks(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
     """The phases of the host, or what a thread of the input's does, with a word in each block that takes it."""
     for key, spans in _by_colour(row.spans).items():
-        places = [scale.clipped(span) for span in spans]
+        places = [panel.clipped(span) for span in spans]
         _bars(axes, spans, places, y, row.height, facecolor=_colour(key), edgecolor=PAPER, linewidth=0.3)
         for span, place in zip(spans, places, strict=True):
             name = "io" if span.lane == "io" else span.name
-            _label(axes, scale, place, y + row.height / 2, _WORDS.get(name, (name.upper(), name[:3].upper())), key)
+            _label(axes, panel, place, y + row.height / 2, _WORDS.get(name, (name.upper(), name[:3].upper())), key)
 
 
-def _label(
-    axes: Axes, scale: _TimeScale, place: tuple[float, float], y: float, options: Sequence[str], key: str
-) -> None:
+def _label(axes: Axes, panel: _Panel, place: tuple[float, float], y: float, options: Sequence[str], key: str) -> None:
     """The first of the words that fits into a block; none, if none does."""
-    begin, end = scale.free(*place)
-    room = scale.inches(begin, end) - 2 * _PAD
-    for word in options:
-        if word and text_width(word, WORDS) <= room:
-            axes.text(
-                (begin + end) / 2,
-                y,
-                word,
-                color=Fill(_colour(key)).hatch_colour,
-                ha="center",
-                va="center",
-                zorder=4,
-                gid="block",
-            )
-            return
+    begin, end = panel.free(*place)
+    room = panel.inches(begin, end) - 2 * _PAD
+    if word := next((word for word in options if word and text_width(word, WORDS) <= room), None):
+        colour = Fill(_colour(key)).hatch_colour
+        axes.text((begin + end) / 2, y, word, color=colour, ha="center", va="center", zorder=4, gid="block")
 
 
-def _draw_named(axes: Axes, scale: _TimeScale, row: _Lane, y: float) -> None:
-    """Single kernels or layers, each with as much of its name as it takes. What runs at once stands in lines of its
-    own."""
+def _draw_named(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
+    """Single kernels or layers, with as much of their names as fits; what runs at once stands in lines of its own."""
     lines = _lines(row.spans)
     n = max(lines.values(), default=0) + 1
     height = row.height / n
     for key, spans in _by_colour(row.spans).items():
         for line in range(n):
             here = [span for span in spans if lines[span] == line]
-            places = [scale.clipped(span) for span in here]
+            places = [panel.clipped(span) for span in here]
             # Between narrow blocks a line would look like a gap.
-            wide = min((scale.inches(*place) for place in places), default=0.0) > _EDGED
+            wide = min((panel.inches(*place) for place in places), default=0.0) > _EDGED
             edge = {"edgecolor": PAPER, "linewidth": 0.4 if wide else 0.0}
             _bars(axes, here, places, y + line * height, height, facecolor=_colour(key), **edge)
         if height * 72 < WORDS:
             continue
         for span in spans:
-            place = scale.clipped(span)
+            place = panel.clipped(span)
             name = drawable(span.name) if span.kind == "layer" else short_name(span.name)
-            words = shortened(name, WORDS, scale.inches(*scale.free(*place)) - 2 * _PAD)
+            words = shortened(name, WORDS, panel.inches(*panel.free(*place)) - 2 * _PAD)
             # The end of a layer's name is what tells it from the others, so it stands whole or not at all.
             if words == name or (span.kind != "layer" and len(words) > _FEWEST):
-                _label(axes, scale, place, y + (lines[span] + 0.5) * height, (words,), key)
+                _label(axes, panel, place, y + (lines[span] + 0.5) * height, (words,), key)
 
 
 def _lines(spans: Sequence[Span]) -> dict[Span, int]:
@@ -390,10 +369,9 @@ def _lines(spans: Sequence[Span]) -> dict[Span, int]:
     return lines
 
 
-def _draw_density(axes: Axes, scale: _TimeScale, row: _Lane, y: float, width: float) -> None:
+def _draw_density(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
     """Merged work: in each pixel as high as the share of it that is covered; colours on top of each other."""
-    panel = scale.panel
-    bins = max(1, round(width * DPI / _BIN_PIXELS))
+    bins = round(_ROOM * DPI / _BIN_PIXELS)
     edges_ms = np.linspace(panel.begin_s * 1e3, panel.end_s * 1e3, bins + 1)
     edges_s = edges_ms / 1e3 + panel.zero_s
     bottom, before = np.zeros(bins), list[tuple[float, float]]()
@@ -403,16 +381,8 @@ def _draw_density(axes: Axes, scale: _TimeScale, row: _Lane, y: float, width: fl
         share = _share_per_bin(intervals.difference(covered, before), edges_s)
         before = intervals.union([*before, *covered])
         top = np.minimum(1.0, bottom + share)
-        base = y + row.height
-        area = axes.fill_between(
-            edges_ms,
-            base - row.height * np.append(bottom, bottom[-1]),
-            base - row.height * np.append(top, top[-1]),
-            step="post",
-            facecolor=_colour(key),
-            linewidth=0,
-            zorder=2,
-        )
+        low, high = (y + row.height - row.height * np.append(ends, ends[-1]) for ends in (bottom, top))
+        area = axes.fill_between(edges_ms, low, high, step="post", facecolor=_colour(key), linewidth=0, zorder=2)
         tooltip(area, f"{row.name}: {key}, busy {milliseconds(sum(end - begin for begin, end in covered))}")
         bottom = top
 
@@ -428,36 +398,27 @@ def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
     return np.clip(np.diff(so_far) / np.diff(edges_s), 0, 1)
 
 
-def _draw_waiting(axes: Axes, scale: _TimeScale, spans: Sequence[Span], base: float) -> None:
+def _draw_waiting(axes: Axes, panel: _Panel, base: float) -> None:
     """A hatched strip at the foot of the host's row while it waits for the GPU."""
-    places = [place for span in spans if scale.inches(*(place := scale.clipped(span))) > 1 / DPI]
+    places = [place for span in panel.waiting if panel.inches(*(place := panel.clipped(span))) > 1 / DPI]
     if places:
         strips = [(begin, end, base - 0.07, base) for begin, end in places]
         boxes(axes, strips, ["waiting for the GPU"], zorder=3, **_WAITING.patch)
 
 
-def _draw_steps(axes: Axes, scale: _TimeScale, panel: _Panel) -> None:
+def _draw_steps(axes: Axes, panel: _Panel) -> None:
     """A line where each step begins, and its number above what is visible of it."""
     for i, step in enumerate(panel.timeline.steps):
-        begin, end = scale.clipped(step)
+        begin, end = panel.clipped(step)
         if begin >= end:
             continue
         if begin == panel.ms(step.begin_s):
             axes.axvline(begin, color=INK, linewidth=0.8, linestyle=(0, (3, 2)), zorder=3.5)
         name = str(i if step.step is None else step.step)
-        room = scale.inches(begin, end) - 2 * _PAD
-        words = next((w for w in (f"step {name}", name) if text_width(w, SMALL) <= room), None)
-        if words:
-            axes.text(
-                (begin + end) / 2,
-                -0.03,
-                words,
-                size=SMALL,
-                color=QUIET,
-                ha="center",
-                va="bottom",
-                clip_on=False,
-            )
+        room = panel.inches(begin, end) - 2 * _PAD
+        if words := next((w for w in (f"step {name}", name) if text_width(w, SMALL) <= room), None):
+            style: Any = {"size": SMALL, "color": QUIET, "ha": "center", "va": "bottom", "clip_on": False}
+            axes.text((begin + end) / 2, -0.03, words, **style)
 
 
 _TEMPLATE = re.compile(r"<[^<>]*>")
@@ -470,3 +431,33 @@ def short_name(name: str) -> str:
         text = bare
     text = text.partition("(")[0].strip() if not text.startswith("(") else text
     return (text.rpartition(" ")[2].rpartition("::")[2] if "::" in text or text.startswith("void ") else text) or name
+
+
+def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
+    """None without a timeline that has a step. Notes tell those of another session than the cells beside them."""
+    shown = [timeline for timeline in timelines if timeline.steps]
+    if not shown:
+        return None
+    bottlenecks = list(map(summarise, shown))
+    rows = [(cell, phase) for cell in bottlenecks for phase in cell.phases]
+    notes: list[str] = []
+    for timeline, bottleneck in zip(shown, bottlenecks, strict=True):
+        runs = [
+            run
+            for run in summaries
+            if (run.cell.label, run.cell.device) == (timeline.label, timeline.device)
+            and timeline.device_name.startswith(run.environment.device_name if run.environment else "")
+        ]
+        taken_at = timeline.record.started_at if timeline.record else None
+        notes += filter(None, [apart(taken_at, bottleneck.step_s, run) for run in runs])
+    phases = Table(_COLUMNS, rows, "Phases of the timelines")
+    block = drawings.figure(lambda: timeline_chart(shown), "Timelines", "timelines", phases, notes)
+    return Section("timelines", "Timelines", (block,))
+
+
+_COLUMNS: tuple[Column[tuple[Bottleneck, PhaseCost]], ...] = (
+    Column("timeline", lambda row: row[0].label),
+    Column("phase", lambda row: row[1].name),
+    Column("host per step", lambda row: row[1].host_s, SECONDS),
+    Column("GPU per step", lambda row: row[1].device_s, SECONDS),
+)

@@ -1,17 +1,14 @@
 """The talk's chart holds what it should, and nothing in it covers anything else."""
 
-import numpy as np
 import pytest
-from factories import LADDERS, make_environment, make_measurement, make_record
+from factories import LADDERS, make_measurement, make_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.text import Annotation
 from present.charts.charts import STATIC, TWELVE, assert_tidy, bars, run, words
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
-from tcbench.core.record import STATUSES, Status
-from tcbench.present.charts.inline import svg
+from tcbench.core.record import STATUSES
 from tcbench.present.format import number
 from tcbench.views.throughput.chart import throughput_chart
 
@@ -49,56 +46,12 @@ def test_any_mixture_of_ends_is_tidy(data: st.DataObject) -> None:
     assert len(bars(figure)) == len(cells) - len(missing)
 
 
-def test_a_cell_without_a_number_says_why_in_its_place() -> None:
-    missing: dict[tuple[str, int], Status] = {
-        ("fp32", 64): "crashed",
-        ("fp16+opencv", 64): "timeout",
-        ("fp32", 128): "failed",
-        ("fp32", 256): "oom",
-        ("fp16+opencv", 256): "skipped",
-    }
-    configs = ("fp32", "fp16+opencv")
-    summaries = run(configs, missing=missing)
-    figure = throughput_chart(
-        [s for s in summaries if (s.cell.config, s.cell.batch_size) != ("fp16+opencv", 32)], title="T"
-    )
-    [axes] = figure.axes
-    # A group's two bars stand half a bar left and right of its tick.
-    places = {
-        round(tick + offset, 3): (config, size)
-        for size, tick in zip((32, 64, 128, 256), axes.get_xticks(), strict=True)
-        for config, offset in zip(configs, (-0.5, 0.5), strict=True)
-    }
-    said = {
-        places[round(text.xy[0], 3)]: text.get_text()
-        for text in axes.texts
-        if isinstance(text, Annotation) and text.get_rotation() == 90
-    }
-    assert said == {
-        ("fp16+opencv", 32): "not run",
-        ("fp32", 64): "crashed",
-        ("fp16+opencv", 64): "timed out",
-        ("fp32", 128): "failed: ValueError: the loss is nan",
-        ("fp32", 256): "out of memory",
-        ("fp16+opencv", 256): "skipped: needs cv2",
-    }
-    assert_tidy(figure)
-
-
 def test_a_long_reason_is_shortened_to_what_the_panel_takes() -> None:
     record = make_record("fp32", status="failed", reason="RuntimeError: " + "very " * 60 + "sad")
     figure = throughput_chart(summarise([record]), title="T")
     [reason] = [text for text in words(figure) if text.startswith("failed")]
     assert reason.endswith("…")
     assert_tidy(figure)
-
-
-def test_whiskers_end_where_the_interval_does() -> None:
-    [summary] = run(("fp32",), (32,), trials=4, noise=0.2)
-    figure = throughput_chart([summary], title="T")
-    assert summary.images_per_s is not None
-    ends = {float(y) for line in figure.axes[0].lines for y in np.atleast_1d(line.get_ydata())}
-    assert ends == {summary.images_per_s.low, summary.images_per_s.high}
 
 
 def test_a_whisker_without_an_end_is_cut_and_marked() -> None:
@@ -108,28 +61,9 @@ def test_a_whisker_without_an_end_is_cut_and_marked() -> None:
     assert_tidy(figure)
 
 
-def test_the_value_axis_starts_at_zero() -> None:
-    assert throughput_chart(run(("fp32",), (4,)), title="T").axes[0].get_ylim()[0] == 0
-
-
-def test_machines_stand_in_panels_of_their_own() -> None:
-    summaries = (*run(), *run(batch_sizes=(4, 8), environment=make_environment()))
-    figure = throughput_chart(summaries, title="Two machines")
-    assert len(figure.axes) == 2
-    assert {"Tesla V100-DGXS-16GB", "AMD EPYC"} <= set(words(figure))
-    assert_tidy(figure)
-
-
 def test_nothing_to_plot_is_one_clear_line() -> None:
     with pytest.raises(SelectionError, match="no results to plot; `tcbench run` makes some"):
         throughput_chart([], title="T")
-
-
-def test_every_bar_and_every_reason_has_a_tooltip() -> None:
-    figure = throughput_chart(run(("fp32", "fp16"), (4,), missing={("fp16", 4): "oom"}), title="T")
-    markup = svg(figure, label="T", prefix="t")
-    assert "fp32, batch size 4\n100 images/s" in markup
-    assert "fp16, batch size 4\nout of memory" in markup
 
 
 def test_a_number_stands_above_its_whisker_and_hides_nothing_of_it() -> None:

@@ -6,16 +6,14 @@ from factories import (
     LADDERS,
     make_cell,
     make_environment,
-    make_phases,
     make_record,
     make_trials,
-    remeasured,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present.charts.charts import assert_tidy, words
 
-from tcbench.analysis.compare import APART, IN_TURNS, compare
+from tcbench.analysis.compare import compare
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Record
 from tcbench.views.comparison.chart import comparison_chart
@@ -62,14 +60,6 @@ def test_numbers_of_the_axis_stand_apart_however_far_it_reaches(factor: float) -
     figure = comparison_chart(compare(side((LONG,)), side((LONG,), factor=factor, seed=1)))
     assert_tidy(figure)
     assert "1" in words(figure)
-
-
-def test_rows_stand_by_batch_size_then_config() -> None:
-    records = [*side(("fp16", "fp32"), (8,)), *side(("fp16", "fp32"), (4,))]
-    [axes] = comparison_chart(compare(records, records)).axes
-    labels = sorted(zip(axes.get_yticks(), axes.get_yticklabels(), strict=True), key=lambda pair: pair[0])
-    rows = [label.get_text() for _, label in labels][:6]
-    assert rows == ["batch size 4", "fp16", "fp32", "batch size 8", "fp16", "fp32"]
 
 
 def test_machines_have_blocks_of_their_own_and_one_mean() -> None:
@@ -138,25 +128,3 @@ def test_ranks_have_blocks_of_their_own() -> None:
     assert_tidy(figure)
     heads = [word.partition(" · ")[0] for word in words(figure) if "images per second over total time" in word]
     assert heads == ["1 rank", "2 ranks"]
-
-
-def test_small_print_says_over_what_the_interval_is() -> None:
-    drifting = [30.0, 50.0, 42.0, 35.0, 47.0, 39.0]
-    base, current = (
-        [make_record(trial=n, images_per_s=rate * share) for n, rate in enumerate(drifting)] for share in (1.0, 0.9)
-    )
-    for method, over in ((APART, "trials (Welch)"), (IN_TURNS, "rounds, in pairs")):
-        assert f"over {over} ·" in " ".join(words(comparison_chart(compare(base, current, method=method))))
-
-
-@pytest.mark.parametrize("update_s", [0.02, 0.026])
-def test_the_phase_that_decides_has_its_own_interval(update_s: float) -> None:
-    def phased(record: Record, update_s: float) -> Record:
-        phases = {"forward": 0.075 + 0.003 * (record.trial % 3), "update": update_s * (1 + record.trial / 1000)}
-        return remeasured(record, phases=make_phases(phases), step_times_s=(sum(phases.values()),) * 20)
-
-    base, current = ([phased(record, s) for record in make_trials()] for s in (0.02, update_s))
-    figure = comparison_chart(compare(base, current))
-    pale = [line.get_xdata() for line in figure.axes[0].lines if line.get_alpha()]
-    assert ("pale" in " ".join(words(figure))) == (update_s > 0.02)
-    assert [list(ends) for ends in pale] == [pytest.approx([1 / 1.061] * 2, rel=0.005)] * (update_s > 0.02)

@@ -9,15 +9,12 @@ from factories import LADDERS, make_cell, make_environment, make_record
 from histories import commit, over_commits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from present.charts.charts import assert_tidy, words
 
 from tcbench.analysis.history import history
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, MeasureSettings, Record
-from tcbench.present.charts.palette import PAPER
 from tcbench.views.history import chart
 from tcbench.views.history.chart import history_chart
 
@@ -69,64 +66,11 @@ def test_the_chart_is_tidy_and_has_a_strip_per_cell(
     assert len(figure.axes) == len(sizes) * len(configs)
 
 
-def test_a_regression_is_marked_where_it_is_and_named_below() -> None:
-    figure = history_chart(history(over_commits([40, 40, 36, 36, 36])))
-    assert_tidy(figure)
-    said = words(figure)
-    [mark] = [word for word in said if word.startswith("▼ regression -")]
-    assert -11 < float(mark.removeprefix("▼ regression ").removesuffix("%")) < -9
-    assert any(word.startswith(f"▼ fp32, batch size 4 at {commit(2)[:7]}: -") for word in said)
-    [axes] = figure.axes
-    marks = {line.get_marker(): list(line.get_xdata()) for line in axes.lines if line.get_marker() == "v"}
-    assert marks == {"v": [2]}
-    assert f"{commit(2)[:7]}\n2025-01-03" in said
-
-
-def test_no_regression_is_not_named() -> None:
-    said = words(history_chart(history(over_commits([40, 40, 40]))))
-    assert not [word for word in said if word.startswith("▼")]
-
-
-def whiskers(axes: Axes) -> list[tuple[float, float]]:
-    """Ends of all whiskers."""
-    segments = [c.get_segments() for c in axes.collections if isinstance(c, LineCollection)]
-    return [tuple(end) for group in segments for segment in group for end in segment]
-
-
-def test_whiskers_are_the_interval_and_points_the_figure() -> None:
-    commits = history(over_commits([40, 40], spread=0.02))
-    point = commits.cells[0].points[0]
-    [axes] = history_chart(commits).axes
-    drawn = {round(float(y), 9) for line in axes.lines if set(line.get_xdata()) == {0} for y in line.get_ydata()}
-    drawn |= {round(float(y), 9) for x, y in whiskers(axes) if x == 0}
-    assert point.interval is not None and point.images_per_s is not None
-    ends = (point.interval.low, point.interval.high, point.images_per_s)
-    assert drawn == {round(end, 9) for end in ends}
-
-
-def test_one_trial_has_no_whisker_and_an_empty_mark() -> None:
-    [axes] = history_chart(history(over_commits([40, 30], trials=1))).axes
-    marks = [line for line in axes.lines if line.get_marker() == "o"]
-    assert [line.get_markerfacecolor() for line in marks] == [PAPER, PAPER]
-    assert not whiskers(axes)
-
-
 def lines_between(figure: Figure) -> list[list[float]]:
     """Commits that each line joins."""
     [axes] = figure.axes
     lines = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "None"]
     return [xs for xs in lines if len(set(xs)) > 1]
-
-
-def test_a_new_line_begins_where_the_ground_changes_and_says_why() -> None:
-    changed = {"kernel": "6.2.0"}
-    figure = history_chart(history(over_commits([40, 40, 30, 30], environments=[{}, {}, changed, changed])))
-    assert_tidy(figure)
-    assert lines_between(figure) == [[0, 1], [2, 3]]
-    said = words(figure)
-    assert "new os" in said
-    assert any(f"{commit(2)[:7]} (1 cell): kernel: 6.1.0 -> 6.2.0" in word for word in said)
-    assert not [word for word in said if word.startswith("▼ regression -")]
 
 
 def test_a_cell_without_a_figure_leaves_a_gap_and_says_how_it_ended() -> None:
@@ -141,14 +85,6 @@ def test_a_cell_without_a_figure_leaves_a_gap_and_says_how_it_ended() -> None:
     assert "✗ out of memory" in words(figure)
 
 
-def test_settings_and_batch_sizes_stand_apart() -> None:
-    other = [{"machine": "h200", "device_name": "NVIDIA H200"}] * 2
-    records = over_commits([40, 40]) + over_commits([50, 50], environments=other, batch_size=8)
-    figure = history_chart(history(records))
-    assert_tidy(figure)
-    assert {"batch size 4 · AMD EPYC", "batch size 8 · NVIDIA H200"} <= set(words(figure))
-
-
 def test_a_long_name_of_a_setting_covers_nothing() -> None:
     measures = [make_cell(measure=MeasureSettings(max_time_s=seconds)) for seconds in (2.5, 4.0)]
     records = [
@@ -159,12 +95,6 @@ def test_a_long_name_of_a_setting_covers_nothing() -> None:
     figure = history_chart(history(records))
     assert_tidy(figure)
     assert "batch size 4 · scenario cpu · max time s 2.5" in words(figure)
-
-
-def test_every_strip_spans_the_same_factor() -> None:
-    records = over_commits([40, 30]) + over_commits([400, 400], "fp16")
-    spans = {round(float(top / low), 6) for low, top in (a.get_ylim() for a in history_chart(history(records)).axes)}
-    assert len(spans) == 1
 
 
 def test_of_very_many_commits_the_newest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """What each section makes of results; the browser's tests show what becomes of it."""
 
 import dataclasses
-import functools
 import html
 import re
 
@@ -12,7 +11,7 @@ import reports
 import timelines
 
 from tcbench.analysis.compare import compare
-from tcbench.core.record import GpuFacts, GpuSamples, GpuState, PhaseTimes
+from tcbench.core.record import PhaseTimes
 from tcbench.present.page import drawings
 from tcbench.present.page import settings as page_settings
 from tcbench.present.page.page import Data, FactList, Figure, Heading, Page, Points, Prose
@@ -26,11 +25,6 @@ def blocks(results, section, kind=None):
     page = results if isinstance(results, Page) else build(results)
     [blocks] = [one.blocks for one in page.sections if one.id == section]
     return [block for block in blocks if kind is None or isinstance(block, kind)]
-
-
-@functools.cache
-def whole():
-    return build(reports.whole())
 
 
 def drawn(figure):
@@ -49,29 +43,6 @@ def texts(table):
 # -- throughput ----------------------------------------------------------------------------------------------------
 
 
-def test_settings_stand_apart_and_are_named():
-    page = blocks(reports.machines(2), "throughput")
-    assert [block.text for block in page if isinstance(block, Heading)] == [f"Processor {n}" for n in range(4)]
-    figures = [block for block in page if isinstance(block, Figure)]
-    assert [len(figure.table.rows) for figure in figures] == [40] * 4
-    assert all(f"Processor {n}" in "".join(drawn(figure)) for n, figure in enumerate(figures))  # the provenance line
-
-
-def test_a_row_has_its_number_its_factor_and_is_bold_where_it_is_the_best():
-    [figure] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "throughput", Figure)
-    rows = texts(figure.table)
-    assert rows[0][1:4] == ["fp32", "ok", "37.5"] and "37.5" in drawn(figure)
-    [best] = [texts for row, texts in zip(figure.table.fields, rows, strict=True) if row[1].strong]
-    assert best[1] == "fp32+dali+batched+nhwc+fused+static_graph" and best[6] == "1.74×"
-
-
-def test_a_cell_without_a_number_says_why_in_the_place_of_its_bar():
-    records = [factories.make_record(), factories.make_record("fp16", status="oom")]
-    [figure] = blocks(reports.results(records), "throughput", Figure)
-    assert "out of memory" in drawn(figure)
-    assert texts(figure.table)[1][:5] == ["4", "fp16", "out of memory", "", ""]
-
-
 def test_an_interval_without_an_end_has_no_infinity():
     record = factories.make_record(noise=3.0)
     [figure] = blocks(reports.results([record]), "throughput", Figure)
@@ -83,14 +54,14 @@ def test_many_configs_make_a_chart_that_scrolls():
     assert figure.drawn.wide
 
 
-# -- rungs ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_ladder_ends_in_all():
     [figure] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "rungs", Figure)
     words = drawn(figure)
     assert {"fp32", "+ dali", "+ batched", "+ nhwc + fused", "+ static_graph", "in all"} <= set(words)
     assert any(word.endswith(" 1.74×") for word in words)
+
+
+# -- rungs ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_rung_that_did_not_run_credits_nobody():
@@ -132,16 +103,6 @@ def test_of_many_ladders_the_longest_are_drawn_and_the_table_has_all(monkeypatch
 # -- claims, bottlenecks -------------------------------------------------------------------------------------------
 
 
-def test_claims_are_a_table_with_2018_beside_here():
-    [table] = [block.table for block in blocks(whole(), "claims", Data)]
-    assert [row[:4] for row in texts(table)] == [
-        ["12", "fp16 is slower than fp32", "held", "holds"],
-        ["21", "+ DALI is faster", "held", "does not hold"],
-        ["14", "fp32 runs", "held", "holds"],
-        ["5", "fp16 trains like fp32", "held", "not measured"],
-    ]
-
-
 def test_a_claim_on_one_trial_is_marked():
     records = [factories.make_record("fp32"), factories.make_record("fp16", images_per_s=10.0)]
     page_results = reports.results(records, cards=reports.cards(records))
@@ -162,22 +123,7 @@ def test_a_cell_without_a_profiled_pass_says_so():
     assert "no profiled pass" in drawn(figure)
 
 
-def test_a_gpu_has_a_column_of_its_own():
-    cell = factories.make_cell(device="cuda:0")
-    [figure] = blocks(reports.results([factories.make_record(cell=cell)]), "bottlenecks", Figure)
-    assert "GPU" in [column.name for column in figure.table.heads]
-    assert len(figure.table.fields[0]) == len(figure.table.heads)
-
-
 # -- timelines -----------------------------------------------------------------------------------------------------
-
-
-def test_timelines_stand_under_each_other_with_their_verdicts_and_phases():
-    [figure] = blocks(whole(), "timelines", Figure)
-    words = drawn(figure)
-    assert [words.count(lane) for lane in ("IO", "CPU", "GPU")][1:] == [5, 5]
-    assert any(word.startswith("gpu-bound: host needs ") for word in words)
-    assert len(figure.table.rows) == 5 * 4
 
 
 @pytest.mark.parametrize(("day", "noted"), [("2025-01-02", False), ("2024-11-20", True)])
@@ -248,25 +194,6 @@ def test_namesakes_of_several_machines_have_names_of_their_own():
 # -- environment, trials -------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_and_its_state_stand_in_the_environment():
-    gpu = GpuFacts(
-        name="Tesla V100", compute_capability=(7, 0), multiprocessors=80, memory_bytes=16 * 2**30, driver="570.86",
-        driver_cuda="12.8",
-    )  # fmt: skip
-    environment = factories.make_environment(gpu=gpu, device_name="Tesla V100", commit="abc", project_commit="def+")
-    state = GpuState(power_limit_w=300.0, sm_clock_set_mhz=1380, ecc=True, mig=False)
-    samples = GpuSamples(state=state, samples=())
-    measurement = factories.make_measurement(decoding="on the GPU")
-    record = factories.make_record(environment=environment, gpu=samples, measurement=measurement)
-    [facts, settings, *_] = blocks(reports.results([record]), "environment", FactList)
-    named = dict(facts.pairs + settings.pairs)
-    assert named["decoding"] == "on the GPU"
-    assert named["GPU"] == "Tesla V100, compute capability 7.0, 80 SMs, 16.00 GiB"
-    assert named["driver"] == "570.86 (CUDA up to 12.8)"
-    assert named["GPU state"] == "power limit 300 W, SM clock set to 1380 MHz, ECC on, MIG off"
-    assert named["tcbench"] == "0.1.0 at abc" and named["project"] == "at def+"
-
-
 def test_what_trials_of_one_machine_do_not_agree_on_stands_side_by_side():
     records = [factories.make_record(), factories.make_record(trial=1, environment=factories.make_environment(os="b"))]
     [facts, *_] = blocks(reports.results(records), "environment", FactList)
@@ -290,40 +217,6 @@ def test_commits_stand_in_one_list_behind_their_version():
 def test_a_machine_that_is_unknown():
     [facts, *_] = blocks(reports.results([factories.make_record(status="skipped")]), "environment", FactList)
     assert facts.pairs == (("machine", "no trial lived to tell"),)
-
-
-def test_every_trial_is_a_row():
-    [data] = blocks(whole(), "trials", Data)
-    assert len(data.table.rows) == 105
-    assert all(len(row) == len(data.table.heads) for row in data.table.fields)
-    assert data.table.values("status") == ("ok", "skipped", "failed", "out of memory", "timed out")
-    assert data.table.values("batch") == ("4", "8")
-
-
-def test_several_machines_have_a_column():
-    [data] = blocks(reports.machines(1), "trials", Data)
-    assert "machine" in [column.name for column in data.table.heads]
-    [data] = blocks(reports.single(), "trials", Data)
-    assert "machine" not in [column.name for column in data.table.heads]
-
-
-def test_a_trial_tells_what_was_counted():
-    times_s = (9.0, 0.1, 0.2, 0.1, 0.1, 0.1) * 2  # the first of each block is not counted
-    measurement = factories.make_measurement(times_s, warmup_settled=False, last_loss=float("6.5"))
-    record = factories.make_record(measurement=measurement)
-    [data] = blocks(reports.results([record]), "trials", Data)
-    row = dict(zip([column.name for column in data.table.heads], texts(data.table)[0], strict=True))
-    assert (row["images/s"], row["mean step"], row["median step"]) == ("33.3", "120 ms", "100 ms")
-    assert (row["counted steps"], row["warm-up steps"], row["last loss"]) == ("10", "4 *", "6.500")
-
-
-def test_the_current_records_of_any_form_make_a_page():
-    ablation = factories.make_record(cell=factories.make_ablation())
-    peer = factories.make_record(cell=factories.make_peer_cell("torch/fp32+dali"))
-    own = msgspec.structs.replace(factories.make_cell(), backend="mine:step", model="mine", config="mine:step/fast")
-    records = [factories.make_record(), ablation, peer, factories.make_record(cell=own)]
-    figures = blocks(reports.results(records), "throughput", Figure)
-    assert sum(len(figure.table.rows) for figure in figures) == 4
 
 
 def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkeypatch):
@@ -386,59 +279,8 @@ def test_of_many_phases_a_chart_shows_the_longest_and_the_rest_as_one():
 # -- many ranks ----------------------------------------------------------------------------------------------------
 
 
-def over_ranks(*rates: tuple[int, float]):
-    """fp32 at batch size 4 on so many ranks, with images/s of all."""
-    records = []
-    for ranks, rate in rates:
-        cell = factories.make_cell("fp32", 4, ranks=ranks)
-        records += [
-            factories.make_record(cell=cell, trial=t, images_per_s=rate * (1 + 0.01 * t), noise=0.0) for t in range(3)
-        ]
-    return records
-
-
-def test_ranks_have_a_chart_with_its_table_and_settings_of_their_own():
-    page = build(reports.results(over_ranks((1, 100.0), (2, 180.0), (4, 300.0))))
-    [figure] = blocks(page, "scaling", Figure)
-    assert {"ranks", "efficiency", "90%", "75%", "batch size 4 per rank"} <= set(drawn(figure))
-    rows = texts(figure.table)
-    assert [(row[2], row[4].rstrip("0")[:4], row[6]) for row in rows] == [
-        *(("1", "101", "100.0%"), ("2", "90.9", "90.0%"), ("4", "75.7", "75.0%"))
-    ]
-    assert [block.text for block in blocks(page, "throughput", Heading)] == ["1 rank", "2 ranks", "4 ranks"]
-    [trial_table] = blocks(page, "trials", Data)
-    assert trial_table.table.values("ranks") == ("1", "2", "4")
-    assert [row[5] for row in texts(trial_table.table)][::3] == ["100", "180", "300"]  # of all ranks
-    words = [piece.text for block in blocks(page, "summary") for p in getattr(block, "paragraphs", ()) for piece in p]
-    assert "fp32, batch size 4, 4 ranks" in words
-    assert any(text.startswith(" trains 3.00× as fast as on 1 rank") for text in words)
-    facts = {name: text for block in blocks(page, "environment", FactList) for name, text in block.pairs}
-    assert facts["hosts"] == "host"
-
-
-def test_a_page_of_one_rank_says_nothing_of_ranks():
-    page = build(reports.results(over_ranks((1, 100.0))))
-    assert "scaling" not in {section.id for section in page.sections}
-    [table] = blocks(page, "trials", Data)
-    assert "ranks" not in {column.name for column in table.table.heads}
-    assert "hosts" not in {name for block in blocks(page, "environment", FactList) for name, _ in block.pairs}
-
-
 def test_what_cannot_be_drawn_of_ranks_is_still_in_the_table():
     failed = [factories.make_record(cell=factories.make_cell("fp32", 4, ranks=n), status="oom") for n in (1, 2)]
     [figure] = blocks(reports.results(failed), "scaling", Figure)
     assert [row[2:4] for row in texts(figure.table)] == [["1", "oom"], ["2", "oom"]]
     assert figure.drawn.svg.startswith("<p>no cell of these results was measured: ")
-
-
-def test_a_network_bound_cell_has_its_badge_and_the_stage_a_column():
-    cell = factories.make_cell("fp32", 4, ranks=2)
-    measurement = factories.make_measurement_of_ranks((0.1,) * 12, 2, allreduce=0.7)
-    [figure] = blocks(
-        reports.results([factories.make_record(cell=cell, measurement=measurement)]), "bottlenecks", Figure
-    )
-    [row] = texts(figure.table)
-    names = [column.name for column in figure.table.heads]
-    assert dict(zip(names, row, strict=True))["verdict"] == "network-bound"
-    assert dict(zip(names, row, strict=True))["all-reduce"] == "70 ms"
-    assert {"allreduce", "network-bound"} <= set(drawn(figure))

@@ -100,16 +100,6 @@ def test_what_is_expected_of_the_next_rung_has_its_limits_and_its_factor():
     assert would_help(dataclasses.replace(nothing, summary=dataclasses.replace(cell.summary, cell=own))) == ()
 
 
-def test_several_settings_are_a_table():
-    [data] = blocks(reports.machines(3))
-    rows = [[field.words.replace("\u00a0", " ") for field in row] for row in data.table.fields]
-    assert [row[0] for row in rows] == [f"Processor {n}" for n in range(4)]
-    assert rows[3][1:6] == [
-        "fp32 + dali + batched + nhwc + fused + static_graph, batch size 256",
-        *("3525 images/s", "1.74× fp32", "+ nhwc + fused 1.45×", "compute-bound"),
-    ]
-
-
 def test_what_failed_stands_with_its_reason_those_of_one_reason_together():
     lines = said(reports.whole())
     assert (
@@ -118,15 +108,6 @@ def test_what_failed_stands_with_its_reason_those_of_one_reason_together():
     )
     assert "[failed] 1 cell: fp16 + dynamic_scale at batch size 4. ValueError: the loss is nan" in lines
     assert "[partly] fp16 + dali + batched, batch size 8: only 5 of 6 trials succeeded." in lines
-
-
-def test_what_was_said_of_the_files_comes_last_and_a_comparison_first():
-    whole = reports.whole()
-    assert said(whole)[-1] == "results/cpu.jsonl: the last line is cut off and was left out; 105 records read"
-    assert words(build(whole).lead) == (
-        "Compared with baseline main: 1 cell got worse (fp16, batch size 8); 1 cell is missing or fails (tf32, batch "
-        "size 4)."
-    )
 
 
 @pytest.mark.parametrize(

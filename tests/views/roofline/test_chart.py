@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from factories import LADDERS, make_cell, make_environment, make_measurement, make_phases, make_record
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
-from present.charts.charts import assert_tidy, extent, legend, words
+from present.charts.charts import assert_tidy, extent, legend
 
 from tcbench.analysis.roofline import Ceilings, CellRoofline, WorkPart, layer_parts, roofline
 from tcbench.analysis.summary import summarise
@@ -48,37 +47,6 @@ def ladders() -> list[CellRoofline]:
     """Two precisions at two batch sizes; of each ladder the last config is the fastest."""
     steps_s = {config: {4: 0.08, 9: 0.05}.get(i, 0.2 + 0.01 * i) for i, config in enumerate(LADDERS)}
     return [cell_roofline(config, size, steps_s[config]) for config in LADDERS for size in (4, 8)]
-
-
-def test_one_cell_shows_its_phases_by_name_under_the_ceilings() -> None:
-    figure = roofline_chart([cell_roofline("fp32", 8)])
-    assert_clear(figure)
-    assert {"forward", "backward", "update", "fp32: 90.0 GFLOP/s", "20.0 GB/s"} <= set(words(figure))
-
-
-def test_marks_stand_where_their_intensity_and_rate_are() -> None:
-    cell = cell_roofline("fp32", 8)
-    [axes] = roofline_chart([cell]).axes
-    assert np.allclose(sorted(offsets(axes)), sorted((part.intensity, part.flops_s) for part in cell.phases))
-
-
-def test_a_panel_per_precision_leads_from_the_base_to_the_fastest_of_each_batch_size() -> None:
-    cells = ladders()
-    figure = roofline_chart(cells)
-    assert_clear(figure)
-    assert legend(figure) == ["forward", "backward", "update", "fp32", "the fastest, with its batch size"]
-    handles = figure.legends[0].legend_handles[:3]
-    assert len({handle.get_marker() for handle in handles}) == len({handle.get_color() for handle in handles}) == 3
-    by_cell = {(one.summary.cell.config, one.summary.cell.batch_size): one for one in cells}
-    for axes, top in zip(figure.axes, (LADDERS[4], LADDERS[9]), strict=True):
-        ways = [
-            ((a.intensity, a.flops_s), (b.intensity, b.flops_s))
-            for size in (4, 8)
-            for a, b in zip(by_cell["fp32", size].phases, by_cell[top, size].phases, strict=True)
-        ]
-        arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
-        assert sorted(tuple(arrow._posA_posB) for arrow in arrows) == sorted(ways)  # type: ignore[attr-defined]
-        assert sorted(offsets(axes)) == sorted(place for way in ways for place in way)
 
 
 def test_every_cell_is_numbered_in_the_legend() -> None:

@@ -7,7 +7,6 @@ from consoles import printed
 from tcbench.analysis.scale_out import RankStep
 from tcbench.core.errors import SelectionError
 from tcbench.hardware import networks
-from tcbench.present.format import number
 from tcbench.run.scale_out import Basis, scale_out
 from tcbench.views.scale_out import table as view
 from tcbench.views.scale_out.chart import ScaleOutCurve, ScaleOutPoint, curves_of, scale_out_chart
@@ -22,32 +21,6 @@ def basis(source="forecast", batch_size=32, step=STEP):
 def shown(out, width=132):
     blocks = [block for one in out.bases for block in (view.heading(one), view.table(out, one))]
     return printed(*blocks, width=width)
-
-
-def test_a_forecast_is_marked_as_a_bound_and_a_measured_step_is_not():
-    out = scale_out([basis()], [8, 4096], networks.load("abci"))
-    assert "25 ms a step (forecast: a bound), 51.1 MB of gradients" in shown(out)
-    assert "at most" in shown(out)
-    assert any(line.startswith("Forecast step: ") for line in view.assumptions(out))
-    out = scale_out([basis("measured")], [8, 4096], networks.load("abci"))
-    assert "(measured), 51.1 MB" in shown(out)
-    assert "at most" not in shown(out)
-    assert not any(line.startswith("Forecast step: ") for line in view.assumptions(out))
-
-
-def test_a_size_has_a_row_for_its_slowest_way_and_one_for_its_fastest():
-    out = scale_out([basis()], [4096], networks.load("abci"))
-    lines = shown(out).splitlines()
-    assert all(len(line) <= 80 and "\u2026" not in line for line in shown(out, 80).splitlines()[-2:])
-    [size] = out.sizes
-    slow, fast = lines[-2:]
-    assert slow.split()[:2] == ["4096", "131,072"]
-    assert "ring, not overlapped" in slow
-    assert "hierarchical, overlapped" in fast
-    for row, scaled in ((slow, size.slowest), (fast, size.fastest)):
-        assert f"{scaled.efficiency:.1%}" in row
-        assert f"{scaled.images_per_s / 1e6:.2f}M" in row
-        assert f"{number(scaled.energy_j / 3.6e6)} kWh" in row
 
 
 def test_one_rank_has_one_row():

@@ -87,13 +87,6 @@ def test_an_export_of_cells_has_them_as_columns_only_where_ranks_are_many() -> N
     assert alone["ranks"] == 1 and "efficiency" not in alone
 
 
-def test_an_export_of_trials_says_what_joined_their_ranks() -> None:
-    one, two = json.loads(to_json([on(1, 40.0), on(2, 64.0)], "trial"))["rows"]
-    assert round(two["images_per_s"], 6) == 64
-    assert (one["engine"], two["engine"]) == (None, "ChainerMN naive over Open MPI v5.0.11")
-    assert (two["hosts"], two["binding"]) == ("host", "one core each")
-
-
 def test_an_efficiency_has_its_interval_in_percent_and_a_narrow_terminal_loses_nothing() -> None:
     records = [r for n, rate in ((1, 40.0), (2, 64.0)) for r in trials(n, rate)]
     text = printed(scaling.table(curves(records)), width=80)

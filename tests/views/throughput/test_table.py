@@ -20,16 +20,6 @@ def shown(records) -> str:
     return printed(console.results_table(summaries, speedups(summaries)))
 
 
-def test_every_cell_has_a_row_under_its_batch_size():
-    text = shown([factories.make_record(config, n) for config in factories.LADDERS for n in (4, 8)])
-    lines = [line for line in text.splitlines() if line.strip()]
-    assert len(lines) == 1 + 20
-    assert lines[1].split()[:2] == ["4", "fp32"]
-    assert lines[2].split()[:2] == ["+", "dali"]
-    assert lines[11].split()[:2] == ["8", "fp32"]
-    assert all("img" not in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("trials", "rate", "expected"),
     [
@@ -105,25 +95,11 @@ def test_what_an_interval_of_one_trial_rests_on_is_said_in_words_wherever_it_is_
     assert console.footnotes(summaries[:1]) == ["±: 95% interval over trials."]
 
 
-def test_the_json_holds_the_table():
-    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp16", status="skipped")])
-    text = console.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries))
-    cells = json.loads(text)["cells"]
-    assert cells[0]["images_per_s"]["low"] < cells[0]["images_per_s"]["value"] < cells[0]["images_per_s"]["high"]
-    assert cells[0]["speedup_over_fp32"]["value"] == 1.0
-    assert (cells[1]["status"], cells[1]["images_per_s"]) == ("skipped", None)
-
-
 def test_the_json_is_json_even_where_an_interval_has_no_end():
     spiky = factories.make_measurement([0.1, 0.1, 9.0] * 4, block_steps=6)
     summaries = summarise([factories.make_record("fp32", measurement=spiky)])
     text = console.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries))
     assert json.loads(text, parse_constant=pytest.fail)["cells"][0]["images_per_s"]["value"] > 0
-
-
-def test_the_tally_counts_every_status():
-    records = [factories.make_record("fp32"), factories.make_record("fp16", status="oom")]
-    assert console.tally(summarise(records)) == "1 cell ok, 1 oom"
 
 
 def test_another_backends_config_does_not_stand_on_ours():
@@ -182,14 +158,6 @@ def test_the_json_of_a_run_has_curves_where_there_are_ranks():
     [curve] = printed(records)["scaling"]
     assert [cell["ranks"] for cell in curve["cells"]] == [1, 2]
     assert "scaling" not in printed(records[:1])
-
-
-def test_the_table_says_how_many_trials_each_figure_is_of():
-    records = [*factories.make_trials("fp32", trials=3), *factories.make_trials("fp16", trials=2)]
-    summaries = summarise(records)
-    columns = console.results_table(summaries, speedups(summaries)).on_console(132).columns
-    [column] = [column for column in columns if column.header == "trials"]
-    assert [str(cell) for cell in column.cells] == ["3", "2"]
 
 
 def test_a_factor_has_its_interval_and_is_pale_where_it_may_be_none():

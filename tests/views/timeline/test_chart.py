@@ -1,12 +1,8 @@
 """The pictures of timelines: what stands in them, and that no word covers another or leaves its block."""
 
-import itertools
-
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from present.charts.charts import assert_tidy, extent, legend, words
@@ -15,7 +11,6 @@ from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, 
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Timeline
-from tcbench.present.charts.inline import svg
 from tcbench.present.charts.palette import COPY, OTHER, PHASE_COLOURS
 from tcbench.views.timeline.chart import short_name, timeline_chart
 
@@ -42,13 +37,6 @@ def assert_in_blocks(figure: Figure) -> None:
             assert not any(box.x0 < x < box.x1 for x in lines), f"a step begins within {text.get_text()!r}"
 
 
-def n_patches(figure: Figure) -> int:
-    """Count the shapes that the panels are made of."""
-    return sum(len(c.get_paths()) for axes in figure.axes for c in axes.collections) + sum(
-        len(axes.patches) for axes in figure.axes
-    )
-
-
 TALK = talk()
 
 
@@ -68,27 +56,6 @@ def test_cells_stand_under_each_other_on_one_time_scale() -> None:
     assert {"FWD", "BWD", "CPU", "GPU", "ms", *(timeline.label for timeline in TALK.values())} <= set(words(figure))
 
 
-def test_three_steps_of_the_slowest_cell_are_shown_without_the_first() -> None:
-    figure = timeline_chart([TALK["17"]])
-    assert [w for w in words(figure) if w.startswith("step")] == ["step 41", "step 42", "step 43"]
-    low, high = figure.axes[0].get_xlim()
-    steps = TALK["17"].steps
-    assert low == 0
-    assert high == pytest.approx((steps[3].end_s - steps[1].begin_s) * 1e3)
-
-
-def test_a_step_can_be_chosen_by_its_number() -> None:
-    figure = timeline_chart([TALK["17"], TALK["32"]], step=43)
-    assert figure.axes[0].get_xlim()[1] == pytest.approx(TALK["17"].steps[3].duration_s * 1e3)
-    assert [w for w in words(figure) if w.startswith("step 43")] == ["step 43", "step 43"]
-
-
-def test_thousands_of_kernels_are_merged_into_a_few_areas() -> None:
-    assert len(TALK["15"].of("gpu")) > 3000
-    figure = timeline_chart([TALK["15"]])
-    assert n_patches(figure) < 60
-
-
 def test_zoomed_in_kernels_stand_alone_and_bear_their_names() -> None:
     slow = training("fp16, batch size 64", HOST, {"forward": 24, "backward": 34, "update": 6}, kernels=FEW, layers=36)
     figure = timeline_chart([slow], zoom=(23.0, 26.0))
@@ -99,22 +66,6 @@ def test_zoomed_in_kernels_stand_alone_and_bear_their_names() -> None:
     assert "block1.a" in shown
     assert any(name.startswith("bn_fw_tr") for name in shown)
     assert "layers" in words(figure)
-
-
-def test_the_height_of_merged_work_is_the_share_of_time_it_takes() -> None:
-    half = [kernel(i / 4000, i / 4000 + 1 / 8000) for i in range(4000)]
-    figure = timeline_chart([made(step(0, 1), phase("forward", 0, 1), *half)])
-    [area] = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection) and len(c.get_paths()[0]) > 500]
-    y = area.get_paths()[0].vertices[:, 1]
-    full = 0.34
-    tops = y[y < y.max() - 1e-9]
-    assert np.median(y.max() - tops) == pytest.approx(full / 2, rel=0.05)
-
-
-def test_a_line_per_cell_says_images_per_second_and_how_busy_the_gpu_is() -> None:
-    shown = words(timeline_chart([busy_timeline()]))
-    assert "640 images/s · GPU busy 60%" in shown
-    assert "host-bound: host needs 100 ms per step, GPU 60 ms; GPU idle 40%" in shown
 
 
 def test_without_a_gpu_there_is_no_row_for_one() -> None:
@@ -180,17 +131,3 @@ def test_what_cannot_be_drawn_is_one_clear_line(timelines: list[Timeline], asked
 )
 def test_a_kernels_short_name_is_its_own(name: str, short: str) -> None:
     assert short_name(name) == short
-
-
-def test_steps_in_order_have_their_lines() -> None:
-    figure = timeline_chart([busy_timeline(3)], steps=3)
-    lines = [line.get_xdata()[0] for line in figure.axes[0].lines]
-    assert lines == pytest.approx([0, 100, 200])
-    assert all(a < b for a, b in itertools.pairwise(lines))
-
-
-def test_every_block_has_a_tooltip() -> None:
-    figure = timeline_chart([busy_timeline(2)])
-    markup = svg(figure, label="timeline", prefix="t")
-    blocks = [c for axes in figure.axes for c in axes.collections if isinstance(c, PolyCollection) and c.get_gid()]
-    assert markup.count("<title>") == sum(len(c.get_paths()) for c in blocks)
