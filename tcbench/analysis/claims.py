@@ -24,7 +24,7 @@ from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_reco
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, best, by_code, summarise
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import Group, Unpaired
+from tcbench.analysis.welch import Estimate, Group
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, ClaimSide
 from tcbench.core.record import TAKE_ENOUGH, Cell, Code, Environment, Record
 from tcbench.engine.accelerators.device import host_kind
@@ -354,7 +354,7 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
     needed = [
         # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
         Rule(threshold=0.0, level=0.025, change_level=0.025).more_trials(
-            Unpaired(left, replace(right, mean=right.mean + math.log(limit)))
+            Estimate(left, replace(right, mean=right.mean + math.log(limit)))
         )
         for limit in included
     ]

@@ -17,7 +17,7 @@ from tcbench.analysis.phase_tests import PhaseDecision, PhaseTrials, PhaseVerdic
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import by_cell, by_phase, telling
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 from tcbench.core.stopping import relative_half_width
 
@@ -55,7 +55,7 @@ class Method:
     difference: Callable[[Sequence[float], Sequence[float]], Interval]
 
 
-APART = Method(welch.estimate, lambda one, other: welch.difference(Group.plain(one), Group.plain(other)))
+APART = Method(welch.estimate, welch.difference)
 """The sides were measured one after the other, or apart."""
 
 IN_TURNS = Method(rounds.estimate, rounds.difference)
@@ -123,7 +123,7 @@ class Side:
     @property
     def figure(self) -> float | None:
         """The geometric mean over the trials."""
-        return _geometric_mean(self.figures) if self.figures else None
+        return statistics.geometric_mean(self.figures) if self.figures else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +225,8 @@ class Trials:
             spikes += sum(t > SPIKE * median_s for t in times_s)
         return replace(
             side,
-            images_per_s=_geometric_mean(self.figures(THROUGHPUT)),
-            median_images_per_s=_geometric_mean([self.cell.images_per_step / median_s for median_s in self._medians_s]),
+            images_per_s=statistics.geometric_mean(self.figures(THROUGHPUT)),
+            median_images_per_s=statistics.geometric_mean(self.cell.images_per_step / s for s in self._medians_s),
             spikes=spikes / steps,
             notes=_trial_notes(self.records),
         )
@@ -397,7 +397,7 @@ def compare(
     pairs = _pairs(bases, currents)
     chosen = [METRICS[name] for name in metrics]
     drafts = [_draft(before, after, metric, method) for before, after in pairs for metric in chosen]
-    whole = rule.among(_family(drafts))
+    whole = rule.among(sum(draft.estimate is not None for draft in drafts))
     phases = [draft.phase_trials for draft in drafts]
     of_cells = phase_tests.judge(phases, whole)
     cells = _judged(drafts, whole, of_cells, decisions)
@@ -521,11 +521,6 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method)
     return replace(pair, estimate=method.estimate(current.figures, base.figures))
 
 
-def _family(cells: Iterable[CellComparison]) -> int:
-    """The number of cells that are judged by their ratio."""
-    return sum(cell.estimate is not None for cell in cells)
-
-
 def _judged(
     drafts: Sequence[CellComparison],
     rule: Rule,
@@ -607,10 +602,6 @@ def _with_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> 
     name = phase_tests.lost(judged)
     culprit = next((change for change in changes if change.name == name), None) or _grown_most(changes)
     return replace(cell, phases=changes, culprit=culprit)
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from typing import Literal
 from tcbench.analysis import noise, rounds, verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired, Unpaired
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 
 SHARE = 0.1
 """The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep
@@ -93,8 +93,8 @@ class PhaseTrials:
             return None
         base, current = ([-math.log((rest_s + s) / self.step_s) for s in side] for side in (base_s, current_s))
         if self.by_round and len(base) == len(current):
-            return Paired(Group.plain([x - y for x, y in zip(current, base, strict=True)]))
-        return Unpaired(Group.plain(current), Group.plain(base))
+            return Estimate(Group.plain([x - y for x, y in zip(current, base, strict=True)]))
+        return Estimate(Group.plain(current), Group.plain(base))
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def test_the_geometric_mean_of_ratios_is_surer_than_each():
 
 
 def test_a_difference_is_in_the_figures_own_unit():
-    difference = welch.difference(Group.plain([0.011, 0.012, 0.013]), Group.plain([0.010, 0.010, 0.010]))
+    difference = welch.difference([0.011, 0.012, 0.013], [0.010, 0.010, 0.010])
     assert difference.value == pytest.approx(0.002)
     assert difference.low < 0 < difference.high
     # 4.303 is Student's t at two degrees of freedom.
