@@ -19,6 +19,7 @@ from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, S
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import ChartPage, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
@@ -36,7 +37,6 @@ from tcbench.present.charts.text import (
     wrapped,
 )
 from tcbench.present.format import counted, listed, quotient, ratio, threshold
-from tcbench.present.groups import grouped
 from tcbench.present.naming import apart
 from tcbench.present.sides import UNNAMED, Labels, allowed, several
 from tcbench.present.tables import Tone

@@ -21,6 +21,7 @@ from matplotlib.patches import Patch
 from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.core.timeline import Span, Timeline
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import ChartPage, boxes
@@ -28,7 +29,6 @@ from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOUR
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.present.format import milliseconds, number
-from tcbench.present.groups import grouped
 from tcbench.present.simulated import marked_timelines
 
 DEFAULT_STEPS = 3

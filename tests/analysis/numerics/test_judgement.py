@@ -8,7 +8,6 @@ from tcbench.analysis.numerics.judgement import (
     costs,
     loss_curve,
     not_learnt,
-    outcome,
     ratio_curve,
     safe,
     verdicts,
@@ -160,10 +159,7 @@ def test_documents_answer_the_claims_of_slides_5_to_7():
     assert by_training(easy)(claim("keeps gradients")).outcome == "does not hold"
 
 
-def test_the_outcome_holds_zero_shares_before_and_after_the_scale():
-    answers = outcome(make_document())
-    assert answers.zero_share["weights"] > 0.2 > 0.01 > answers.zero_share_scaled["weights"]
-    assert answers.techniques["both"] == "trains like fp32"
+def test_the_scale_of_a_document_is_safe():
     chosen = safe(make_document().gradients)
     assert chosen.smallest <= 16 <= chosen.largest
 
