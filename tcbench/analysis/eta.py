@@ -106,7 +106,6 @@ class TimeLeft:
         return 1.0 if 1 / _SCATTER < ratio < _SCATTER else ratio
 
     def trial_s(self, cell: Cell) -> float:
-        """Seconds expected of one whole trial."""
         return self._tuning_s(cell) + self.pace * self._untuned_s(cell)
 
     def _untuned_s(self, cell: Cell) -> float:

@@ -16,6 +16,7 @@ Cells are judged together, with the noise that they have in common (`tcbench.ana
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +46,6 @@ class HeldBack:
 
     @property
     def inverse(self) -> HeldBack:
-        """Of the inverse ratio."""
         return replace(self, interval=1 / self.interval)
 
 
@@ -112,13 +112,8 @@ class Rule:
         def decided(more: int) -> bool:
             return self.judge(estimate.grown(more)) != "inconclusive"
 
-        if not decided(MOST_TRIALS - have):
-            return None
-        few, enough = 0, MOST_TRIALS - have
-        while enough - few > 1:
-            middle = (few + enough) // 2
-            few, enough = (few, middle) if decided(middle) else (middle, enough)
-        return enough
+        most = MOST_TRIALS - have
+        return bisect.bisect_left(range(most), True, lo=1, key=decided) if decided(most) else None
 
 
 _MIDDLES = (np.arange(128) + 0.5) / 128

@@ -1,7 +1,7 @@
 """What holds a cell back: known timelines give exactly the known numbers, any timeline gives numbers that add up."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
@@ -29,7 +29,6 @@ def test_known_gaps_give_exactly_the_known_busy_share_and_causes(steps: int) -> 
     assert bottleneck.steps == steps
     assert bottleneck.step_s == close(0.1)
     assert bottleneck.device.busy_share == close(0.6)
-    assert bottleneck.device.idle_s == close(0.04 * steps)
     # 0-20 ms the host reads; 20-30, 50-55 and 95-100 ms it launches late.
     assert bottleneck.device.idle.input_s == close(0.02)
     assert bottleneck.device.idle.launching_s == close(0.02)
@@ -202,11 +201,10 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
     device = bottleneck.device
     if device is None:
         return
-    assert device.busy_s + device.idle_s == pytest.approx(device.span_s)
-    assert device.busy_s <= device.span_s * (1 + 1e-9)
-    assert device.idle.total_s * bottleneck.steps == pytest.approx(device.idle_s, abs=1e-9)
-    assert min(device.idle.launching_s, device.idle.input_s, device.idle.synchronising_s, device.idle.other_s) >= 0
-    assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(device.idle_s, abs=1e-9)
+    idle_s, causes_s = device.span_s - device.busy_s, astuple(device.idle)
+    assert min(idle_s + 1e-9, *causes_s) >= 0
+    assert sum(causes_s) * bottleneck.steps == pytest.approx(idle_s, abs=1e-9)
+    assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(idle_s, abs=1e-9)
     assert device.span_s == pytest.approx(bottleneck.step_s * bottleneck.steps)
     # Work that is there twice changes nothing but counts.
     twice = summarise(replace(timeline, spans=(*timeline.spans, *timeline.of("gpu"))))
