@@ -1,7 +1,5 @@
 """The one place that starts processes: commands that answer a question, and workers. A worker is started with its job,
 followed by the messages that it writes to a pipe, and ended with everything that it started.
-
-Knows nothing of what a job is or a message means.
 """
 
 from __future__ import annotations
@@ -134,7 +132,6 @@ class Worker(Generic[Message]):
         return self._process.pid
 
     def fileno(self) -> int:
-        """The pipe's descriptor, for `select`."""
         return self._pipe
 
     @property
