@@ -69,7 +69,7 @@ class Requested:
 
 
 def cache_folder() -> Path:
-    """The folder of running gates' worktrees and caches: TCBENCH_CACHE or the user's cache folder, then `gate`."""
+    """The folder of running gates' worktrees and caches."""
     return cache.folder("gate").absolute()
 
 

@@ -195,9 +195,7 @@ def _work(key: str) -> Work:
 
 @functools.cache
 def _kinds() -> dict[str, type[Work]]:
-    def below(kind: type[Work]) -> Iterable[type[Work]]:
-        for subclass in kind.__subclasses__():
-            yield subclass
-            yield from below(subclass)
-
-    return {kind.name: kind for kind in below(Work) if hasattr(kind, "name")}
+    kinds = [Work]
+    for kind in kinds:  # which grows meanwhile
+        kinds += kind.__subclasses__()
+    return {kind.name: kind for kind in kinds if hasattr(kind, "name")}
