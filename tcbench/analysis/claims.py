@@ -110,7 +110,6 @@ class Scorecard:
     codes: tuple[Code, ...] = ()
 
     def count(self, outcome: ClaimOutcome) -> int:
-        """The number of claims with this outcome."""
         return sum(claim.outcome == outcome for claim in self.claims)
 
 

@@ -123,7 +123,6 @@ class Side:
 
     @property
     def figure(self) -> float | None:
-        """The geometric mean over the trials."""
         return statistics.geometric_mean(self.figures) if self.figures else None
 
 
@@ -338,7 +337,6 @@ class Comparison:
 
     @property
     def failing(self) -> bool:
-        """Whether some cell regressed, is missing, or does not run any more."""
         return any(cell.failing for cell in self.cells)
 
     @property
@@ -353,11 +351,9 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """The differences of all pairs of cells, each once."""
         return tuple(dict.fromkeys(difference for cell in self.cells for difference in cell.differences))
 
     def refused(self, allowed: Iterable[str]) -> tuple[Difference, ...]:
-        """The differences of facets that are not allowed."""
         allowed = set(allowed)
         return tuple(d for d in self.differences if d.facet not in allowed)
 
@@ -460,7 +456,6 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: 
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
-    """The verdict where a side has no figure."""
     if base.status == current.status:
         return replace(pair, why=f"{base.status} on both sides: {current.reason}")
     reason = current.reason or f"base: {base.reason}"  # at most one of the two is ok

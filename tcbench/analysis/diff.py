@@ -151,7 +151,6 @@ def _steps_s(records: Sequence[Record]) -> list[float]:
 def _of_trials(
     name: str, phase: str | None, base_s: Sequence[float] | None, current_s: Sequence[float] | None
 ) -> StepPart:
-    """A part from one time per trial on each side."""
     change = None
     if base_s and current_s and min(len(base_s), len(current_s)) >= LEAST_TRIALS:
         change = welch.difference(current_s, base_s)
@@ -271,7 +270,6 @@ def _layers(timeline: Timeline, clock: ClockName) -> dict[PartKey, float]:
 
 
 def _kernels(timeline: Timeline) -> tuple[dict[PartKey, float], dict[PartKey, float]]:
-    """Seconds and launches per step."""
     n, spans = len(timeline.steps), [*_in_steps(timeline, timeline.of("gpu"))]
     spent = summed(((span.name, span.phase), span.duration_s / n) for span in spans)
     return spent, summed(((span.name, span.phase), 1 / n) for span in spans)

@@ -60,12 +60,10 @@ class Climb:
 
     @property
     def base(self) -> LadderStep | None:
-        """The first config that ran."""
         return next((step for step in self.steps if not step.missing), None)
 
     @property
     def top(self) -> LadderStep | None:
-        """The last config that ran."""
         return next((step for step in reversed(self.steps) if not step.missing), None)
 
     @property

@@ -59,7 +59,6 @@ class PhaseTrials:
         )
 
     def others(self, *names: str) -> tuple[str, ...]:
-        """The phases that can be judged but these."""
         return tuple(name for name in self.names if name not in names)
 
     @functools.cached_property

@@ -214,7 +214,6 @@ def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofli
 
 
 def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
-    """Seconds per step of each layer by phase and name."""
     layers = [timeline.of("host", "layer") for timeline in timelines]
     steps = sum(len({span.step for span in spans}) for spans in layers)
     spent = summed(((s.phase, s.name), s.duration_s) for spans in layers for s in spans if s.phase is not None)

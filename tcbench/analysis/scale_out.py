@@ -102,7 +102,6 @@ class Scaled:
 
     @property
     def time_to_train_s(self) -> float:
-        """For IMAGES_TO_TRAIN images."""
         return IMAGES_TO_TRAIN / self.images_per_s
 
 

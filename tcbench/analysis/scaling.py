@@ -71,17 +71,14 @@ class Imbalance:
 
     @property
     def slowest(self) -> int:
-        """The rank that was the slowest in most steps."""
         return Counter(step.slowest for step in self.steps).most_common(1)[0][0]
 
     @property
     def fastest(self) -> int:
-        """The rank that was the fastest in most steps."""
         return Counter(step.fastest for step in self.steps).most_common(1)[0][0]
 
     @property
     def slowest_in(self) -> int:
-        """Steps in which `slowest` was the slowest."""
         return sum(step.slowest == self.slowest for step in self.steps)
 
 
@@ -107,7 +104,6 @@ class Point:
 
     @property
     def images_per_s(self) -> Interval | None:
-        """Of all ranks."""
         return self.summary.images_per_s
 
     @property

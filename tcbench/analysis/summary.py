@@ -75,7 +75,6 @@ class CellSummary:
 
     @property
     def busy(self) -> bool:
-        """Whether the machine was busy with something else during a trial."""
         return self.lost >= BUSY
 
     @property

@@ -69,7 +69,6 @@ class Group:
 
     @property
     def inverse(self) -> Group:
-        """Of the inverse figures."""
         return replace(self, mean=-self.mean)
 
     def grown(self, more: int) -> Group:
@@ -124,7 +123,6 @@ class LogRatio:
         return exp(self.log + self.reach(probability))
 
     def interval(self, level: float = 0.95) -> Interval:
-        """The two-sided confidence interval."""
         return Interval(self.value, self.limit((1 - level) / 2), self.limit((1 + level) / 2))
 
 
@@ -154,7 +152,6 @@ class Estimate:
 
     @property
     def inverse(self) -> Self:
-        """Of the inverse figures."""
         denominator = self.denominator and self.denominator.inverse
         return replace(self, numerator=self.numerator.inverse, denominator=denominator)
 

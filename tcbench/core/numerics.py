@@ -126,7 +126,6 @@ class TrainingSetting(msgspec.Struct, frozen=True, kw_only=True):
         return ALL_TECHNIQUES[BASE if self.ranks == 1 else ONE_RANK]
 
     def learning_rate_at(self, step: int, rate: Rate) -> float:
-        """The rate of a step, which counts from 0."""
         if rate == "constant":
             return self.learning_rate
         top = self.learning_rate * (1 if rate == "own" else self.ranks)

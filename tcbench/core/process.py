@@ -136,7 +136,6 @@ class Worker(Generic[Message]):
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until it has taken too long."""
         return self._deadline - time.monotonic()
 
     def receive(self) -> Iterator[Message | Fault]:
@@ -156,7 +155,6 @@ class Worker(Generic[Message]):
             yield message
 
     def time_out(self) -> Fault:
-        """End it because it has taken too long."""
         return Fault("timeout", f"no result after {self._timeout_s:g} s (--timeout)", self.end())
 
     def end(self, *, patiently: bool = False) -> Ended:

@@ -270,7 +270,6 @@ def _without(of: Bisection, commit: str, reason: str) -> Bisection:
 
 
 def _concluded(of: Bisection, seconds: float) -> Bisection:
-    """With what the rounds say by now."""
     search = of.search()
     ordered = sorted(zip(search.probabilities, search.groups, strict=True), reverse=True)
     loss = search.loss

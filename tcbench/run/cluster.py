@@ -203,12 +203,10 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """The file of what it prints."""
         return Path(self.handle.paths.stdout)
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed, "" without one."""
         with contextlib.suppress(OSError, IndexError):
             return plain(
                 [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()][-1].strip()

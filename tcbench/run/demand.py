@@ -64,7 +64,6 @@ class Demand:
 
     @property
     def requests(self) -> int:
-        """The host's requests in a step: launches, copies, graphs."""
         return sum(phase.requests for phase in self.phases)
 
 
@@ -169,7 +168,6 @@ TRACED = ("core", *(f"engine/{part}" for part in ("accelerators", "backends", "m
 
 
 def _to_entry(demand: Demand) -> Entry:
-    """Each work by its key."""
     works = [(work.key, count) for work, count in demand.works]
     return Entry(msgspec.to_builtins(replace(demand, works=())) | {"works": works})
 

@@ -87,7 +87,6 @@ class Settling:
         return self.base if side == BASE else self.current
 
     def ok(self, side: Role) -> int:
-        """The number of trials of a side that have figures."""
         return sum(outcome.status == "ok" for outcome in self.trials(side))
 
     def figures(self, side: Role, metric: int) -> list[float]:
@@ -147,7 +146,6 @@ class Gate:
     metrics: tuple[Metric, ...]
 
     def next_trial(self) -> Trial | None:
-        """The trial to run now; None when every cell is over."""
         return next(self._in_order(), None)
 
     def certain(self) -> tuple[Trial, ...]:

@@ -32,7 +32,6 @@ class Launcher:
     is_local: bool = True
 
     def command(self, n: int, rank: list[str]) -> list[str]:
-        """The command line that starts `n` processes of the command line `rank`."""
         return [*(word.replace(_COUNT, str(n)) for word in self.words), *rank]
 
     def __str__(self) -> str:

@@ -158,7 +158,6 @@ class Runner:
             _LOG.warning("a message of the worker could not be shown: %r", error)
 
     def _start(self, cell: Cell) -> Followed[Message]:
-        """The process, or the processes, that work on the cell."""
         environment, job = {**worker_environment(cell), **self.launch.variables}, msgspec.json.encode(cell)
         where: dict[str, Any] = {"environment": environment, "folder": self.launch.folder}
         where |= {"timeout_s": self.timeout_s, "grace_s": self.grace_s}
@@ -193,8 +192,6 @@ class _TimedPass:
 
 @dataclass(frozen=True)
 class _End:
-    """The end of a trial."""
-
     status: Status
     reason: str | None
     finished: Finished | None = None

@@ -103,7 +103,6 @@ class Scenario:
     on_cpu: Scenario | None = None
 
     def on(self, device_kind: str) -> Scenario:
-        """The scenario on a kind of device."""
         return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
 
 
@@ -230,7 +229,6 @@ def _backends(file: File) -> list[str]:
 
 
 def _models(file: File) -> tuple[str, ...]:
-    """The models that a file names, each once."""
     if file.model.name is None:
         return (DEFAULT_MODEL if any(map(builds_models, _backends(file))) else OWN_MODEL,)
     return (file.model.name,) if isinstance(file.model.name, str) else tuple(dict.fromkeys(file.model.name))

@@ -132,8 +132,6 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...
 
 @dataclass(frozen=True)
 class _Range:
-    """One NVTX range."""
-
     begin_ns: int
     end_ns: int
     thread: int

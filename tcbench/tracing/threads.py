@@ -58,7 +58,6 @@ class ThreadSampler:
         self.stop()
 
     def stop(self) -> None:
-        """End it; may be called again."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
