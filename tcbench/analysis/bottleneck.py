@@ -261,20 +261,15 @@ class Bottleneck:
         computing = f"the CPU computes {_ms(needs.host_s)} per step"
         if self.dominant and len(parts) > 1:
             computing += f" ({', '.join(parts)})"
-        if needs.overlapped:
-            if needs.input_s is None:
-                return f"{computing}; input is made beside it"
-            if self.verdict == "input-bound":
-                return (
-                    f"input needs {_ms(needs.input_s)} per step, computing {_ms(needs.host_s)}; "
-                    f"the CPU waits {_ms(self.waits_for_input_s)} for it"
-                )
-            return f"{computing}, input needs {_ms(needs.input_s)} beside it"
-        if not needs.input_s:
+        if needs.overlapped and needs.input_s is None:
+            return f"{computing}; input is made beside it"
+        if not (needs.overlapped or needs.input_s):
             return computing
-        if self.verdict == "input-bound":
-            return f"input takes {_ms(needs.input_s)} per step, computing {_ms(needs.host_s)}, one after the other"
-        return f"{computing}, input takes {_ms(needs.input_s)} before it"
+        input_ms, verb = _ms(needs.input_s or 0.0), "needs" if needs.overlapped else "takes"
+        if self.verdict != "input-bound":
+            return f"{computing}, input {verb} {input_ms} {'beside' if needs.overlapped else 'before'} it"
+        waits = f"; the CPU waits {_ms(self.waits_for_input_s)} for it" if needs.overlapped else ", one after the other"
+        return f"input {verb} {input_ms} per step, computing {_ms(needs.host_s)}{waits}"
 
 
 def _ms(seconds: float) -> str:
