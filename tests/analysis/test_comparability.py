@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from tcbench.analysis import comparability
-from tcbench.analysis.comparability import FACETS
 from tcbench.core.record import GpuFacts, GpuSamples, GpuState, Input, MeasureSettings, Simulated, TrainSettings
 
 GPU = GpuFacts(
@@ -80,13 +79,6 @@ def test_each_facet_is_told_in_both_directions(facet, base, current):
     back = differences([current], [base])
     assert {difference.facet for difference in forth} == {facet}
     assert {(d.what, d.base, d.current) for d in forth} == {(d.what, d.current, d.base) for d in back}
-
-
-def test_every_facet_is_tested_above():
-    assert set(FACETS) == {
-        *("simulated", "gpu", "driver", "clocks", "host", "os", "python", "libraries", "accelerator", "settings"),
-        *("measure", "input", "ranks"),
-    }
 
 
 def test_one_of_several_like_gpus_is_as_good_as_another():

@@ -306,10 +306,3 @@ def test_between_looks_the_last_look_taken_speaks():
     (cell,) = said(state, ran, CELLS[:1], "the budget was spent").cells
     assert (cell.verdict, cell.base.trials_ok, cell.current.trials_ok) == ("inconclusive", 3, 3)
     assert cell.why == "the budget was spent before look 2 of 4 (4 trials a side)"
-
-
-def test_state_is_never_changed():
-    state = gate.start(1, interims())
-    trial = state.next_trial()
-    state.after(trial, record(trial))
-    assert state == gate.start(1, interims())
