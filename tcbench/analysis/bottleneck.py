@@ -436,11 +436,6 @@ def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
 # -- from records --------------------------------------------------------------------------------------------------
 
 
-def explain_record(record: Record) -> Bottleneck:
-    """Explain one record; see `explain_records`. Raises ValueError unless it is ok."""
-    return explain_records([record])
-
-
 def explain_records(records: Sequence[Record]) -> Bottleneck:
     """Explain a cell by its trials that are ok, together. Raises ValueError without one, or without a profiled pass.
 

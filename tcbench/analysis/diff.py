@@ -123,7 +123,8 @@ def of_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
 
     Raises NotComparableError where the two did not train the same, or one was not measured.
     """
-    both = [Trials(records, _machine(records)) for records in (base, current)]
+    sides = [(records, _environment(records)) for records in (base, current)]
+    both = [Trials(records, environment and environment.machine) for records, environment in sides]
     _same_training(base, current)
     base_s, current_s = _steps_s(base), _steps_s(current)
     clock: ClockName = "device" if all(side.fills_device for side in both) else "host"
@@ -135,8 +136,8 @@ def of_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
     return Diff(_side(base), _side(current), step, levels, differences)
 
 
-def _machine(records: Sequence[Record]) -> str | None:
-    return next((record.environment.machine for record in records if record.environment), None)
+def _environment(records: Sequence[Record]) -> Environment | None:
+    return next((record.environment for record in records if record.environment), None)
 
 
 def _steps_s(records: Sequence[Record]) -> list[float]:
@@ -159,7 +160,7 @@ def _of_trials(
 
 
 def _side(records: Sequence[Record]) -> DiffSide:
-    cell, environment = records[0].cell, next((r.environment for r in records if r.environment), None)
+    cell, environment = records[0].cell, _environment(records)
     measured = [record.measurement for record in records if record.measurement is not None]
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
     doubt = bottleneck.explain_records(profiled).doubt if profiled else ""
@@ -306,7 +307,7 @@ def _same_training(base: Sequence[Record], current: Sequence[Record]) -> None:
         (name.replace("_", " "), getattr(one, name), getattr(other, name)) for name in SAME_TRAINING
     ]
     facts.append(("device", _noun(one.device), _noun(other.device)))
-    environments = [next((r.environment for r in records if r.environment), None) for records in (base, current)]
+    environments = map(_environment, (base, current))
     simulated = ["" if e is None else "simulated" if e.simulated else "measured" for e in environments]
     if all(simulated):
         facts.append(("the device was", simulated[0], simulated[1]))

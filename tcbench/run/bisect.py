@@ -194,9 +194,6 @@ class Bench:
         self.path, self._planned, self._make, self._trial = path, planned, make, trial
         self.ready = ready
 
-    def file_of(self, commit: str) -> Path:
-        return self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}")
-
     def prepare(self, commit: str) -> float:
         """Make a commit ready; the seconds that took. Raises BuildError."""
         started = time.monotonic()
@@ -205,7 +202,7 @@ class Bench:
         return time.monotonic() - started
 
     def run(self, commit: str) -> Record:
-        path = self.file_of(commit)
+        path = self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}")
         number = len(store.read([path]).records) if path.exists() else 0
         record = self._trial(self.ready[commit], self._planned, number, path.stem)
         with Store(path) as kept:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -91,7 +90,8 @@ _DEPENDENCIES = (
 def _packages() -> Iterator[Finding]:
     for package in _DEPENDENCIES:
         bad: FindingState = "broken" if package.needed else "missing"
-        name, version = _installed(package.distributions)
+        installed = machine.versions(package.distributions)
+        name, version = next(iter(installed.items()), (package.distributions[0], None))
         if version is None:
             yield Finding(bad, name, f"not installed; needed for {package.why}", package.remedy)
             continue
@@ -102,14 +102,6 @@ def _packages() -> Iterator[Finding]:
             yield Finding(bad, name, f"{version} is installed but does not import: {message}", package.remedy)
         else:
             yield Finding("ok", name, version)
-
-
-def _installed(distributions: Sequence[str]) -> tuple[str, str | None]:
-    """The first distribution that is here, with its version; where none is, the first of all, and None."""
-    for name in distributions:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return name, importlib.metadata.version(name)
-    return distributions[0], None
 
 
 def _ranks() -> Finding:

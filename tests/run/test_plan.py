@@ -280,7 +280,7 @@ def all_installed(monkeypatch):
 
 @pytest.mark.usefixtures("all_installed")
 @pytest.mark.parametrize(
-    ("device", "image_size", "batch_sizes"), [(CPU, 64, {4, 8}), (H200, 224, {32, 64, 128, 256})], ids=["CPU", "GPU"]
+    ("device", "image_size", "batch_sizes"), [(CPU, 64, {8, 16}), (H200, 224, {32, 64, 128, 256})], ids=["CPU", "GPU"]
 )
 def test_every_config_of_peers_can_run(device, image_size, batch_sizes):
     cells = plan.make(scenario.load("peers"), Selection(), device).cells
