@@ -2,8 +2,7 @@
 the step's change each of them makes up.
 
 A level (phases, layers, kernels) is a list of parts and a rest, which together are the step, on both sides: their
-changes add up to the step's. Pure functions from records or timelines to frozen results. Knows nothing of files, and
-nothing of how anything is shown.
+changes add up to the step's. Pure functions from records or timelines to frozen results.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ phase where
   sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). What else was won where
   the loss came from is work that moved;
 - the whole is not settled: what surely lost less than the threshold is no regression.
-
-Pure functions of numbers.
 """
 
 import functools

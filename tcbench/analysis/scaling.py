@@ -1,7 +1,6 @@
 """Scaling over ranks: throughput and its efficiency, the all-reduce's time and bandwidth, and imbalance.
 
-Pure functions from records to frozen results, all of them with 95% intervals (`tcbench.analysis.welch`). Definitions
-and their sources: docs/ranks.md. Knows nothing of launchers, of engines, or of how anything is shown.
+Pure functions from records to frozen results, all with 95% intervals. docs/ranks.md has definitions and sources.
 """
 
 import statistics

@@ -5,7 +5,7 @@ threshold, or surely below it"; what is neither is inconclusive. A regression ta
 Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982):
 
 - that the loss is above the threshold, at `level` for each cell: a loss of just the threshold is rarely called one;
-- that anything changed at all, at `family_level` for all cells of one comparison together (Bonferroni's inequality: O.
+- that anything changed at all, at `change_level` for all cells of one comparison together (Bonferroni's inequality: O.
   Dunn, "Multiple comparisons among means", JASA 56, 1961). Where trials differ by less than the threshold the first
   test says so already, and this one costs nothing; where they differ by more, the threshold is no distance, and this
   one keeps a matrix of cells that did not change from being called red by one of them.

@@ -1,8 +1,7 @@
 """The form of results: Cell, Measurement, Environment, GpuSamples, Record, and its version.
 
-Owns the JSON form of all of them. Imports only the standard library and the validation library. Everything stored is
-raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a record may gain
-optional ones within a version.
+Everything stored is raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a
+record may gain optional ones within a version.
 
 History of SCHEMA_VERSION:
 

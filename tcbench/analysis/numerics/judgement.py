@@ -1,6 +1,5 @@
 """The answers of a document of `tcbench numerics`: which technique trains like the base (fp32; of many ranks, one rank
-at the same global batch), what float16 does to gradients,
-and how curves and costs compare. Pure functions of a document; knows no file and no view.
+at the same global batch), what float16 does to gradients, and how curves and costs compare. Pure functions.
 
 A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
 that differences are paired. Two figures of the held-out images are asked, both must be equivalent within their stated
