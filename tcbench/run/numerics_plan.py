@@ -1,4 +1,4 @@
-"""From a scenario and what the command line asks for to a TrainingSetting and its jobs, or to a parity run's configs."""
+"""From a scenario and what the command line asks for to a TrainingSetting and its jobs, or a parity run's configs."""
 
 import math
 from collections.abc import Sequence
