@@ -78,19 +78,6 @@ def test_the_interval_over_steps_covers_the_truth_about_as_often_as_it_says(r: f
     assert 0.92 <= covered / runs <= 0.98
 
 
-def test_the_interval_over_trials_covers_where_that_over_steps_would_not() -> None:
-    """Five trials of 30 steps; each trial has a level of its own, as real processes do."""
-    rng = np.random.default_rng(20181215)
-    runs, over_trials, over_steps = 1000, 0, 0
-    for _ in range(runs):
-        levels = np.exp(rng.normal(0, 0.03, 5))
-        trials_s = [[float(level) * t for t in ar1(rng, 30, 0.5, 0.02)] for level in levels]
-        over_trials += throughput(*trials_s).holds(1.0)
-        over_steps += throughput([t for trial in trials_s for t in trial]).holds(1.0)
-    assert 0.93 <= over_trials / runs <= 0.97
-    assert over_steps < over_trials
-
-
 def test_a_ratio_with_a_side_of_one_step_has_no_limits() -> None:
     steady = Group.of_steps(2.0, [0.5] * 10)
     assert welch.log_ratio(steady, Group.of_steps(1.0, [1.0])).interval() == Interval(2.0, 0.0, math.inf)
