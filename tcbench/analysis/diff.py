@@ -123,7 +123,7 @@ def of_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
     Raises NotComparableError where the two did not train the same, or one was not measured.
     """
     sides = [(records, _environment(records)) for records in (base, current)]
-    both = [Trials(records, environment and environment.machine) for records, environment in sides]
+    both = [Trials(records, at.machine if at else None) for records, at in sides]
     _same_training(base, current)
     base_s, current_s = _steps_s(base), _steps_s(current)
     clock: ClockName = "device" if all(side.fills_device for side in both) else "host"
