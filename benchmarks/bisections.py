@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tcbench.analysis.bisection import CommitSearch, Round, RoundCosts
 from tcbench.analysis.verdict import interims
-from tcbench.analysis.welch import Group, Paired
+from tcbench.analysis.welch import Estimate, Group
 
 COMMITS = 20
 
@@ -184,7 +184,7 @@ def played(
     for interim in interims():
         while len(search.rounds) < interim.trials:
             search = search.after(round_of(COMMITS))
-        if interim.rule.judge(Paired(Group.plain([one.log_ratio for one in search.rounds])).ratio) == "regression":
+        if interim.rule.judge(Estimate(Group.plain([one.log_ratio for one in search.rounds])).ratio) == "regression":
             break
     else:
         return None

@@ -82,11 +82,9 @@ class CommitSearch:
     built: frozenset[int] = frozenset()
 
     def after(self, round_: Round) -> CommitSearch:
-        """With one more round."""
         return replace(self, rounds=(*self.rounds, round_))
 
     def with_built(self, commit: int) -> CommitSearch:
-        """With a commit made ready."""
         return replace(self, built=self.built | {commit})
 
     def without(self, commit: int) -> CommitSearch:
@@ -95,7 +93,6 @@ class CommitSearch:
         return replace(self, rounds=rounds, skipped=self.skipped | {commit}, built=self.built - {commit})
 
     def count(self, commit: int) -> int:
-        """The rounds of a commit."""
         return sum(round_.commit == commit for round_ in self.rounds)
 
     @functools.cached_property
@@ -200,12 +197,12 @@ class CommitSearch:
             return None
         return Group.plain(logs).geometric_mean.interval()
 
-    def left(self, costs: RoundCosts, seed: int = 0) -> tuple[float, float]:
+    def left(self, costs: RoundCosts) -> tuple[float, float]:
         """Rounds and seconds that are left on average, from searches played to their end: the commit drawn by its
         probability, the rounds by loss and scatter as they are known."""
         loss = self.loss
         lost = math.log(loss.value) if loss else 0.0
-        draw = random.Random(seed)
+        draw = random.Random(0)
         ends = []
         for _ in range(_SIMULATED):
             (group,) = draw.choices(self.groups, self.probabilities)

@@ -4,10 +4,7 @@ A training step is a pipeline of three stages: the input (decoding, in threads o
 the host (which computes on a CPU, and launches kernels on a GPU) and the GPU. In the steady state a step takes at
 least as long as the longest stage, and the sum of two that take turns; what the others wait is their idle time. This
 is the talk's reading of its timelines (slides 15 to 32). On many ranks a fourth stage follows backward, the all-reduce
-of the gradients: all others wait for it, but for what an exchange hides beside backward.
-
-`summarise` reads a timeline; `explain_record` reads what a record alone tells. Knows nothing of files, of rungs, or of
-how anything is shown.
+of the gradients: all others wait for it, but for what an exchange hides beside backward. Knows nothing of rungs.
 """
 
 import statistics
@@ -20,6 +17,7 @@ from tcbench.analysis.intervals import Intervals
 from tcbench.analysis.scaling import ALLREDUCE, critical_rank
 from tcbench.analysis.summary import by_phase
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.text import digits
 from tcbench.core.timeline import Span, Timeline
@@ -111,10 +109,6 @@ class Idle:
     synchronising_s: float
     other_s: float
 
-    @property
-    def total_s(self) -> float:
-        return self.launching_s + self.input_s + self.synchronising_s + self.other_s
-
 
 Cause = Literal["launching", "input", "synchronising", "other"]
 """Why a GPU was idle, as `Idle` has them."""
@@ -159,10 +153,6 @@ class DeviceActivity:
     costliest: tuple[KernelCost, ...]
 
     @property
-    def idle_s(self) -> float:
-        return self.span_s - self.busy_s
-
-    @property
     def busy_share(self) -> float:
         return self.busy_s / self.span_s if self.span_s else 0.0
 
@@ -195,7 +185,6 @@ class Bottleneck:
 
     @property
     def images_per_step(self) -> int:
-        """Of all ranks."""
         return self.batch_size * self.ranks
 
     @property
@@ -267,26 +256,20 @@ class Bottleneck:
         return self._computing() + allreduce
 
     def _computing(self) -> str:
-        """A CPU's own part of a step."""
         needs = self.needs
         parts = [f"{p.name} {_ms(p.host_s)}" for p in self.phases if p.name not in (INPUT, ALLREDUCE)]
         computing = f"the CPU computes {_ms(needs.host_s)} per step"
         if self.dominant and len(parts) > 1:
             computing += f" ({', '.join(parts)})"
-        if needs.overlapped:
-            if needs.input_s is None:
-                return f"{computing}; input is made beside it"
-            if self.verdict == "input-bound":
-                return (
-                    f"input needs {_ms(needs.input_s)} per step, computing {_ms(needs.host_s)}; "
-                    f"the CPU waits {_ms(self.waits_for_input_s)} for it"
-                )
-            return f"{computing}, input needs {_ms(needs.input_s)} beside it"
-        if not needs.input_s:
+        if needs.overlapped and needs.input_s is None:
+            return f"{computing}; input is made beside it"
+        if not (needs.overlapped or needs.input_s):
             return computing
-        if self.verdict == "input-bound":
-            return f"input takes {_ms(needs.input_s)} per step, computing {_ms(needs.host_s)}, one after the other"
-        return f"{computing}, input takes {_ms(needs.input_s)} before it"
+        input_ms, verb = _ms(needs.input_s or 0.0), "needs" if needs.overlapped else "takes"
+        if self.verdict != "input-bound":
+            return f"{computing}, input {verb} {input_ms} {'beside' if needs.overlapped else 'before'} it"
+        waits = f"; the CPU waits {_ms(self.waits_for_input_s)} for it" if needs.overlapped else ", one after the other"
+        return f"input {verb} {input_ms} per step, computing {_ms(needs.host_s)}{waits}"
 
 
 def _ms(seconds: float) -> str:
@@ -299,16 +282,10 @@ def _ms(seconds: float) -> str:
 
 
 def summarise(timeline: Timeline) -> Bottleneck:
-    """Summarise a timeline, over its whole steps.
-
-    It is looked at from the begin of its first step to the end of its last one, or of the last work on the GPU
-    that began or was caused in a step: a GPU that lags behind the host is still at work then. A phase's time on the
-    host leaves out what the host waits for the GPU: calls that synchronise, copies that block, and launches that
-    take longer than STALLED_LAUNCH_S while the GPU is busy. Where the input has threads of its own the host's io phase
-    is waiting for input.
-
-    Raises SelectionError for a timeline without steps.
-    """
+    """Summarise a timeline, over its whole steps: from the begin of its first step to the end of its last one, or of
+    the last work on the GPU that began or was caused in a step, since a GPU may lag behind its host. A phase's time on
+    the host leaves out what the host waits for the GPU. Where the input has threads of its own the host's io phase is
+    waiting for input. Raises SelectionError for a timeline without steps."""
     steps = timeline.steps
     if not steps:
         raise SelectionError(
@@ -320,7 +297,8 @@ def summarise(timeline: Timeline) -> Bottleneck:
     end_s = max([host_end_s, *(span.end_s for span in on_device)])
 
     def covered(spans: Iterable[Span]) -> Intervals:
-        return intervals.clip(intervals.union((span.begin_s, span.end_s) for span in spans), begin_s, end_s)
+        union = intervals.union((span.begin_s, span.end_s) for span in spans)
+        return intervals.intersection(union, [(begin_s, end_s)])
 
     busy, io_threads = covered(on_device), covered(timeline.of("io"))
     on_host = [span for span in timeline.of("host", "phase") if span.end_s > begin_s and span.begin_s < host_end_s]
@@ -376,18 +354,14 @@ def _network(phases: Sequence[PhaseCost]) -> tuple[float, float, float]:
 
 
 def _but_input(in_phase: Mapping[str, Intervals]) -> Intervals:
-    """The times of all phases but the input's."""
     return intervals.union(i for name, when in in_phase.items() if name != INPUT for i in when)
 
 
 def _of_steps(timeline: Timeline, begin_s: float, end_s: float) -> list[Span]:
     """The GPU's work that steps caused, or that ran while they did."""
     numbers = {step.step for step in timeline.steps if step.step is not None}
-    return [
-        span
-        for span in timeline.of("gpu")
-        if (span.step in numbers and span.end_s > begin_s) or (span.end_s > begin_s and span.begin_s < end_s)
-    ]
+    spans = (span for span in timeline.of("gpu") if span.end_s > begin_s)
+    return [span for span in spans if span.step in numbers or span.begin_s < end_s]
 
 
 def waits(call: str) -> bool:
@@ -396,7 +370,7 @@ def waits(call: str) -> bool:
 
 
 def _waiting(timeline: Timeline, busy: Intervals, covered: Callable[[Iterable[Span]], Intervals]) -> Intervals:
-    """The times at which the host waited for the GPU."""
+    """The times at which the host waited for the GPU: in calls, and in launches while its queue was full."""
     calls = timeline.of("host", "api")
     stalled = [s for s in calls if "Launch" in s.name and s.duration_s >= STALLED_LAUNCH_S]
     queue_full = intervals.intersection(covered(stalled), busy)
@@ -450,9 +424,7 @@ def _gaps(idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[
 
 
 def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
-    spent: dict[str, list[float]] = {}
-    for span in kernels:
-        spent.setdefault(span.name, []).append(span.duration_s)
+    spent = grouped((span.name, span.duration_s) for span in kernels)
     total_s = sum(map(sum, spent.values()))
     by_time = sorted(spent.items(), key=lambda item: -sum(item[1]))[:COSTLIEST]
     return tuple(
@@ -464,28 +436,16 @@ def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
 # -- from records --------------------------------------------------------------------------------------------------
 
 
-def explain_record(record: Record) -> Bottleneck:
-    """Explain one record; see `explain_records`. Raises ValueError unless it is ok."""
-    return explain_records([record])
-
-
 def explain_records(records: Sequence[Record]) -> Bottleneck:
-    """Explain a cell by its trials that are ok, together.
+    """Explain a cell by its trials that are ok, together. Raises ValueError without one, or without a profiled pass.
 
     The step is the timed pass's, and so are phases that the timed steps tell: each is the mean of its times, and they
     add up. Of a profiled pass it is the median on a CPU, and on a GPU the least: nothing waits in that pass until the
     launch queue is full, so that the least time is the one without waiting. Where the device tells how long it worked,
-    that is what the GPU needs. Elsewhere kernels are not seen: when the host (or its wait for input) fills the step, it
-    is what holds the cell back, and the GPU needs less, nobody knows how much; when it does not, the GPU is what fills
-    it.
-
-    A feed with `prefetch_depth` works beside the step: how long it takes is known only when the host waits for it,
-    since then it takes the whole step.
-
-    Of many ranks it is the one that the others wait for whose phases are looked at, in each trial: its all-reduce is
-    the exchange alone, and it computes as long as all of them take to be ready for that.
-
-    Raises ValueError without a record that is ok, or without a profiled pass.
+    that is what the GPU needs. Elsewhere kernels are not seen: the GPU fills the step where the host does not, and else
+    needs less, nobody knows how much. A feed with `prefetch_depth` works beside the step: how long it takes is known
+    only when the host waits for it. Of many ranks, the phases are those of the one that the others wait for, in each
+    trial: its all-reduce is the exchange alone.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     if not measured or not all(m.profiled_steps for m in measured):

@@ -6,8 +6,6 @@ interval lies where the claim says, does not when the whole interval lies elsewh
 comparison of the two one-sided tests procedure", J. Pharmacokinetics and Biopharmaceutics 15, 1987; with 95% instead of
 90% limits, which is stricter). Batch sizes are judged one by one without a correction, and so is the fastest of several
 configs, which was chosen by the same trials that then speak for it.
-
-Knows nothing of files, of scenarios' form or of how anything is shown.
 """
 
 import math
@@ -20,11 +18,11 @@ from typing import Literal
 import msgspec
 
 from tcbench.analysis import welch
-from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_records
+from tcbench.analysis.bottleneck import Bottleneck, explain_records
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, best, by_code, summarise
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import Group, Unpaired
+from tcbench.analysis.welch import Estimate, Group
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, ClaimSide
 from tcbench.core.record import TAKE_ENOUGH, Cell, Code, Environment, Record
 from tcbench.engine.accelerators.device import host_kind
@@ -112,17 +110,11 @@ class Scorecard:
     codes: tuple[Code, ...] = ()
 
     def count(self, outcome: ClaimOutcome) -> int:
-        """The number of claims with this outcome."""
         return sum(claim.outcome == outcome for claim in self.claims)
 
 
-def no_other_source(_: Claim) -> Evidence | None:
-    """Nothing but the records knows anything."""
-    return None
-
-
 def scorecards(
-    records: Iterable[Record], asked_of: Callable[[Cell], AskedClaims], other: OtherSource = no_other_source
+    records: Iterable[Record], asked_of: Callable[[Cell], AskedClaims], other: OtherSource = lambda _: None
 ) -> tuple[Scorecard, ...]:
     """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
     leaves; `asked_of` says what is claimed of a setting."""
@@ -184,9 +176,8 @@ def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Eva
     if judge is None:
         return _from_other_source(claim, cells, other)
     at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
-    return Evaluated(
-        claim, _together(claim, at), at, command=_command(run, [m for judged in at for m in judged.missing])
-    )
+    missing = [missing for judged in at for missing in judged.missing]
+    return Evaluated(claim, _together(claim, at), at, command=_command(run, missing))
 
 
 def _from_other_source(claim: Claim, cells: _Cells, other: OtherSource) -> Evaluated:
@@ -224,18 +215,13 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
     def by_kernels(claim: Claim) -> Evidence | None:
         if claim.relation != "fewer kernels" or claim.right is None:
             return None
-        pairs = [
-            [kernels.get(f"{side.config}, batch size {n}") for side in (claim.left, claim.right)]
-            for n in claim.batch_sizes
-        ]
-        counts = [(left, right) for left, right in pairs if left is not None and right is not None]
-        if len(counts) < len(claim.batch_sizes):
-            return None
-        says = (
-            f"{n}: {a:.0f} kernels per step against {b:.0f}"
-            for n, (a, b) in zip(claim.batch_sizes, counts, strict=True)
-        )
-        fewer = [left < right for left, right in counts]
+        says, fewer = [], []
+        for n in claim.batch_sizes:
+            left, right = (kernels.get(f"{side.config}, batch size {n}") for side in (claim.left, claim.right))
+            if left is None or right is None:
+                return None
+            says.append(f"{n}: {left:.0f} kernels per step against {right:.0f}")
+            fewer.append(left < right)
         held = all(fewer) if claim.at == "all" else any(fewer)
         return Evidence("holds" if held else "does not hold", "; ".join(says))
 
@@ -245,11 +231,10 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
 def _together(claim: Claim, at: Sequence[AtBatchSize]) -> ClaimOutcome:
     """Of all, one that does not hold decides; of any, one that holds. What does not fit in memory leaves the rest."""
     outcomes = {each.outcome for each in at if not each.out_of_memory}
-    decisive: tuple[ClaimOutcome, ClaimOutcome] = (
-        ("does not hold", "holds") if claim.at == "all" else ("holds", "does not hold")
-    )
-    ranked: tuple[ClaimOutcome, ...] = (decisive[0], "undecided", "not measured", "not testable here", decisive[1])
-    return next((outcome for outcome in ranked if outcome in outcomes), "not measured")
+    ranked: tuple[ClaimOutcome, ...]
+    ranked = ("does not hold", "undecided", "not measured", "not testable here", "holds")
+    ordered = ranked if claim.at == "all" else (ranked[-1], *ranked[1:-1], ranked[0])
+    return next((outcome for outcome in ordered if outcome in outcomes), "not measured")
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------------
@@ -354,7 +339,7 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
     needed = [
         # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
         Rule(threshold=0.0, level=0.025, change_level=0.025).more_trials(
-            Unpaired(left, replace(right, mean=right.mean + math.log(limit)))
+            Estimate(left, replace(right, mean=right.mean + math.log(limit)))
         )
         for limit in included
     ]
@@ -395,12 +380,10 @@ def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
 
 def _says(claim: Claim, record: Record) -> ClaimOutcome:
     """The outcome by one trial. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
-    bottleneck = explain_record(record)
-    verdict = bottleneck.verdict
-    if verdict == "balanced" and bottleneck.needs.gpu_s is not None:
+    needs = explain_records([record]).needs
+    if needs.verdict == "balanced" and needs.gpu_s is not None:
         return "undecided"
-    held = (verdict == "gpu-bound") == (claim.relation == "gpu-bound")
-    return "holds" if held else "does not hold"
+    return "holds" if (needs.verdict == "gpu-bound") == (claim.relation == "gpu-bound") else "does not hold"
 
 
 # -- commands ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Environment, GpuState, Measurement, Record, encode, settings
 from tcbench.core.store import OF_GATE
 
@@ -88,28 +89,26 @@ def mixtures(records: Sequence[Record], of: Values) -> tuple[str, ...]:
 
 def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
     """The number of trials on both sides: the same record, however its file is called."""
-    trials = {(record.run_id, record.cell.key, record.trial, record.started_at): record for record in base}
-    twins = (
-        (record, trials.get((record.run_id, record.cell.key, record.trial, record.started_at))) for record in current
+    trials, others = (
+        {(record.run_id, record.cell.key, record.trial, record.started_at): record for record in side}
+        for side in (base, current)
     )
-    return sum(twin is not None and encode(record) == encode(twin) for record, twin in twins)
+    return sum(encode(trials[key]) == encode(others[key]) for key in trials.keys() & others)
 
 
 def beneath(records: Iterable[Record], allow: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
     """How each run's software stack differs from those of the other runs on its machine, in words: `numpy: 2.4.6`.
     Facets that `allow` names do not count. The sides of a gate that do not differ have their run's name. Runs that know
     nothing of their machine are left out."""
-    machines: dict[str, dict[str, list[Record]]] = {}
-    for record in records:
-        if record.environment is not None:
-            machines.setdefault(record.environment.machine, {}).setdefault(record.run_id, []).append(record)
-    words = {run: said for runs in machines.values() for run, said in _stacks(runs, allow).items()}
-    sides: dict[object, list[str]] = {}
-    for runs in machines.values():
-        for run, of_run in runs.items():
-            if gate := OF_GATE.fullmatch(run):
-                codes = frozenset(record.environment.code for record in of_run if record.environment)
-                sides.setdefault((gate[1], codes, words[run]), []).append(run)
+    of_machine = grouped((r.environment.machine, (r.run_id, r)) for r in records if r.environment is not None)
+    machines = [grouped(runs) for runs in of_machine.values()]
+    words = {run: said for runs in machines for run, said in _stacks(runs, allow).items()}
+    gates = ((run, OF_GATE.fullmatch(run), of_run) for runs in machines for run, of_run in runs.items())
+    sides = grouped(
+        ((gate[1], frozenset(r.environment.code for r in of_run if r.environment), words[run]), run)
+        for run, gate, of_run in gates
+        if gate
+    )
     return words | {run: (*words[run], run) for alike in sides.values() if len(alike) > 1 for run in alike}
 
 

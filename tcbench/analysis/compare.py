@@ -1,10 +1,10 @@
-"""Current results against a base, cell by cell: the ratio with its interval, a verdict, and where a loss sits.
-
-Pure functions from records to frozen results. Knows nothing of files, of tables, or of how trials came about.
+"""Current results against a base, cell by cell: the ratio with its interval, a verdict, and where a loss sits. Pure
+functions from records to frozen results.
 """
 
 import functools
 import math
+import operator
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,8 @@ from tcbench.analysis.phase_tests import PhaseDecision, PhaseTrials, PhaseVerdic
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import by_cell, by_phase, telling
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate
+from tcbench.core.groups import grouped
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 from tcbench.core.stopping import relative_half_width
 
@@ -55,7 +56,7 @@ class Method:
     difference: Callable[[Sequence[float], Sequence[float]], Interval]
 
 
-APART = Method(welch.estimate, lambda one, other: welch.difference(Group.plain(one), Group.plain(other)))
+APART = Method(welch.estimate, welch.difference)
 """The sides were measured one after the other, or apart."""
 
 IN_TURNS = Method(rounds.estimate, rounds.difference)
@@ -122,8 +123,7 @@ class Side:
 
     @property
     def figure(self) -> float | None:
-        """The geometric mean over the trials."""
-        return _geometric_mean(self.figures) if self.figures else None
+        return statistics.geometric_mean(self.figures) if self.figures else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,6 @@ class Trials:
         return [statistics.median(measurement.counted_times_s) for measurement in self._measurements]
 
     def figures(self, metric: Metric) -> tuple[float, ...]:
-        """Of the trials that are ok and have one."""
         if metric.name not in self._figures:
             figures = (metric.of(record) for record in self.records if record.status == "ok")
             self._figures[metric.name] = tuple(f for f in figures if f is not None and 0 < f < math.inf)
@@ -189,18 +188,16 @@ class Trials:
 
     def phase_times(self, clock: ClockName) -> Mapping[str, Sequence[float]]:
         """Median time of each phase, one entry per trial."""
-
         if clock not in self._phase_times:
             self._phase_times[clock] = by_phase(
                 (m.phases for m in self._measurements),
-                lambda phase: map(
-                    statistics.median, filter(None, [phase.device_s if clock == "device" else phase.host_s])
-                ),
+                lambda phase: [
+                    statistics.median(t) for t in [phase.device_s if clock == "device" else phase.host_s] if t
+                ],
             )
         return self._phase_times[clock]
 
     def by(self, metric: Metric) -> Side:
-        """The side with its figures by a metric."""
         return replace(self.side, figures=self.figures(metric))
 
     @functools.cached_property
@@ -208,26 +205,16 @@ class Trials:
         """Everything but the figures, which are a metric's."""
         ok = [record for record in self.records if record.status == "ok"]
         record = telling(self.records)
-        side = Side(
-            cell=self.cell,
-            machine=self.machine,
-            status=record.status,
-            reason=record.reason,
-            trials=len(self.records),
-            trials_ok=len(ok),
-        )
+        side = Side(self.cell, self.machine, record.status, record.reason, len(self.records), len(ok))
         if not ok:
             return side
-        steps = spikes = 0
-        for measurement, median_s in zip(self._measurements, self._medians_s, strict=True):
-            times_s = measurement.counted_times_s
-            steps += len(times_s)
-            spikes += sum(t > SPIKE * median_s for t in times_s)
+        trials = zip(self._measurements, self._medians_s, strict=True)
+        spikes = [time_s > SPIKE * median_s for m, median_s in trials for time_s in m.counted_times_s]
         return replace(
             side,
-            images_per_s=_geometric_mean(self.figures(THROUGHPUT)),
-            median_images_per_s=_geometric_mean([self.cell.images_per_step / median_s for median_s in self._medians_s]),
-            spikes=spikes / steps,
+            images_per_s=statistics.geometric_mean(self.figures(THROUGHPUT)),
+            median_images_per_s=statistics.geometric_mean(self.cell.images_per_step / s for s in self._medians_s),
+            spikes=statistics.fmean(spikes),
             notes=_trial_notes(self.records),
         )
 
@@ -314,7 +301,6 @@ class CellComparison:
 
     @property
     def machine(self) -> str | None:
-        """The current side's; the base's where it is missing."""
         side = self.current or self.base
         return side.machine if side else None
 
@@ -351,7 +337,6 @@ class Comparison:
 
     @property
     def failing(self) -> bool:
-        """Whether some cell regressed, is missing, or does not run any more."""
         return any(cell.failing for cell in self.cells)
 
     @property
@@ -366,11 +351,9 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """The differences of all pairs of cells, each once."""
         return tuple(dict.fromkeys(difference for cell in self.cells for difference in cell.differences))
 
     def refused(self, allowed: Iterable[str]) -> tuple[Difference, ...]:
-        """The differences of facets that are not allowed."""
         allowed = set(allowed)
         return tuple(d for d in self.differences if d.facet not in allowed)
 
@@ -397,7 +380,7 @@ def compare(
     pairs = _pairs(bases, currents)
     chosen = [METRICS[name] for name in metrics]
     drafts = [_draft(before, after, metric, method) for before, after in pairs for metric in chosen]
-    whole = rule.among(_family(drafts))
+    whole = rule.among(sum(draft.estimate is not None for draft in drafts))
     phases = [draft.phase_trials for draft in drafts]
     of_cells = phase_tests.judge(phases, whole)
     cells = _judged(drafts, whole, of_cells, decisions)
@@ -435,19 +418,10 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
 
     Cells that are alike pair at once; the others by how many facts differ, within a config and batch size.
     """
-    partner: dict[int, int] = {}
-    exact: dict[object, list[int]] = {}
-    for j in reversed(range(len(currents))):
-        exact.setdefault(currents[j].identity, []).append(j)
-    for i, trials in enumerate(bases):
-        twins = exact.get(trials.identity)
-        if twins:
-            partner[i] = twins.pop()
+    exact = grouped((currents[j].identity, j) for j in reversed(range(len(currents))))
+    partner = {i: twins.pop() for i, trials in enumerate(bases) if (twins := exact.get(trials.identity))}
     taken = set(partner.values())
-    left: dict[tuple[str, int, int], list[int]] = {}
-    for j, trials in enumerate(currents):
-        if j not in taken:
-            left.setdefault(trials.cell.name, []).append(j)
+    left = grouped((trials.cell.name, j) for j, trials in enumerate(currents) if j not in taken)
     candidates = sorted(
         (comparability.distance(one.cell, currents[j].cell) + (one.machine != currents[j].machine), i, j)
         for i, one in enumerate(bases)
@@ -482,7 +456,6 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: 
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
-    """The verdict where a side has no figure."""
     if base.status == current.status:
         return replace(pair, why=f"{base.status} on both sides: {current.reason}")
     reason = current.reason or f"base: {base.reason}"  # at most one of the two is ok
@@ -519,11 +492,6 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method)
         why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are"
         return replace(pair, why=why)
     return replace(pair, estimate=method.estimate(current.figures, base.figures))
-
-
-def _family(cells: Iterable[CellComparison]) -> int:
-    """The number of cells that are judged by their ratio."""
-    return sum(cell.estimate is not None for cell in cells)
 
 
 def _judged(
@@ -609,10 +577,6 @@ def _with_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> 
     return replace(cell, phases=changes, culprit=culprit)
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
-
-
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
     """Reasons to doubt a trial: its end, a GPU that throttled, a busy machine, steps that vary or had not settled."""
     notes = []
@@ -621,9 +585,8 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
         if record.status != "ok" or measurement is None:
             notes.append(f"{name} {record.status}: {record.reason}")
             continue
-        mask = 0
-        for sample in record.gpu.timed if record.gpu else ():
-            mask |= sample.throttle_mask or 0
+        masks = [sample.throttle_mask or 0 for sample in record.gpu.timed] if record.gpu else []
+        mask = functools.reduce(operator.or_, masks, 0)
         if mask & _THROTTLED:
             notes.append(f"{name} throttled ({', '.join(throttle_reasons(mask & _THROTTLED))})")
         if record.host is not None and record.host.lost >= BUSY:

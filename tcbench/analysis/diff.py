@@ -2,8 +2,7 @@
 the step's change each of them makes up.
 
 A level (phases, layers, kernels) is a list of parts and a rest, which together are the step, on both sides: their
-changes add up to the step's. Pure functions from records or timelines to frozen results. Knows nothing of files, and
-nothing of how anything is shown.
+changes add up to the step's. Pure functions from records or timelines to frozen results.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tcbench.analysis import bottleneck, comparability
+from tcbench.analysis import bottleneck, comparability, welch
 from tcbench.analysis.comparability import Difference
-from tcbench.analysis.compare import APART, THROUGHPUT, ClockName, Comparison, Method, Trials
+from tcbench.analysis.compare import THROUGHPUT, ClockName, Comparison, Trials
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.errors import NotComparableError
+from tcbench.core.groups import summed
 from tcbench.core.record import Cell, Environment, Record
 from tcbench.core.timeline import Span, Timeline
 
@@ -115,28 +115,28 @@ class Diff:
 # -- from records --------------------------------------------------------------------------------------------------
 
 
-def of_records(base: Sequence[Record], current: Sequence[Record], method: Method = APART) -> Diff:
+def of_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
     """The trials of one cell on each side, as `store.current` leaves them: the step of the timed passes and the phases
     of the profiled ones, which on a device that they fill are its own. What the step takes beyond its phases is the
     rest: time between them, and what the timed pass takes more or less than the profiled one.
 
     Raises NotComparableError where the two did not train the same, or one was not measured.
     """
-    both = [Trials(records, _machine(records)) for records in (base, current)]
+    sides = [(records, _environment(records)) for records in (base, current)]
+    both = [Trials(records, at.machine if at else None) for records, at in sides]
     _same_training(base, current)
     base_s, current_s = _steps_s(base), _steps_s(current)
     clock: ClockName = "device" if all(side.fills_device for side in both) else "host"
     before, after = (side.phase_times(clock) for side in both)
-    step = _of_trials("step", None, base_s, current_s, method)
-    parts = [_of_trials(name, name, before.get(name), after.get(name), method) for name in {**before, **after}]
-    rest = "outside of phases"
-    levels = (_level("phases", clock, step, parts, rest),) if parts else ()
+    step = _of_trials("step", None, base_s, current_s)
+    parts = [_of_trials(name, name, before.get(name), after.get(name)) for name in {**before, **after}]
+    levels = (_level("phases", clock, step, parts, "outside of phases"),) if parts else ()
     differences = comparability.differences(both[0].facts, both[1].facts)
     return Diff(_side(base), _side(current), step, levels, differences)
 
 
-def _machine(records: Sequence[Record]) -> str | None:
-    return next((record.environment.machine for record in records if record.environment), None)
+def _environment(records: Sequence[Record]) -> Environment | None:
+    return next((record.environment for record in records if record.environment), None)
 
 
 def _steps_s(records: Sequence[Record]) -> list[float]:
@@ -149,18 +149,17 @@ def _steps_s(records: Sequence[Record]) -> list[float]:
 
 
 def _of_trials(
-    name: str, phase: str | None, base_s: Sequence[float] | None, current_s: Sequence[float] | None, method: Method
+    name: str, phase: str | None, base_s: Sequence[float] | None, current_s: Sequence[float] | None
 ) -> StepPart:
-    """A part from one time per trial on each side."""
     change = None
     if base_s and current_s and min(len(base_s), len(current_s)) >= LEAST_TRIALS:
-        change = method.difference(current_s, base_s)
+        change = welch.difference(current_s, base_s)
     before, after = (statistics.fmean(times) if times else None for times in (base_s, current_s))
     return StepPart(name, phase, before, after, change)
 
 
 def _side(records: Sequence[Record]) -> DiffSide:
-    cell, environment = records[0].cell, next((r.environment for r in records if r.environment), None)
+    cell, environment = records[0].cell, _environment(records)
     measured = [record.measurement for record in records if record.measurement is not None]
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
     doubt = bottleneck.explain_records(profiled).doubt if profiled else ""
@@ -211,24 +210,29 @@ def of_timelines(
     step = StepPart("step", None, before.step_s, after.step_s)
     if before.device is None or after.device is None:
         clock: ClockName = "host"
-        phases = [_Spent.of_phases(side.phases, lambda phase: phase.host_s) for side in (before, after)]
+        phases: list[dict[PartKey, float]]
+        phases = [{(p.name, p.name): p.host_s for p in side.phases} for side in (before, after)]
         rest = "between phases"
     else:
         clock = "device"
-        phases = [_Spent.of_phases(side.phases, lambda phase: phase.device_s or 0.0) for side in (before, after)]
-        devices = ((before.device, before.steps), (after.device, after.steps))
-        for table, (side, n) in zip(phases, devices, strict=True):
-            for gap in side.gaps:
-                where = f"idle in {gap.phase}" if gap.phase else "idle"
-                table.add((f"{where}: {_CAUSES[gap.cause]}", None), gap.duration_s / n)
+        phases = [
+            {(p.name, p.name): p.device_s or 0.0 for p in side.phases}
+            | summed(
+                ((f"{f'idle in {gap.phase}' if gap.phase else 'idle'}: {_CAUSES[gap.cause]}", None), gap.duration_s / n)
+                for gap in device.gaps
+            )
+            for side, device, n in ((before, before.device, before.steps), (after, after.device, after.steps))
+        ]
         rest = "phases that overlap, and work of none"
     levels = [_level("phases", clock, step, _merged(*phases), rest)]
     layers = [_layers(timeline, clock) for timeline in (base, current)]
-    if all(table.spent for table in layers):
+    if all(layers):
         levels.append(_level("layers", clock, step, _merged(*layers), "outside of layers"))
     kernels = [_kernels(timeline) for timeline in (base, current)]
-    if all(table.spent for table in kernels):
-        levels.append(_level("kernels", "device", step, _merged(*kernels), "the device idle, less what overlaps"))
+    if all(spent for spent, _ in kernels):
+        (spent, launches), (other, others) = kernels
+        merged = _merged(spent, other, launches=(launches, others))
+        levels.append(_level("kernels", "device", step, merged, "the device idle, less what overlaps"))
     differences: tuple[Difference, ...] = ()
     if len(records) == 2:
         differences = comparability.differences(*(comparability.values([record]) for record in records))
@@ -255,41 +259,20 @@ def _noun(device: str) -> str:
 PartKey = tuple[str, str | None]
 """Name and phase of a part."""
 
-
-class _Spent:
-    """Seconds and launches per step, by name and phase."""
-
-    def __init__(self, counted: bool = False) -> None:
-        self.spent: dict[PartKey, float] = {}
-        self.launches: dict[PartKey, float] | None = {} if counted else None
-
-    def add(self, key: PartKey, seconds: float, launches: float = 0.0) -> None:
-        self.spent[key] = self.spent.get(key, 0.0) + seconds
-        if self.launches is not None:
-            self.launches[key] = self.launches.get(key, 0.0) + launches
-
-    @staticmethod
-    def of_phases(phases: Iterable[bottleneck.PhaseCost], spent_s: Callable[[bottleneck.PhaseCost], float]) -> _Spent:
-        table = _Spent()
-        for phase in phases:
-            table.add((phase.name, phase.name), spent_s(phase))
-        return table
+_Spent = Mapping[PartKey, float]
 
 
-def _layers(timeline: Timeline, clock: ClockName) -> _Spent:
-    """Of a device the time of what each layer launched; of a host its own."""
+def _layers(timeline: Timeline, clock: ClockName) -> dict[PartKey, float]:
+    """Seconds per step: of a device the time of what each layer launched; of a host its own."""
     spans = [s for s in timeline.of("gpu") if s.layer] if clock == "device" else timeline.of("host", "layer")
-    table, n = _Spent(), len(timeline.steps)
-    for span in _in_steps(timeline, spans):
-        table.add((span.layer or span.name, span.phase), span.duration_s / n)
-    return table
+    n = len(timeline.steps)
+    return summed(((span.layer or span.name, span.phase), span.duration_s / n) for span in _in_steps(timeline, spans))
 
 
-def _kernels(timeline: Timeline) -> _Spent:
-    table, n = _Spent(counted=True), len(timeline.steps)
-    for span in _in_steps(timeline, timeline.of("gpu")):
-        table.add((span.name, span.phase), span.duration_s / n, 1 / n)
-    return table
+def _kernels(timeline: Timeline) -> tuple[dict[PartKey, float], dict[PartKey, float]]:
+    n, spans = len(timeline.steps), [*_in_steps(timeline, timeline.of("gpu"))]
+    spent = summed(((span.name, span.phase), span.duration_s / n) for span in spans)
+    return spent, summed(((span.name, span.phase), 1 / n) for span in spans)
 
 
 def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
@@ -297,13 +280,12 @@ def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
     return (span for span in spans if span.step in numbers)
 
 
-def _merged(base: _Spent, current: _Spent) -> list[StepPart]:
+def _merged(base: _Spent, current: _Spent, *, launches: tuple[_Spent, _Spent] = ({}, {})) -> list[StepPart]:
     """Each key of either side once, but for what takes no time on both."""
-    counts: list[Mapping[PartKey, float]] = [base.launches or {}, current.launches or {}]
     return [
-        StepPart(*key, base.spent.get(key), current.spent.get(key), None, counts[0].get(key), counts[1].get(key))
-        for key in {**base.spent, **current.spent}
-        if base.spent.get(key) or current.spent.get(key)
+        StepPart(*key, base.get(key), current.get(key), None, *(of.get(key) for of in launches))
+        for key in {**base, **current}
+        if base.get(key) or current.get(key)
     ]
 
 
@@ -312,11 +294,9 @@ def _merged(base: _Spent, current: _Spent) -> list[StepPart]:
 
 def _level(name: LevelName, clock: ClockName, step: StepPart, parts: Iterable[StepPart], rest: str) -> Level:
     ordered = tuple(sorted(parts, key=lambda part: -abs(part.change_s)))
-    both = (
-        math.fsum([step.base_s or 0.0, *(-(part.base_s or 0.0) for part in ordered)]),
-        math.fsum([step.current_s or 0.0, *(-(part.current_s or 0.0) for part in ordered)]),
-    )
-    return Level(name, clock, ordered, StepPart(rest, None, *both))
+    both = ((step.base_s, [p.base_s for p in ordered]), (step.current_s, [p.current_s for p in ordered]))
+    base_s, current_s = (math.fsum([whole or 0.0, *(-(part or 0.0) for part in parts)]) for whole, parts in both)
+    return Level(name, clock, ordered, StepPart(rest, None, base_s, current_s))
 
 
 def _same_training(base: Sequence[Record], current: Sequence[Record]) -> None:
@@ -326,7 +306,7 @@ def _same_training(base: Sequence[Record], current: Sequence[Record]) -> None:
         (name.replace("_", " "), getattr(one, name), getattr(other, name)) for name in SAME_TRAINING
     ]
     facts.append(("device", _noun(one.device), _noun(other.device)))
-    environments = [next((r.environment for r in records if r.environment), None) for records in (base, current)]
+    environments = map(_environment, (base, current))
     simulated = ["" if e is None else "simulated" if e.simulated else "measured" for e in environments]
     if all(simulated):
         facts.append(("the device was", simulated[0], simulated[1]))

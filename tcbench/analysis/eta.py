@@ -48,7 +48,6 @@ class Seen:
     tuning_s: float = 0.0
 
     def after(self, record: Record, pace: float) -> Seen:
-        """With one more trial, whatever its end."""
         measured = record.measurement
         if measured is None:
             return replace(self, durations_s=(*self.durations_s, record.duration_s / pace))
@@ -95,7 +94,6 @@ class TimeLeft:
         return replace(self, tuning=(cell, tuning_s))
 
     def stepped(self, cell: Cell, step_time_s: float) -> TimeLeft:
-        """The running trial shows its step time."""
         return replace(self, running=(cell, step_time_s / self.pace))
 
     @property
@@ -106,7 +104,6 @@ class TimeLeft:
         return 1.0 if 1 / _SCATTER < ratio < _SCATTER else ratio
 
     def trial_s(self, cell: Cell) -> float:
-        """Seconds expected of one whole trial."""
         return self._tuning_s(cell) + self.pace * self._untuned_s(cell)
 
     def _untuned_s(self, cell: Cell) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tcbench.analysis.advice import Expected, Gain, Problem, Tried, candidates, is_candidate, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
 from tcbench.analysis.summary import CellSummary, by_code, ratio, summarise
+from tcbench.core.groups import grouped
 from tcbench.core.record import Record
 
 
@@ -44,24 +45,15 @@ def explain(
     records = tuple(records)
     summaries = summarise(records)
     explanations = []
-    groups = by_code(records)
-    beside: dict[object, list[CellSummary]] = {}
-    for summary in summaries:
-        beside.setdefault(_place(summary), []).append(summary)
+    groups, beside = by_code(records), grouped((_place(summary), summary) for summary in summaries)
     for summary in summaries:
         trials = [record for record in groups[summary.key] if record.status == "ok"]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
             explanations.append(Explanation(summary, None))
             continue
         bottleneck = explain_records(trials)
-        gains = candidates(
-            bottleneck,
-            summary.cell.rungs,
-            problem(summary),
-            _beside(summary, beside[_place(summary)]),
-            expected(summary, bottleneck),
-        )
-        dominant = bottleneck.dominant
+        tried, dominant = _beside(summary, beside[_place(summary)]), bottleneck.dominant
+        gains = candidates(bottleneck, summary.cell.rungs, problem(summary), tried, expected(summary, bottleneck))
         advice = next_rung(gains, dominant.name if dominant else None)
         explanations.append(Explanation(summary, bottleneck, gains, advice))
     return tuple(explanations)

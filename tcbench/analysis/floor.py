@@ -26,7 +26,6 @@ class Floor:
     arithmetic_s: float
 
     def images_per_s(self, batch_size: int) -> float:
-        """The most that the floor allows."""
         return batch_size / self.time_s
 
 

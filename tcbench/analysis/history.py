@@ -1,7 +1,5 @@
-"""A cell over commits: what each commit's trials say, and what changed since the one before. Pure functions.
-
-Knows nothing of files, tables or charts. A step from one commit to the next is judged as any comparison is
-(`tcbench.analysis.compare`): the unit is the trial.
+"""A cell over commits: what each commit's trials say, and what changed since the one before, judged as any comparison
+is. Pure functions.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,6 +13,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell, environments
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Group
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Environment, Record
 
 
@@ -48,7 +47,6 @@ class Revision:
 
     @property
     def date(self) -> str:
-        """YYYY-MM-DD, UTC."""
         return self.began_at[:10]
 
 
@@ -66,7 +64,6 @@ class HistoryPoint:
 
     @property
     def images_per_s(self) -> float | None:
-        """None where no trial is ok."""
         return self.side.figure
 
     @property
@@ -133,9 +130,7 @@ def history(
     cells = []
     for (machine, cell), of_cell in by_cell(records).items():
         for stack, group in _by_stack(of_cell, codes, beneath).items():
-            at: dict[CodeAt, list[Record]] = {}
-            for record in group:
-                at.setdefault(codes[id(record)], []).append(record)
+            at = grouped((codes[id(record)], record) for record in group)
             known = [r for r in group if r.environment is not None]
             newest = max(reversed(known), key=lambda r: r.started_at, default=None)
             groups = [(revision, Trials(at[revision.code], machine)) for revision in revisions if revision.code in at]
@@ -148,12 +143,8 @@ def _by_stack(
     records: Sequence[Record], codes: Mapping[int, CodeAt], beneath: Mapping[str, tuple[str, ...]]
 ) -> dict[tuple[str, ...], list[Record]]:
     """A cell's records by the stack of their runs, where one revision has several; else all together."""
-    stacks: dict[tuple[str, ...], list[Record]] = {}
-    at = set()
-    for record in records:
-        stack = beneath.get(record.run_id, ())
-        stacks.setdefault(stack, []).append(record)
-        at.add((codes[id(record)], stack))
+    stacks = grouped((beneath.get(record.run_id, ()), record) for record in records)
+    at = {(codes[id(record)], stack) for stack, group in stacks.items() for record in group}
     several = len(at) > len({code for code, _ in at})
     return stacks if several else {(): list(records)}
 
@@ -180,10 +171,7 @@ def _revisions(records: Sequence[Record], codes: dict[int, CodeAt], places: Mapp
     for record in records:
         code = codes[id(record)]
         began[code] = min(began.get(code, record.started_at), record.started_at)
-    projects: dict[str, set[str | None]] = {}
-    for code in began:
-        if code.project:
-            projects.setdefault(code.project, set()).add(code.tcbench)
+    of_project = grouped((code.project, code.tcbench) for code in began)
     versions = {r.environment.tcbench for r in records if r.environment is not None}
 
     def named(code: CodeAt) -> str:
@@ -194,7 +182,7 @@ def _revisions(records: Sequence[Record], codes: dict[int, CodeAt], places: Mapp
         return f"{code.tcbench} {code.run}" if code.tcbench in versions else code.tcbench
 
     def beside(code: CodeAt) -> str | None:
-        return code.tcbench if code.project and len(projects[code.project]) > 1 else None
+        return code.tcbench if code.project and len(set(of_project[code.project])) > 1 else None
 
     by_time = sorted(began, key=lambda code: (began[code], tuple(map(str, code))))
     return tuple(Revision(code, named(code), beside(code), began[code]) for code in _by_ancestry(by_time, places))

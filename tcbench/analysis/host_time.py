@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tcbench.analysis.bottleneck import INPUT
+from tcbench.core.groups import summed
 from tcbench.core.host_profile import Frame, HostProfile
 
 Origin = Literal["framework", "tcbench", "compute"]
@@ -42,11 +43,8 @@ def origin(frames: tuple[Frame, ...]) -> Origin:
 
 def functions(profile: HostProfile, phase: str) -> tuple[FunctionTime, ...]:
     """The functions of a phase, by their own time, the costliest first."""
-    spent: dict[tuple[Frame, Origin], float] = {}
-    for stack in profile.stacks:
-        if stack.phase == phase:
-            key = stack.frames[-1], origin(stack.frames)
-            spent[key] = spent.get(key, 0.0) + stack.seconds
+    stacks = (stack for stack in profile.stacks if stack.phase == phase)
+    spent = summed(((stack.frames[-1], origin(stack.frames)), stack.seconds) for stack in stacks)
     total = sum(spent.values()) or 1.0
     ordered = sorted(spent.items(), key=lambda item: -item[1])
     return tuple(FunctionTime(frame, whose, seconds, seconds / total) for (frame, whose), seconds in ordered)

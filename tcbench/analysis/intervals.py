@@ -53,11 +53,6 @@ def covered(intervals: Intervals, other: Intervals) -> list[float]:
     return lengths
 
 
-def clip(intervals: Intervals, begin: float, end: float) -> list[tuple[float, float]]:
-    """The part between two times."""
-    return intersection(intervals, [(begin, end)])
-
-
 def length(intervals: Intervals) -> float:
     """Total length."""
     return math.fsum(end - begin for begin, end in intervals)

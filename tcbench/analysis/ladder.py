@@ -3,30 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, ratio, unsure
-
-
-class ConfigLike(Protocol):
-    """A scenario's config, as far as a ladder needs it."""
-
-    @property
-    def rungs(self) -> tuple[str, ...]: ...
-
-    @property
-    def name(self) -> str: ...
-
-
-class LadderLike(Protocol):
-    """A scenario's ladder, as far as this module needs it: configs in order, each adding rungs."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def configs(self) -> Sequence[ConfigLike]: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +22,7 @@ class DerivedConfig:
 
 @dataclass(frozen=True)
 class DerivedLadder:
-    """A ladder found in results, where no scenario tells one."""
+    """A ladder found in results: configs in order, each adding rungs."""
 
     name: str
     configs: tuple[DerivedConfig, ...]
@@ -81,12 +60,10 @@ class Climb:
 
     @property
     def base(self) -> LadderStep | None:
-        """The first config that ran."""
         return next((step for step in self.steps if not step.missing), None)
 
     @property
     def top(self) -> LadderStep | None:
-        """The last config that ran."""
         return next((step for step in reversed(self.steps) if not step.missing), None)
 
     @property
@@ -123,13 +100,9 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
     carriers = {below(c) for c in configs}
     chains = []
     for top in (c for c in configs if c not in carriers):
-        chain, at = [], top
-        while True:
-            chain.append(at)
-            under = below(at)
-            if under is None:
-                break
-            at = under
+        chain = [top]
+        while (under := below(chain[-1])) is not None:
+            chain.append(under)
         if len(chain) > 1:
             chains.append(tuple(reversed(chain)))
     of_base = Counter(chain[0] for chain in chains)
@@ -140,7 +113,7 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
     return tuple(DerivedLadder(name(chain), chain) for chain in chains)
 
 
-def climbs(summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | None = None) -> tuple[Climb, ...]:
+def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | None = None) -> tuple[Climb, ...]:
     """Every ladder at every batch size of every setting: by setting, then ladder, then batch size (ascending).
 
     Without `ladders`, those that the results hold (`derive`). A ladder none of whose configs was run is left out.
@@ -158,7 +131,7 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | Non
     return tuple(climbed)
 
 
-def _steps(configs: Sequence[tuple[ConfigLike, CellSummary | None]]) -> tuple[LadderStep, ...]:
+def _steps(configs: Sequence[tuple[DerivedConfig, CellSummary | None]]) -> tuple[LadderStep, ...]:
     steps = []
     below: CellSummary | None = None
     rungs_below: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, ratio
+from tcbench.core.groups import grouped
 from tcbench.engine.models import MODELS
 
 
@@ -29,9 +30,7 @@ def networks(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ...]:
     known = [summary for summary in summaries if summary.cell.model in MODELS]
     if len({summary.cell.model for summary in known}) < 2:
         return ()
-    groups: dict[object, list[CellSummary]] = {}
-    for summary in known:
-        groups.setdefault((summary.setting, summary.cell.batch_size), []).append(summary)
+    groups = grouped(((summary.setting, summary.cell.batch_size), summary) for summary in known)
     return tuple(_result(group) for group in groups.values())
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,33 +65,16 @@ class Pooled(Estimate):
     """A cell's ratio by its own trials and the noise of all: `levels` are the variances that it may be drawn towards
     over its own, ascending, each with a probability; `degrees` is the weight of a level in degrees of freedom."""
 
-    own: Estimate
-    levels: tuple[float, ...]
-    probabilities: tuple[float, ...]
-    degrees: float
-
-    @property
-    def n(self) -> int:
-        return self.own.n
-
-    @property
-    def pairs(self) -> float:
-        return self.own.pairs
-
-    @property
-    def by_round(self) -> bool:
-        return self.own.by_round
-
-    @property
-    def inverse(self) -> Pooled:
-        return replace(self, own=self.own.inverse)
+    levels: tuple[float, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    degrees: float = 0.0
 
     def grown(self, more: int) -> LogRatio:
-        own, own_degrees = self.own.grown(more), degrees_of(self.own, more)
+        own, own_degrees = super().grown(more), degrees_of(self, more)
         degrees = own_degrees + self.degrees
         levels, probabilities = np.array(self.levels), self.probabilities
         if more:  # of the same variance tell it better
-            told = _fits(levels, own_degrees, self.degrees) - _fits(levels, degrees_of(self.own), self.degrees)
+            told = _fits(levels, own_degrees, self.degrees) - _fits(levels, degrees_of(self), self.degrees)
             odds = np.exp(told - told.max()) * probabilities
             probabilities = tuple((odds / odds.sum()).tolist())
         errors = own.error * np.sqrt((self.degrees * levels + own_degrees) / degrees)
@@ -113,7 +96,8 @@ def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
         for n, of_cell in zip(varying.tolist(), probabilities, strict=True):
             likely = of_cell > _UNLIKELY
             own = tuple((levels[likely] / variances[n]).tolist())
-            together[n] = Pooled(estimates[n], own, tuple(of_cell[likely].tolist()), weight)
+            sides = estimates[n].numerator, estimates[n].denominator
+            together[n] = Pooled(*sides, own, tuple(of_cell[likely].tolist()), weight)
     return together
 
 

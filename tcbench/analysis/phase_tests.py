@@ -15,8 +15,6 @@ phase where
   sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). What else was won where
   the loss came from is work that moved;
 - the whole is not settled: what surely lost less than the threshold is no regression.
-
-Pure functions of numbers.
 """
 
 import functools
@@ -29,7 +27,7 @@ from typing import Literal
 from tcbench.analysis import noise, rounds, verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired, Unpaired
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 
 SHARE = 0.1
 """The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep
@@ -59,7 +57,6 @@ class PhaseTrials:
         )
 
     def others(self, *names: str) -> tuple[str, ...]:
-        """The phases that can be judged but these."""
         return tuple(name for name in self.names if name not in names)
 
     @functools.cached_property
@@ -93,8 +90,8 @@ class PhaseTrials:
             return None
         base, current = ([-math.log((rest_s + s) / self.step_s) for s in side] for side in (base_s, current_s))
         if self.by_round and len(base) == len(current):
-            return Paired(Group.plain([x - y for x, y in zip(current, base, strict=True)]))
-        return Unpaired(Group.plain(current), Group.plain(base))
+            return Estimate(Group.plain([x - y for x, y in zip(current, base, strict=True)]))
+        return Estimate(Group.plain(current), Group.plain(base))
 
 
 @dataclass(frozen=True)

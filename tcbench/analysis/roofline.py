@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import COSTLIEST, explain_records, summarise
-from tcbench.analysis.summary import CellSummary, Setting, base_config, by_phase, declared_work
+from tcbench.analysis.summary import CellSummary, base_config, by_phase, declared_work
+from tcbench.core.groups import grouped, summed
 from tcbench.core.record import Cell, Measurement, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine import work
@@ -80,7 +81,6 @@ class Ceilings:
         return frozenset(beaten)
 
     def without(self, beaten: frozenset[str]) -> Ceilings:
-        """The same with these withdrawn."""
         bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
         return replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
 
@@ -89,7 +89,6 @@ class Ceilings:
         return self.flops_s(precision) / self.bandwidth_bytes_s
 
     def attainable_flops_s(self, intensity: float, precision: ConfigPrecision) -> float:
-        """The roof at an intensity."""
         return min(self.flops_s(precision), intensity * self.bandwidth_bytes_s)
 
 
@@ -106,12 +105,10 @@ class WorkPart:
 
     @property
     def intensity(self) -> float:
-        """FLOP per byte."""
         return self.flops / self.bytes if self.bytes else 0.0
 
     @property
     def flops_s(self) -> float | None:
-        """The rate that was achieved."""
         return self.flops / self.time_s if self.time_s else None
 
     def share_of_roof(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
@@ -155,12 +152,9 @@ def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
     every: list[WorkPart] = []
     for phase in ("forward", "backward"):
         for layer in layers if phase == "forward" else reversed(layers):
-            parts: dict[str, list[work.Work]] = {}
-            for name, piece in _works(cell, layer, phase):
-                parts.setdefault(name, []).append(piece)
             every += [
                 WorkPart(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
-                for name, works in parts.items()
+                for name, works in grouped(_works(cell, layer, phase)).items()
             ]
     return tuple(every)
 
@@ -209,9 +203,7 @@ def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofli
     The base is the config over which others are set; where it was not measured, the first of the fewest rungs.
     """
     name = base_config(one.summary for one in rooflines)
-    groups: dict[tuple[Setting, int], list[CellRoofline]] = {}
-    for one in rooflines:
-        groups.setdefault((one.summary.setting, one.summary.cell.batch_size), []).append(one)
+    groups = grouped(((one.summary.setting, one.summary.cell.batch_size), one) for one in rooflines)
     pairs: list[tuple[CellRoofline, CellRoofline]] = []
     for cells in groups.values():
         base = min(cells, key=lambda one: (one.summary.cell.config != name, len(one.summary.cell.rungs)))
@@ -222,14 +214,9 @@ def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofli
 
 
 def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
-    """Seconds per step of each layer by phase and name."""
-    spent: dict[tuple[str, str], float] = {}
-    steps = 0
-    for timeline in timelines:
-        steps += len({s.step for s in timeline.of("host", "layer")})
-        for span in timeline.of("host", "layer"):
-            if span.phase is not None:
-                spent[span.phase, span.name] = spent.get((span.phase, span.name), 0.0) + span.duration_s
+    layers = [timeline.of("host", "layer") for timeline in timelines]
+    steps = sum(len({span.step for span in spans}) for spans in layers)
+    spent = summed(((s.phase, s.name), s.duration_s) for spans in layers for s in spans if s.phase is not None)
     return {key: seconds / steps for key, seconds in spent.items()}
 
 
@@ -352,11 +339,12 @@ def costliest(timeline: Timeline, ceilings: Ceilings | None) -> tuple[PartCost, 
     """The parts of a step that take longest, ranked: by the GPU's time where it is one's. Raises SelectionError for a
     timeline without steps."""
     record = timeline.record
-    step, spent = summarise(timeline), dict[tuple[str, str], float]()
-    for span in timeline.of("gpu") if step.on_gpu else timeline.of("host", "layer"):
-        if span.phase is not None:
-            key = span.phase, (span.layer or span.name) if step.on_gpu else span.name
-            spent[key] = spent.get(key, 0.0) + span.duration_s / step.steps
+    step = summarise(timeline)
+    spent = summed(
+        ((span.phase, (span.layer or span.name) if step.on_gpu else span.name), span.duration_s / step.steps)
+        for span in (timeline.of("gpu") if step.on_gpu else timeline.of("host", "layer"))
+        if span.phase is not None
+    )
     with_layers = {phase for phase, _ in spent}
     for phase in step.phases:
         if phase.name not in with_layers:

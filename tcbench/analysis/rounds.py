@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired, Unpaired
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 
 DRIFTS = 0.02
 """Rounds are paired when the standard deviation of their means is more than this share. A machine that is fit for
@@ -30,13 +30,13 @@ def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
     Raises ValueError below two figures a side, or for one that is not positive and finite.
     """
     logs = [[math.log(figure) for figure in figures] for figures in (numerator, denominator)]
-    return Paired(_differences(*logs)) if _drifts(*logs) else Unpaired(*map(Group.plain, logs))
+    return Estimate(_differences(*logs)) if _drifts(*logs) else Estimate(*map(Group.plain, logs))
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> Interval:
     """one - other of plain values, as `welch.difference`, paired where the rounds drift."""
     if min(*one, *other) <= 0 or not _drifts(*([math.log(value) for value in values] for values in (one, other))):
-        return welch.difference(Group.plain(one), Group.plain(other))
+        return welch.difference(one, other)
     return _differences(one, other).mean_interval
 
 

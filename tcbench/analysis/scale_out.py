@@ -66,18 +66,14 @@ def measured_step(summary: CellSummary, trials: Sequence[Record]) -> RankStep | 
     measured = [record.measurement for record in trials if record.measurement is not None]
     if summary.step_time_s is None or not measured or summary.cell.ranks > 1:
         return None
+    gpus = (record.gpu for record in trials if record.status == "ok" and record.gpu)
+    known_w = [power_w for gpu in gpus if (power_w := gpu.mean_power_w) is not None]
     return RankStep(
         time_s=summary.step_time_s.value,
         images=summary.cell.batch_size,
         gradient_bytes=gradient_bytes(summary.cell, measured[0].parameters),
-        power_w=_mean_power_w([record for record in trials if record.status == "ok"]),
+        power_w=statistics.fmean(known_w) if known_w else None,
     )
-
-
-def _mean_power_w(trials: Sequence[Record]) -> float | None:
-    """Of the trials of which it is known."""
-    known = [power_w for record in trials if record.gpu and (power_w := record.gpu.mean_power_w) is not None]
-    return statistics.fmean(known) if known else None
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,6 @@ class Scaled:
 
     @property
     def time_to_train_s(self) -> float:
-        """For IMAGES_TO_TRAIN images."""
         return IMAGES_TO_TRAIN / self.images_per_s
 
 

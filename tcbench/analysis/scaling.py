@@ -1,7 +1,6 @@
 """Scaling over ranks: throughput and its efficiency, the all-reduce's time and bandwidth, and imbalance.
 
-Pure functions from records to frozen results, all of them with 95% intervals (`tcbench.analysis.welch`). Definitions
-and their sources: docs/ranks.md. Knows nothing of launchers, of engines, or of how anything is shown.
+Pure functions from records to frozen results, all with 95% intervals. docs/ranks.md has definitions and sources.
 """
 
 import statistics
@@ -14,7 +13,8 @@ import msgspec
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellKey, CellSummary, Setting, by_code, ratio, summarise
+from tcbench.analysis.summary import CellSummary, Setting, by_code, ratio, summarise
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Measurement, PhaseTimes, RankPart, Record
 
 ALLREDUCE = "allreduce"
@@ -35,27 +35,24 @@ class AllReduce:
     @property
     def algorithm_bytes_s(self) -> Interval | None:
         """nccl-tests' algorithm bandwidth: size over time, bytes per second."""
-        return self._bandwidth(1.0)
+        return self.bytes / self.time_s if self.bytes and not self.overlaps else None
 
     @property
     def bus_bytes_s(self) -> Interval | None:
         """nccl-tests' bus bandwidth: the algorithm's times 2 (n - 1) / n, which is what each rank's link carries and
         does not depend on the number of ranks."""
-        return self._bandwidth(2 * (self.ranks - 1) / self.ranks)
-
-    def _bandwidth(self, factor: float) -> Interval | None:
-        return self.bytes * factor / self.time_s if self.bytes and not self.overlaps else None
+        carried = self.bytes * (2 * (self.ranks - 1) / self.ranks)
+        return carried / self.time_s if self.algorithm_bytes_s else None
 
 
 @dataclass(frozen=True)
 class StepExtremes:
     """One profiled step: the rank that came to the all-reduce last and the one that came first, and the seconds that
-    each, and all on average, had worked on the step until then."""
+    the last, and all on average, had worked on the step until then."""
 
     slowest: int
     slowest_s: float
     fastest: int
-    fastest_s: float
     mean_s: float
 
 
@@ -73,17 +70,14 @@ class Imbalance:
 
     @property
     def slowest(self) -> int:
-        """The rank that was the slowest in most steps."""
         return Counter(step.slowest for step in self.steps).most_common(1)[0][0]
 
     @property
     def fastest(self) -> int:
-        """The rank that was the fastest in most steps."""
         return Counter(step.fastest for step in self.steps).most_common(1)[0][0]
 
     @property
     def slowest_in(self) -> int:
-        """Steps in which `slowest` was the slowest."""
         return sum(step.slowest == self.slowest for step in self.steps)
 
 
@@ -109,7 +103,6 @@ class Point:
 
     @property
     def images_per_s(self) -> Interval | None:
-        """Of all ranks."""
         return self.summary.images_per_s
 
     @property
@@ -163,9 +156,7 @@ _Measured = tuple[CellSummary, Sequence[Measurement]]
 
 def _lines(cells: Iterable[_Measured], alike: Callable[[Cell], Cell]) -> list[list[_Measured]]:
     """Cells of one machine and code that are `alike`, where one of them has several ranks; fewest ranks first."""
-    lines: dict[CellKey, list[_Measured]] = {}
-    for summary, measured in cells:
-        lines.setdefault((summary.machine, alike(summary.cell), summary.codes), []).append((summary, measured))
+    lines = grouped(((pair[0].machine, alike(pair[0].cell), pair[0].codes), pair) for pair in cells)
     ordered = [sorted(line, key=lambda pair: pair[0].cell.ranks) for line in lines.values()]
     return [line for line in ordered if line[-1][0].cell.ranks > 1]
 
@@ -229,15 +220,10 @@ def before_allreduce_s(part: RankPart) -> tuple[float, ...]:
 
 def _imbalance(measured: Sequence[Measurement]) -> Imbalance | None:
     steps = [step for m in measured for step in zip(*map(before_allreduce_s, m.ranks), strict=False)]
-    extremes = [_extremes(worked_s) for worked_s in steps if sum(worked_s) > 0]
+    extremes = [
+        StepExtremes(s.index(max(s)), max(s), s.index(min(s)), statistics.fmean(s)) for s in steps if sum(s) > 0
+    ]
     return Imbalance(tuple(extremes)) if extremes else None
-
-
-def _extremes(worked_s: Sequence[float]) -> StepExtremes:
-    """Of one step; `worked_s` by rank."""
-    slowest = max(range(len(worked_s)), key=lambda rank: worked_s[rank])
-    fastest = min(range(len(worked_s)), key=lambda rank: worked_s[rank])
-    return StepExtremes(slowest, worked_s[slowest], fastest, worked_s[fastest], statistics.fmean(worked_s))
 
 
 def critical_rank(parts: Sequence[RankPart]) -> RankPart:
@@ -245,8 +231,4 @@ def critical_rank(parts: Sequence[RankPart]) -> RankPart:
     step. Raises ValueError without ranks."""
     if not parts:
         raise ValueError("no ranks")
-
-    def in_exchange_s(part: RankPart) -> float:
-        return sum(sum(_times_s(phase)) for phase in part.phases if phase.name == ALLREDUCE)
-
-    return min(parts, key=in_exchange_s)
+    return min(parts, key=lambda part: sum(sum(_times_s(p)) for p in part.phases if p.name == ALLREDUCE))

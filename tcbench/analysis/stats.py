@@ -21,7 +21,6 @@ class Interval:
 
     @property
     def relative_half_width(self) -> float:
-        """Half the interval's width over the value; infinite when the interval is."""
         return (self.high - self.low) / 2 / self.value
 
     def __truediv__(self, divisor: float) -> Interval:
@@ -37,7 +36,6 @@ class Interval:
         return Interval(*(numerator / x if x else math.inf for x in (self.value, self.high, self.low)))
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies inside the interval."""
         return self.low <= value <= self.high
 
 

@@ -1,9 +1,5 @@
-"""One line per cell: what its trials say together. Pure functions from records to frozen summaries.
+"""One line per cell: what its trials say together. Pure functions from records to frozen summaries."""
 
-Knows nothing of files, consoles or plots.
-"""
-
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +11,7 @@ import msgspec
 from tcbench.analysis import comparability, scatter, welch
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.welch import Group
+from tcbench.core.groups import grouped
 from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, PhaseTimes, Record, Status
 
 CellKey = tuple[str | None, Cell, tuple[Code, ...]]
@@ -70,17 +67,14 @@ class CellSummary:
 
     @property
     def gflops_s(self) -> float | None:
-        """Their rate, 10^9 in a second."""
         return self.flops / self.step_time_s.value / 1e9 if self.flops and self.step_time_s else None
 
     @property
     def key(self) -> CellKey:
-        """The summary's identity among others."""
         return self.machine, self.cell, self.codes
 
     @property
     def busy(self) -> bool:
-        """Whether the machine was busy with something else during a trial."""
         return self.lost >= BUSY
 
     @property
@@ -103,9 +97,10 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     of_runs = environments(records)
     groups = by_code(records)
     rates = {key: _rates(key[1], group) for key, group in groups.items()}
-    pools: dict[tuple[str, ...], list[CellKey]] = {}
-    for key, group in groups.items():  # cells of the same runs were measured in the same rounds
-        pools.setdefault((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), []).append(key)
+    pools = grouped(  # cells of the same runs were measured in the same rounds
+        ((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), key)
+        for key, group in groups.items()
+    )
     scatters: dict[CellKey, scatter.Scatter | None] = {}
     for pool, keys in pools.items():
         scatters |= dict.fromkeys(keys, scatter.scatter([rates[key] for key in keys], pool))
@@ -126,11 +121,8 @@ def by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
         run: tuple(code._replace(sources=of_run[code], beneath=beneath[run]) for code in sorted(of_run, key=_commits))
         for run, of_run in merged.items()
     }
-    groups: dict[CellKey, list[Record]] = {}
-    for (machine, cell), group in by_cell(records).items():
-        for record in group:
-            groups.setdefault((machine, cell, codes[record.run_id]), []).append(record)
-    return groups
+    cells = by_cell(records).items()
+    return grouped(((*cell, codes[record.run_id]), record) for cell, group in cells for record in group)
 
 
 def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Record]]:
@@ -139,11 +131,10 @@ def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Rec
     runs: dict[str, int] = {}
     records = sorted(records, key=lambda record: (runs.setdefault(record.run_id, len(runs)), record.place or 0))
     of_runs = environments(records)
-    groups: dict[tuple[str | None, Cell], list[Record]] = {}
-    for record in records:
-        environment = record.environment or of_runs.get(record.run_id)
-        groups.setdefault((environment.machine if environment else None, record.cell), []).append(record)
-    return groups
+    told = ((record.environment or of_runs.get(record.run_id), record) for record in records)
+    return grouped(
+        ((environment.machine if environment else None, record.cell), record) for environment, record in told
+    )
 
 
 def _commits(code: Code) -> tuple[str, str, str]:
@@ -205,11 +196,7 @@ def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
 
 def environments(records: Sequence[Record]) -> dict[str, Environment]:
     """The environment of each run, from its first record that has one."""
-    first: dict[str, Environment] = {}
-    for record in records:
-        if record.environment is not None:
-            first.setdefault(record.run_id, record.environment)
-    return first
+    return {record.run_id: record.environment for record in reversed(records) if record.environment is not None}
 
 
 def _rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
@@ -283,7 +270,4 @@ def by_phase(
     trials: Iterable[Iterable[PhaseTimes]], times_s: Callable[[PhaseTimes], Iterable[float] | None]
 ) -> dict[str, list[float]]:
     """The times of each phase in all trials together, in the order of the phases; without phases that have none."""
-    collected: dict[str, list[float]] = {}
-    for phase in itertools.chain.from_iterable(trials):
-        collected.setdefault(phase.name, []).extend(times_s(phase) or ())
-    return {name: times for name, times in collected.items() if times}
+    return grouped((phase.name, time_s) for phases in trials for phase in phases for time_s in times_s(phase) or ())

@@ -5,7 +5,7 @@ threshold, or surely below it"; what is neither is inconclusive. A regression ta
 Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982):
 
 - that the loss is above the threshold, at `level` for each cell: a loss of just the threshold is rarely called one;
-- that anything changed at all, at `family_level` for all cells of one comparison together (Bonferroni's inequality: O.
+- that anything changed at all, at `change_level` for all cells of one comparison together (Bonferroni's inequality: O.
   Dunn, "Multiple comparisons among means", JASA 56, 1961). Where trials differ by less than the threshold the first
   test says so already, and this one costs nothing; where they differ by more, the threshold is no distance, and this
   one keeps a matrix of cells that did not change from being called red by one of them.
@@ -16,6 +16,7 @@ Cells are judged together, with the noise that they have in common (`tcbench.ana
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +46,6 @@ class HeldBack:
 
     @property
     def inverse(self) -> HeldBack:
-        """Of the inverse ratio."""
         return replace(self, interval=1 / self.interval)
 
 
@@ -112,13 +112,8 @@ class Rule:
         def decided(more: int) -> bool:
             return self.judge(estimate.grown(more)) != "inconclusive"
 
-        if not decided(MOST_TRIALS - have):
-            return None
-        few, enough = 0, MOST_TRIALS - have
-        while enough - few > 1:
-            middle = (few + enough) // 2
-            few, enough = (few, middle) if decided(middle) else (middle, enough)
-        return enough
+        most = MOST_TRIALS - have
+        return bisect.bisect_left(range(most), True, lo=1, key=decided) if decided(most) else None
 
 
 _MIDDLES = (np.arange(128) + 0.5) / 128

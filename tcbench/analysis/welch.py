@@ -16,7 +16,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Self
 
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.core.stopping import effective_size
@@ -69,7 +69,6 @@ class Group:
 
     @property
     def inverse(self) -> Group:
-        """Of the inverse figures."""
         return replace(self, mean=-self.mean)
 
     def grown(self, more: int) -> Group:
@@ -113,7 +112,7 @@ class LogRatio:
     @property
     def value(self) -> float:
         """The ratio of the two geometric means."""
-        return _exp(self.log)
+        return exp(self.log)
 
     def reach(self, probability: float) -> float:
         """The distance of that limit from the logarithm."""
@@ -121,93 +120,57 @@ class LogRatio:
 
     def limit(self, probability: float) -> float:
         """The ratio below which the truth lies with this probability: a one-sided confidence limit."""
-        return _exp(self.log + self.reach(probability))
+        return exp(self.log + self.reach(probability))
 
     def interval(self, level: float = 0.95) -> Interval:
-        """The two-sided confidence interval."""
         return Interval(self.value, self.limit((1 - level) / 2), self.limit((1 + level) / 2))
 
 
-class Estimate(Protocol):
-    """A ratio as trials so far tell it, and how sure more of the same trials would make it."""
+@dataclass(frozen=True)
+class Estimate:
+    """numerator / denominator as trials so far tell it, and how sure more of the same trials would make it: Welch's of
+    trials that have nothing to do with each other. Of trials that belong together two by two the numerator holds the
+    differences of their logarithms, there is no denominator, and the test is Student's t on those."""
 
-    @property
-    def n(self) -> int:
-        """Trials a side; the fewer."""
-
-    @property
-    def pairs(self) -> float:
-        """The trials a side that would tell as much if both had as many: the harmonic mean."""
+    numerator: Group
+    denominator: Group | None = None
 
     @property
     def by_round(self) -> bool:
         """Whether rounds were compared, not averages: what moves the machine moves both trials of a round."""
+        return self.denominator is None
 
     @property
-    def inverse(self) -> Estimate:
-        """Of the inverse figures."""
+    def n(self) -> int:
+        """Trials a side; the fewer."""
+        return int(min(self.numerator.n, (self.denominator or self.numerator).n))
+
+    @property
+    def pairs(self) -> float:
+        """The trials a side that would tell as much if both had as many: the harmonic mean."""
+        return 2 / (1 / self.numerator.n + 1 / (self.denominator or self.numerator).n)
+
+    @property
+    def inverse(self) -> Self:
+        denominator = self.denominator and self.denominator.inverse
+        return replace(self, numerator=self.numerator.inverse, denominator=denominator)
 
     def grown(self, more: int) -> LogRatio:
         """With so many more trials a side, if means and variances stayed what they are."""
+        if self.denominator is not None:
+            return log_ratio(self.numerator.grown(more), self.denominator.grown(more))
+        n = self.n + more
+        return LogRatio(self.numerator.mean, math.sqrt(self.numerator.variance / n), n - 1)
 
     @property
     def ratio(self) -> LogRatio:
         return self.grown(0)
 
 
-@dataclass(frozen=True)
-class Unpaired(Estimate):
-    """numerator / denominator of trials that have nothing to do with each other: Welch's."""
-
-    numerator: Group
-    denominator: Group
-    by_round = False
-
-    @property
-    def n(self) -> int:
-        return int(min(self.numerator.n, self.denominator.n))
-
-    @property
-    def pairs(self) -> float:
-        return 2 / (1 / self.numerator.n + 1 / self.denominator.n)
-
-    @property
-    def inverse(self) -> Unpaired:
-        return Unpaired(self.numerator.inverse, self.denominator.inverse)
-
-    def grown(self, more: int) -> LogRatio:
-        return log_ratio(self.numerator.grown(more), self.denominator.grown(more))
-
-
-@dataclass(frozen=True)
-class Paired(Estimate):
-    """numerator / denominator of trials that belong together two by two: Student's t on their differences of
-    logarithms."""
-
-    differences: Group
-    by_round = True
-
-    @property
-    def n(self) -> int:
-        return int(self.differences.n)
-
-    @property
-    def pairs(self) -> float:
-        return self.differences.n
-
-    @property
-    def inverse(self) -> Paired:
-        return Paired(self.differences.inverse)
-
-    def grown(self, more: int) -> LogRatio:
-        n = self.n + more
-        return LogRatio(self.differences.mean, math.sqrt(self.differences.variance / n), n - 1)
-
-
-def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Unpaired:
+def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
     """The ratio of two sides' figures. Raises ValueError below two a side, or for one that is not positive and
     finite."""
-    return Unpaired(Group.of(numerator), Group.of(denominator))
+    return Estimate(Group.of(numerator), Group.of(denominator))
 
 
 def log_ratio(numerator: Group, denominator: Group) -> LogRatio:
@@ -218,9 +181,10 @@ def log_ratio(numerator: Group, denominator: Group) -> LogRatio:
     return LogRatio(numerator.mean - denominator.mean, *_of_difference(numerator, denominator))
 
 
-def difference(one: Group, other: Group) -> Interval:
-    """one - other, of plain groups, with its 95% interval."""
-    return _around(one.mean - other.mean, *_of_difference(one, other))
+def difference(one: Sequence[float], other: Sequence[float]) -> Interval:
+    """one - other, of plain values, with its 95% interval."""
+    sides = Group.plain(one), Group.plain(other)
+    return _around(sides[0].mean - sides[1].mean, *_of_difference(*sides))
 
 
 def _around(value: float, error: float, degrees: float) -> Interval:
@@ -262,5 +226,6 @@ def _combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return math.sqrt(power), 1 / math.fsum((squared / power) ** 2 / degrees for squared, degrees in parts)
 
 
-def _exp(x: float) -> float:
+def exp(x: float) -> float:
+    """Infinite beyond a float."""
     return math.exp(x) if x < 700 else math.inf

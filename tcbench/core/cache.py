@@ -59,7 +59,6 @@ class Cache:
         self._complained = False
 
     def path(self, key: Key) -> Path:
-        """The file of this key's entry."""
         canonical = json.dumps(dict(key), sort_keys=True, separators=(",", ":"))
         return self.root / (hashlib.sha256(canonical.encode()).hexdigest()[:40] + _SUFFIX)
 
@@ -115,6 +114,5 @@ class Cache:
         return entry
 
     def drop(self, key: Key) -> None:
-        """Forget an entry that turned out to be of no use."""
         with contextlib.suppress(OSError):
             self.path(key).unlink()

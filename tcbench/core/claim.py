@@ -1,7 +1,4 @@
-"""A claim: a sentence made checkable, most often the talk's. It says something of configs, as a scenario states it.
-
-Owns the form of a scenario's [[claim]] tables and their errors. Knows nothing of records, or of how a claim is judged.
-"""
+"""A claim: a sentence made checkable, most often the talk's; and the form of a scenario's [[claim]] tables."""
 
 import fnmatch
 from collections.abc import Iterable, Sequence
@@ -58,7 +55,6 @@ class ClaimSide:
     best: bool = False
 
     def matches(self, name: str) -> bool:
-        """Whether a config is meant."""
         return fnmatch.fnmatchcase(name, self.config) if self.best else name == self.config
 
     def __str__(self) -> str:
@@ -151,15 +147,11 @@ def read(
             continue
         if mistake or absent:
             raise ScenarioError(f"{key}.{mistake or absent}")
-        claims.append(_claim(table, batch_sizes))
+        fields: dict[str, Any] = {"margin": ABOUT if table.relation == "about" else 0.0}
+        fields |= {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
+        fields |= {name: _side(fields[name]) for name in ("left", "right") if name in fields}
+        claims.append(Claim(**fields | {"batch_sizes": tuple(dict.fromkeys(table.batch_sizes or batch_sizes))}))
     return tuple(claims)
-
-
-def _claim(table: ClaimTable, batch_sizes: Sequence[int]) -> Claim:
-    fields: dict[str, Any] = {"margin": ABOUT if table.relation == "about" else 0.0}
-    fields |= {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
-    fields |= {name: _side(fields[name]) for name in ("left", "right") if name in fields}
-    return Claim(**fields | {"batch_sizes": tuple(dict.fromkeys(table.batch_sizes or batch_sizes))})
 
 
 def _side(text: str) -> ClaimSide:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 _MOST_KNOWN = 20
 """Names that an error lists; more are only counted on."""
 
-
 _ALIKE = 0.7
 """Of `difflib.SequenceMatcher.ratio`: 'nope' is to 'opencv' 0.6, 'fp23' to 'fp32' 0.75."""
 

@@ -55,7 +55,6 @@ class Repository:
 
     @staticmethod
     def around(folder: Path) -> "Repository":
-        """The one that a folder lies in. Raises GitError."""
         top, own, common = (
             Path(_run(folder, "rev-parse", option, limit_s=_LIMIT_S))
             for option in ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
@@ -126,7 +125,6 @@ class Repository:
         return empty
 
     def has(self, commit: str) -> bool:
-        """Whether a commit is here."""
         with contextlib.suppress(GitError):
             self.ask("cat-file", "-e", f"{commit}^{{commit}}")
             return True

@@ -1,7 +1,6 @@
 """A host profile: in which Python functions the thread of the steps spends its time, phase by phase.
 
 Whoever makes one (py-spy from outside, cProfile within) makes this; analysis, pictures and files read nothing else.
-Imports only the standard library and the validation library.
 """
 
 from typing import Literal

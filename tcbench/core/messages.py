@@ -102,7 +102,6 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     least_s: float = 0.0
 
     def of_rank(self, rank: int) -> "ProfileRequest":
-        """The request to one of many ranks, with its file."""
         return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 
 

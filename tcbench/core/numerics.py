@@ -1,8 +1,7 @@
 """Techniques, jobs, runs and the document of `tcbench numerics`, and their JSON.
 
 Everything in a document is raw: shares, safe scales and verdicts are derived from it
-(`tcbench.analysis.numerics.judgement`). Imports only the standard library and the validation library. Unknown fields
-are ignored when read.
+(`tcbench.analysis.numerics.judgement`). Unknown fields are ignored when read.
 
 History of SCHEMA_VERSION:
 
@@ -123,11 +122,9 @@ class TrainingSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def base(self) -> Technique:
-        """The technique that the others are held against."""
         return ALL_TECHNIQUES[BASE if self.ranks == 1 else ONE_RANK]
 
     def learning_rate_at(self, step: int, rate: Rate) -> float:
-        """The rate of a step, which counts from 0."""
         if rate == "constant":
             return self.learning_rate
         top = self.learning_rate * (1 if rate == "own" else self.ranks)
@@ -166,7 +163,6 @@ class ParityJob(msgspec.Struct, frozen=True, kw_only=True, tag="parity"):
 
     @property
     def cell(self) -> Cell:
-        """The cell with the machine's facts that the process needs."""
         return self.cells[0].cell
 
 
@@ -242,7 +238,6 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def non_zero(self) -> int:
-        """Finite values that are not zero."""
         return sum(self.counts)
 
 
@@ -328,12 +323,17 @@ class _Head(msgspec.Struct):
     schema_version: int = 0
 
 
+def _version(data: bytes) -> int | None:
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return head.schema_version if head.schema == SCHEMA else None
+
+
 def is_document(data: bytes) -> bool:
     """Whether a file's bytes are a document of this schema, of whatever version."""
-    try:
-        return msgspec.json.decode(data, type=_Head).schema == SCHEMA
-    except (msgspec.DecodeError, RecursionError):
-        return False
+    return _version(data) is not None
 
 
 def read(path: Path) -> Document:
@@ -342,18 +342,16 @@ def read(path: Path) -> Document:
         data = files.read(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}); `tcbench numerics` makes one") from None
-    if not is_document(data):
+    if (version := _version(data)) is None:
         raise StoreError(f"{path}: expected a document of `tcbench numerics` (schema {SCHEMA})")
-    version = msgspec.json.decode(data, type=_Head).schema_version
     if version != SCHEMA_VERSION:
         raise StoreError(f"{path}: schema version {version}, expected {SCHEMA_VERSION}; use the tcbench that wrote it")
     try:
         document: Document = text.decode(data, Document)
+        if fault := next(_faults(document), None):
+            raise msgspec.DecodeError(fault)
     except msgspec.DecodeError as error:
         raise StoreError(f"{path}: not a valid document of `tcbench numerics` ({error})") from None
-    fault = next(_faults(document), None)
-    if fault:
-        raise StoreError(f"{path}: not a valid document of `tcbench numerics` ({fault})")
     return document
 
 

@@ -1,7 +1,5 @@
 """The one place that starts processes: commands that answer a question, and workers. A worker is started with its job,
 followed by the messages that it writes to a pipe, and ended with everything that it started.
-
-Knows nothing of what a job is or a message means.
 """
 
 from __future__ import annotations
@@ -134,12 +132,10 @@ class Worker(Generic[Message]):
         return self._process.pid
 
     def fileno(self) -> int:
-        """The pipe's descriptor, for `select`."""
         return self._pipe
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until it has taken too long."""
         return self._deadline - time.monotonic()
 
     def receive(self) -> Iterator[Message | Fault]:
@@ -159,7 +155,6 @@ class Worker(Generic[Message]):
             yield message
 
     def time_out(self) -> Fault:
-        """End it because it has taken too long."""
         return Fault("timeout", f"no result after {self._timeout_s:g} s (--timeout)", self.end())
 
     def end(self, *, patiently: bool = False) -> Ended:

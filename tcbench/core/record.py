@@ -1,8 +1,7 @@
 """The form of results: Cell, Measurement, Environment, GpuSamples, Record, and its version.
 
-Owns the JSON form of all of them. Imports only the standard library and the validation library. Everything stored is
-raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a record may gain
-optional ones within a version.
+Everything stored is raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a
+record may gain optional ones within a version.
 
 History of SCHEMA_VERSION:
 
@@ -13,7 +12,7 @@ import functools
 import hashlib
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -53,7 +52,6 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The kind, with the rate where it is modelled."""
         return f"{self.kind} at {self.images_per_s:g} images/s" if self.images_per_s else self.kind
 
 
@@ -433,9 +431,8 @@ THROTTLE_REASONS: Mapping[int, str] = {
 
 def throttle_reasons(mask: int) -> tuple[str, ...]:
     """The names of the bits that are set."""
-    return tuple(
-        THROTTLE_REASONS.get(bit, f"bit {bit:#x}") for bit in (1 << n for n in range(mask.bit_length())) if mask & bit
-    )
+    bits = (1 << n for n in range(mask.bit_length()))
+    return tuple(THROTTLE_REASONS.get(bit, f"bit {bit:#x}") for bit in bits if mask & bit)
 
 
 class GpuSample(msgspec.Struct, frozen=True, array_like=True):
@@ -485,7 +482,6 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timed(self) -> tuple[GpuSample, ...]:
-        """The samples within the timed pass."""
         if self.timed_from_s is None or self.timed_to_s is None:
             return ()
         return tuple(sample for sample in self.samples if self.timed_from_s <= sample.time_s <= self.timed_to_s)
@@ -608,9 +604,6 @@ def believed(record: Record) -> Record:
 _BESIDE_STEPS_S = 0.5
 """The runner hears of the timed pass's ends through a pipe, and late on a machine that is busy."""
 
-UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From each older version to the next one."""
-
 
 class RecordError(ValueError):
     """A line is not a record. The message says what was expected."""
@@ -649,7 +642,7 @@ class RecordDecoder:
                     present[name] = self._shared_value(name, bytes(present[name]))
                 return Record(**present)
         except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
-            pass  # `decode` upgrades what is older, and says what is wrong with the rest
+            pass  # `decode` says what is wrong
         return decode(line)
 
     def _shared_value(self, name: str, text: bytes) -> Any:
@@ -667,7 +660,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(line: bytes | str) -> Record:
-    """A record from its JSON line; older versions are brought up to date, strings are made safe to show.
+    """A record from its JSON line, its strings made safe to show.
 
     Raises RecordError: not UTF-8, not JSON, not a record, or of a newer version than this tcbench knows.
     """
@@ -684,12 +677,8 @@ def decode(line: bytes | str) -> Record:
         raise RecordError(
             f"schema version {version} is newer than this tcbench reads (up to {SCHEMA_VERSION}); upgrade tcbench"
         )
-    while version < SCHEMA_VERSION:
-        if version not in UPGRADES:
-            raise RecordError(f"schema version {version} is not known")
-        raw = UPGRADES[version](raw)
-        version += 1
-        raw["schema_version"] = version
+    if version < SCHEMA_VERSION:
+        raise RecordError(f"schema version {version} is not known")
     try:
         return msgspec.convert(raw, Record)
     except msgspec.ValidationError as error:

@@ -64,39 +64,30 @@ class StoppingRule:
 
 def effective_size(values: Sequence[float]) -> float:
     """Number of independent values that carry as much as these; between 2 and len(values)."""
-    return _effective_size(_Moments.of(values))
+    return _effective_size(*_moments(values)[1:])
 
 
 def relative_half_width(values: Sequence[float]) -> float:
     """Half-width of the 95% interval of the mean, over the mean. Infinite below two values."""
     if len(values) < 2:
         return math.inf
-    moments = _Moments.of(values)
-    n = _effective_size(moments)
-    deviation = math.sqrt(moments.power / (len(values) - 1))
-    return t_quantile_975(n - 1) * deviation / math.sqrt(n) / moments.mean
+    mean, deviations, power = _moments(values)
+    n = _effective_size(deviations, power)
+    return t_quantile_975(n - 1) * math.sqrt(power / (len(values) - 1)) / math.sqrt(n) / mean
 
 
-@dataclass(frozen=True)
-class _Moments:
+def _moments(values: Sequence[float]) -> tuple[float, list[float], float]:
     """The mean, each value's deviation from it, and the sum of their squares."""
-
-    mean: float
-    deviations: Sequence[float]
-    power: float
-
-    @staticmethod
-    def of(values: Sequence[float]) -> "_Moments":
-        mean = statistics.fmean(values)
-        deviations = [value - mean for value in values]
-        return _Moments(mean, deviations, math.fsum(map(operator.mul, deviations, deviations)))
+    mean = statistics.fmean(values)
+    deviations = [value - mean for value in values]
+    return mean, deviations, math.fsum(map(operator.mul, deviations, deviations))
 
 
-def _effective_size(moments: _Moments) -> float:
-    n = len(moments.deviations)
-    if moments.power == 0.0:
+def _effective_size(deviations: Sequence[float], power: float) -> float:
+    n = len(deviations)
+    if power == 0.0:
         return float(n)
-    r = math.fsum(map(operator.mul, moments.deviations, itertools.islice(moments.deviations, 1, None))) / moments.power
+    r = math.fsum(map(operator.mul, deviations, itertools.islice(deviations, 1, None))) / power
     r = min(max(r, 0.0), 0.99)
     return min(float(n), max(2.0, n * (1 - r) / (1 + r)))
 

@@ -1,7 +1,4 @@
-"""Records on disk: append-only JSON lines, `OUT/MACHINE/RUN_ID.jsonl`.
-
-Owns writing them so that none is lost or half written, and reading them back. Knows nothing of their meaning.
-"""
+"""Records on disk, written so that none is lost or half written: append-only JSON lines, `OUT/MACHINE/RUN_ID.jsonl`."""
 
 import contextlib
 import datetime
@@ -22,6 +19,7 @@ from typing import NoReturn, Self
 from tcbench.core import files
 from tcbench.core import record as records
 from tcbench.core.errors import SelectionError, StorageFullError, StorageGoneError, StoreError, hint
+from tcbench.core.groups import grouped
 from tcbench.core.record import Record, RecordError
 from tcbench.core.text import plain
 
@@ -164,10 +162,8 @@ def read(paths: Iterable[Path]) -> Read:
     A last line that is cut off is a crash's trace: it is left out, and a note says so.
     """
     contents = [_read_file(file) for path in paths for file in _files(path)]
-    return Read(
-        tuple(record for content in contents for record in content.records),
-        tuple(plain(note) for content in contents for note in content.notes),
-    )
+    notes = tuple(plain(note) for content in contents for note in content.notes)
+    return Read(tuple(record for content in contents for record in content.records), notes)
 
 
 def _files(path: Path) -> list[Path]:
@@ -305,17 +301,14 @@ def current(results: Iterable[Record]) -> tuple[Record, ...]:
     machines' runs have one id where they began in the same second. One whose figures contradict each other has
     failed."""
     results = tuple(map(records.believed, results))
-    machines: dict[str, set[str]] = {}
-    for record in results:
-        if record.environment is not None:
-            machines.setdefault(record.run_id, set()).add(record.environment.machine)
+    machines = grouped((record.run_id, record.environment.machine) for record in results if record.environment)
 
     def machine(record: Record) -> str | None:
         """The machine it ran on; of a trial that died before it named one, that of its run, if that is one machine."""
         if record.environment is not None:
             return record.environment.machine
-        of_run = machines.get(record.run_id, set())
-        return next(iter(of_run)) if len(of_run) == 1 else None
+        of_run = set(machines.get(record.run_id, ()))
+        return of_run.pop() if len(of_run) == 1 else None
 
     newest = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in results}
     return tuple(newest.values())

@@ -76,13 +76,11 @@ class Timeline:
         return self.of("host", "step")
 
     @property
-    def begin_s(self) -> float:
-        """Of the first step, or of the first span where there are no steps."""
+    def begin_s(self) -> float:  # of the steps, or of all spans where there are none
         return min((s.begin_s for s in self.steps or self.spans), default=0.0)
 
     @property
     def end_s(self) -> float:
-        """Of the last step, or of the last span where there are no steps."""
         return max((s.end_s for s in self.steps or self.spans), default=0.0)
 
 

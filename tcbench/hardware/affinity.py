@@ -1,7 +1,4 @@
-"""Cores for the ranks of a host: each gets some of its own, so that none waits for another's threads.
-
-Imports no framework.
-"""
+"""Cores for the ranks of a host: each gets some of its own, so that none waits for another's threads."""
 
 import os
 from collections.abc import Sequence

@@ -78,7 +78,6 @@ def between(before: Counts | None, after: Counts | None) -> HostLoad | None:
 
 
 def _family(root: int) -> Iterator[int]:
-    """A process and all its descendants."""
     children: dict[int, list[int]] = {}
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended

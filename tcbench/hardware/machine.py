@@ -1,7 +1,4 @@
-"""Facts of this host: processor, memory, system, library versions, commits of tcbench and of the user's project.
-
-Imports no framework.
-"""
+"""Facts of this host: processor, memory, system, library versions, commits of tcbench and of the user's project."""
 
 import functools
 import hashlib

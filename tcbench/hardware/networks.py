@@ -1,7 +1,4 @@
-"""Facts of the networks between ranks, within a node and between nodes, from networks.toml beside this module.
-
-Owns the names that `--link` takes. Knows nothing of all-reduces.
-"""
+"""Facts of the networks between ranks, within a node and between nodes, from networks.toml beside this module."""
 
 import functools
 import importlib.resources

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Code, settings
-from tcbench.present.groups import grouped
 
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tcbench.present.groups import grouped
+from tcbench.core.groups import grouped
 
 if TYPE_CHECKING:
     from tcbench.analysis.comparability import Difference

@@ -16,10 +16,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tcbench.analysis.stats import Interval
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
 from tcbench.present.document import encoded
 from tcbench.present.format import factor, milliseconds, number, percent, plus_minus, rate, size
-from tcbench.present.groups import grouped
 from tcbench.present.next_steps import NextStep, next_lines
 from tcbench.present.notes import broken, fitting
 from tcbench.present.streams import harmless

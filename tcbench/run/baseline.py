@@ -1,7 +1,4 @@
-"""Baselines: named copies of results to compare with, `OUT/baselines/NAME.jsonl`.
-
-Owns their names and their files. Knows nothing of what a comparison makes of them.
-"""
+"""Baselines: named copies of results to compare with, `OUT/baselines/NAME.jsonl`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -53,9 +50,8 @@ def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = Fal
     taken = f"baseline '{name}': {path} is there already; --force replaces it"
     if path.exists() and not replace:
         raise StoreError(taken)
-    with files.replacing(
-        path, "make room, or keep it elsewhere with --out FOLDER", taken=None if replace else taken
-    ) as file:
+    remedy = "make room, or keep it elsewhere with --out FOLDER"
+    with files.replacing(path, remedy, taken=None if replace else taken) as file:
         file.writelines(records.encode(record) + b"\n" for record in kept)
     return path
 

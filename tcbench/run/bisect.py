@@ -134,7 +134,6 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if commit == self.good else self.commits.index(commit) + 1
 
     def commit(self, place: int) -> str:
-        """The commit of a number."""
         return self.commits[place - 1] if place else self.good
 
     def search(self, ready: Iterable[str] = ()) -> CommitSearch:
@@ -148,14 +147,13 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def costs(self) -> RoundCosts:
-        """As they were so far."""
         rounds = [one.seconds for one in self.rounds] or [1.0]
         builds = [one.seconds for one in self.built] or [0.0]
         return RoundCosts(max(1e-3, sum(rounds) / len(rounds)), sum(builds) / len(builds))
 
 
 def write(of: Bisection, path: Path) -> None:
-    """Write the record. Raises StoreError."""
+    """Raises StoreError."""
     files.write(path, msgspec.json.format(msgspec.json.encode(of), indent=1) + b"\n", "name another folder with --out")
 
 
@@ -196,10 +194,6 @@ class Bench:
         self.path, self._planned, self._make, self._trial = path, planned, make, trial
         self.ready = ready
 
-    def file_of(self, commit: str) -> Path:
-        """The file of a commit's trials."""
-        return self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}")
-
     def prepare(self, commit: str) -> float:
         """Make a commit ready; the seconds that took. Raises BuildError."""
         started = time.monotonic()
@@ -208,8 +202,7 @@ class Bench:
         return time.monotonic() - started
 
     def run(self, commit: str) -> Record:
-        """One trial, kept."""
-        path = self.file_of(commit)
+        path = self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}")
         number = len(store.read([path]).records) if path.exists() else 0
         record = self._trial(self.ready[commit], self._planned, number, path.stem)
         with Store(path) as kept:
@@ -274,7 +267,6 @@ def _without(of: Bisection, commit: str, reason: str) -> Bisection:
 
 
 def _concluded(of: Bisection, seconds: float) -> Bisection:
-    """With what the rounds say by now."""
     search = of.search()
     ordered = sorted(zip(search.probabilities, search.groups, strict=True), reverse=True)
     loss = search.loss

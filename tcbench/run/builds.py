@@ -1,8 +1,7 @@
 """The two builds that a gate compares, base and current, each ready to run: its name, and how its workers are started.
 
-A build is an interpreter, or a revision of the user's project in a worktree with an environment of its own. Owns the
-check that tcbench runs there, the folder that a gate has as long as it runs, and in it a cache for each build, so that
-neither takes plans or kernels that the other tuned.
+A build is an interpreter, or a revision of the user's project in a worktree with an environment of its own. Each has a
+cache of its own in the gate's folder, so that neither takes plans or kernels that the other tuned.
 """
 
 import contextlib
@@ -69,7 +68,7 @@ class Requested:
 
 
 def cache_folder() -> Path:
-    """The folder of running gates' worktrees and caches: TCBENCH_CACHE or the user's cache folder, then `gate`."""
+    """The folder of running gates' worktrees and caches."""
     return cache.folder("gate").absolute()
 
 

@@ -31,23 +31,21 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
 
     Raises SelectionError where none of these tells.
     """
-    kept = None if fresh else _kept(summary)
-    if kept is not None:
-        return kept
-    if _is_here(summary):
+    limits = None if fresh else _kept(summary)
+    if limits is None and _is_here(summary):
         return _ceilings(_keep(summary, _measure(summary)))
-    published = None if summary.cell.device == "cpu" else _from_file(summary)
-    if published is None:
+    limits = limits or _from_file(summary)
+    if limits is None:
         raise SelectionError(
             f"the ceilings of {summary.machine or 'an unknown machine'} are not known here; "
             "run `tcbench roofline` on that machine"
         )
-    return published
+    return limits
 
 
 def known(summary: CellSummary) -> Ceilings | None:
     """As `of`, but nothing is measured; None where nothing tells."""
-    return _kept(summary) or (None if summary.cell.device == "cpu" else _from_file(summary))
+    return _kept(summary) or _from_file(summary)
 
 
 def of_record(record: Record | None) -> Ceilings | None:
@@ -95,11 +93,7 @@ def _from_file(summary: CellSummary) -> Ceilings | None:
     if card is None:
         return None
     rates = peak_rates(card)
-    by_precision: tuple[tuple[ConfigPrecision, float], ...] = (
-        ("fp32", rates.fp32_flops_s),
-        ("tf32", rates.tf32_flops_s),
-        ("fp16", rates.fp16_flops_s),
-    )
+    by_precision = (("fp32", rates.fp32_flops_s), ("tf32", rates.tf32_flops_s), ("fp16", rates.fp16_flops_s))
     says = f"the published peak of the {card.name}, not measured"
     shown = summary.environment.device_name if summary.environment else card.device_name
     return Ceilings(shown, by_precision, card.memory_bandwidth_bytes_s, False, says)
@@ -133,8 +127,7 @@ def _measure(summary: CellSummary) -> MeasuredCeilings:
 
 def main() -> None:
     """Measure the device that is named, and print JSON."""
-    device, threads = sys.argv[1], int(sys.argv[2])
-    value = kind_of(device).ceilings(device, threads)
+    value = kind_of(sys.argv[1]).ceilings(sys.argv[1], int(sys.argv[2]))
     print(json.dumps(value))  # noqa: T201  (the process's answer)
 
 

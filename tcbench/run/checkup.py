@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -29,14 +28,14 @@ LOW_PRECISION = ("avx512_bf16", "amx_bf16", "avx512_fp16", "amx_fp16")
 def examine(out: Path) -> tuple[Finding, ...]:
     """Check everything; never raises."""
     return (
-        _python(),
+        Finding("ok", "Python", f"{platform.python_version()} ({sys.executable})"),
         _processor(),
         *disturbances(),
         *_packages(),
         *(finding for kind in kinds().values() for finding in kind.findings()),
         _ranks(),
         _data(),
-        _writable("results folder", out),
+        _writable(out),
     )
 
 
@@ -47,42 +46,23 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return 1 if "broken" in states else 2 if "unusable" in states else 0
 
 
-def _python() -> Finding:
-    return Finding("ok", "Python", f"{platform.python_version()} ({sys.executable})")
-
-
 def _processor() -> Finding:
-    memory = machine.memory_bytes() / 2**30
     low = [name for name in LOW_PRECISION if name in machine.cpu_flags()]
-    facts = (
-        machine.cpu_name(),
-        f"{machine.usable_cpus()} usable cores",
-        f"{memory:.0f} GiB",
-        f"16-bit arithmetic: {' '.join(low) or 'none'}",
-    )
-    return Finding("ok", "processor", ", ".join(facts))
+    there = f"{machine.usable_cpus()} usable cores, {machine.memory_bytes() / 2**30:.0f} GiB"
+    return Finding("ok", "processor", f"{machine.cpu_name()}, {there}, 16-bit arithmetic: {' '.join(low) or 'none'}")
 
 
 def disturbances() -> Iterator[Finding]:
     """Findings that would disturb a measurement on the host."""
     load, cpus = os.getloadavg()[0], machine.usable_cpus()
     if load > 0.5 * cpus:
-        yield Finding(
-            "note",
-            "load",
-            f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy",
-            "stop other work before measuring (see: top)",
-        )
-    governors = {
-        path.read_text().strip() for path in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    }
+        busy = f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy"
+        yield Finding("note", "load", busy, "stop other work before measuring (see: top)")
+    of_cpus = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    governors = {path.read_text().strip() for path in of_cpus}
     if governors - {"performance"}:
-        yield Finding(
-            "note",
-            "CPU frequency",
-            f"governor {', '.join(sorted(governors))}: clocks will vary",
-            "sudo cpupower frequency-set -g performance",
-        )
+        vary = f"governor {', '.join(sorted(governors))}: clocks will vary"
+        yield Finding("note", "CPU frequency", vary, "sudo cpupower frequency-set -g performance")
 
 
 @dataclass(frozen=True)
@@ -110,7 +90,8 @@ _DEPENDENCIES = (
 def _packages() -> Iterator[Finding]:
     for package in _DEPENDENCIES:
         bad: FindingState = "broken" if package.needed else "missing"
-        name, version = _installed(package.distributions)
+        installed = machine.versions(package.distributions)
+        name, version = next(iter(installed.items()), (package.distributions[0], None))
         if version is None:
             yield Finding(bad, name, f"not installed; needed for {package.why}", package.remedy)
             continue
@@ -121,14 +102,6 @@ def _packages() -> Iterator[Finding]:
             yield Finding(bad, name, f"{version} is installed but does not import: {message}", package.remedy)
         else:
             yield Finding("ok", name, version)
-
-
-def _installed(distributions: Sequence[str]) -> tuple[str, str | None]:
-    """The first distribution that is here, with its version; where none is, the first of all, and None."""
-    for name in distributions:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return name, importlib.metadata.version(name)
-    return distributions[0], None
 
 
 def _ranks() -> Finding:
@@ -149,7 +122,7 @@ def _data() -> Finding:
     return Finding("ok", "generated JPEGs", f"{manifest.n_files} files in {root}")
 
 
-def _writable(what: str, folder: Path) -> Finding:
+def _writable(folder: Path) -> Finding:
     """Try to write, in the folder or where it would be made."""
     try:
         there = folder.absolute()
@@ -158,5 +131,7 @@ def _writable(what: str, folder: Path) -> Finding:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        return Finding("broken", what, f"{folder} cannot be written ({error.strerror})", "tcbench run --out FOLDER")
-    return Finding("ok", what, f"{folder} can be written")
+        return Finding(
+            "broken", "results folder", f"{folder} cannot be written ({error.strerror})", "tcbench run --out FOLDER"
+        )
+    return Finding("ok", "results folder", f"{folder} can be written")

@@ -1,8 +1,6 @@
 """The matrix over a cluster: a Slurm job for each partition or type of GPU, all of which run one `tcbench run`.
 
-submitit submits the scripts and follows the jobs; Slurm queues. Owns which jobs there are, their scripts, which can be
-written without either, and what each job's end was. Knows nothing of plans and records: those are the command's that a
-job runs.
+submitit submits the scripts, which are written without it, and follows the jobs.
 """
 
 import contextlib
@@ -205,15 +203,14 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """The file of what it prints."""
         return Path(self.handle.paths.stdout)
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed, "" without one."""
-        with contextlib.suppress(OSError):
-            lines = self.log.read_text(errors="replace").splitlines()
-            return plain(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+        with contextlib.suppress(OSError, IndexError):
+            return plain(
+                [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()][-1].strip()
+            )
         return ""
 
     @property
@@ -230,7 +227,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        """Its state by Slurm's word, such as "running"."""
+        """By Slurm's word, such as "running"."""
         return str(self.handle.state).lower()
 
     @property
@@ -278,13 +275,9 @@ def follow(jobs: Iterable[Job]) -> Iterator[Job]:
         for job in tuple(remaining):
             if job.ended:
                 remaining.remove(job)
-                _wait_for_code(job)
+                deadline = time.monotonic() + _WRITTEN_WITHIN_S
+                while job.exit_code is None and job.state == "completed" and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
             yield job
         if remaining:
             time.sleep(_POLL_S)
-
-
-def _wait_for_code(job: Job) -> None:
-    deadline = time.monotonic() + _WRITTEN_WITHIN_S
-    while job.exit_code is None and job.state == "completed" and time.monotonic() < deadline:
-        time.sleep(_POLL_S)

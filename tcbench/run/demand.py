@@ -64,7 +64,6 @@ class Demand:
 
     @property
     def requests(self) -> int:
-        """The host's requests in a step: launches, copies, graphs."""
         return sum(phase.requests for phase in self.phases)
 
 
@@ -169,7 +168,6 @@ TRACED = ("core", *(f"engine/{part}" for part in ("accelerators", "backends", "m
 
 
 def _to_entry(demand: Demand) -> Entry:
-    """Each work by its key."""
     works = [(work.key, count) for work, count in demand.works]
     return Entry(msgspec.to_builtins(replace(demand, works=())) | {"works": works})
 
@@ -195,9 +193,7 @@ def _work(key: str) -> Work:
 
 @functools.cache
 def _kinds() -> dict[str, type[Work]]:
-    def below(kind: type[Work]) -> Iterable[type[Work]]:
-        for subclass in kind.__subclasses__():
-            yield subclass
-            yield from below(subclass)
-
-    return {kind.name: kind for kind in below(Work) if hasattr(kind, "name")}
+    kinds = [Work]
+    for kind in kinds:  # which grows meanwhile
+        kinds += kind.__subclasses__()
+    return {kind.name: kind for kind in kinds if hasattr(kind, "name")}

@@ -1,8 +1,4 @@
-"""The forecast of a scenario on a GPU that is not here: plans, kernels, memory, launches and the floor of each cell.
-
-Owns the orchestration: each cell's demand (`tcbench.run.demand`), and whether that GPU can serve it, by its kind's
-libraries. `tcbench.analysis.floor` draws conclusions from the counts, `tcbench.views.forecast` shows them.
-"""
+"""The forecast of a scenario on a GPU that is not here: plans, kernels, memory, launches and the floor of each cell."""
 
 import collections
 from dataclasses import dataclass
@@ -103,7 +99,7 @@ def forecast(
     kind, _ = device.absent(gpu)
     if misfit := kind.misfit(gpu):
         raise SelectionError(f"GPU {gpu.name}: {misfit}")
-    say = progress or _silent
+    say = progress or (lambda *_: None)
     runnable = [planned.cell for planned in plan.cells if planned.skip_reason is None]
     traced = trace_all(runnable, gpu.properties(), fresh=fresh, processes=processes, progress=say)
     demands = {cell: demand for cell, demand in traced.items() if isinstance(demand, Demand)}
@@ -128,20 +124,12 @@ def forecast(
     )
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
-    """No progress is shown."""
-
-
 def _cell(cell: Cell, demand: Demand, gpu: GpuFile, prospects: Prospects) -> CellForecast:
-    limit = cell.cudnn.workspace_bytes
-    rates = peak_rates(gpu)
-    works = []
+    rates, works = peak_rates(gpu), []
     for work, count in demand.works:
-        way = prospects.way(work, limit)
-        floor_s = work_floor_s(work, rates, gpu.memory_bandwidth_bytes_s)
-        works.append(
-            WorkForecast(work, count, way.by, way.workspace_bytes, way.problem, floor_s, expected_s(work, gpu))
-        )
+        way = prospects.way(work, cell.cudnn.workspace_bytes)
+        times_s = work_floor_s(work, rates, gpu.memory_bandwidth_bytes_s), expected_s(work, gpu)
+        works.append(WorkForecast(work, count, way.by, way.workspace_bytes, way.problem, *times_s))
     return CellForecast(
         cell=cell,
         works=tuple(works),

@@ -34,6 +34,7 @@ from tcbench.analysis.compare import (
 from tcbench.analysis.phase_tests import PhaseTrials
 from tcbench.analysis.verdict import Decided, Interim, Rule
 from tcbench.analysis.welch import LEAST_TRIALS
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Record, Status
 
 Role = Literal["base", "current"]
@@ -55,7 +56,6 @@ class Outcome:
 
     @staticmethod
     def of(record: Record, metrics: Sequence[Metric]) -> Outcome:
-        """Of a record."""
         if record.status != "ok":
             return Outcome(record.status)
         figures = [(metric, metric.of(record)) for metric in metrics]
@@ -84,15 +84,12 @@ class Settling:
     interims_taken: int = 0
 
     def trials(self, side: Role) -> tuple[Outcome, ...]:
-        """Of one side."""
         return self.base if side == BASE else self.current
 
     def ok(self, side: Role) -> int:
-        """The number of trials of a side that have figures."""
         return sum(outcome.status == "ok" for outcome in self.trials(side))
 
     def figures(self, side: Role, metric: int) -> list[float]:
-        """A side's, in order."""
         figures = (outcome.figures[metric] for outcome in self.trials(side) if outcome.status == "ok")
         return [figure for figure in figures if figure is not None]
 
@@ -131,13 +128,11 @@ class Settling:
         )
 
     def over(self, interims: Sequence[Interim]) -> bool:
-        """Whether no trial is to come."""
         if self.gave_up:
             return bool(self.base and self.current)
         return self.decided or self.interims_taken == len(interims)
 
     def after(self, side: Role, outcome: Outcome) -> Settling:
-        """With one more trial."""
         trials = (*self.trials(side), outcome)
         return replace(self, base=trials) if side == BASE else replace(self, current=trials)
 
@@ -151,7 +146,6 @@ class Gate:
     metrics: tuple[Metric, ...]
 
     def next_trial(self) -> Trial | None:
-        """The trial to run now; None when every cell is over."""
         return next(self._in_order(), None)
 
     def certain(self) -> tuple[Trial, ...]:
@@ -251,7 +245,8 @@ def comparison(
     """Compare the records by the looks that were taken: each cell and metric is judged by the trials and the level of
     the look that decided it, of what is undecided by those of the last look taken. What no look decided is never
     anything better than inconclusive; `ended` says why it was not gone on with where looks were left."""
-    records = {BASE: _by_cell(cells, base), CURRENT: _by_cell(cells, current)}
+    of_sides = ((BASE, grouped((r.cell.key, r) for r in base)), (CURRENT, grouped((r.cell.key, r) for r in current)))
+    records = {side: [by_key.get(cell.key, []) for cell in cells] for side, by_key in of_sides}
     parts = [_by_metric(gate, cells, records, number, rule, ended) for number in range(len(gate.metrics))]
     first = parts[0]
     return replace(
@@ -265,7 +260,7 @@ def comparison(
 
 def missing(cell: Cell, metrics: Sequence[Metric]) -> tuple[CellComparison, ...]:
     """A cell that only base's scenario has, by each metric."""
-    base = Side(cell, machine=None, status="skipped", reason="its scenario has it; not run", trials=0, trials_ok=0)
+    base = _not_run(cell, "its scenario has it; not run")
     return tuple(CellComparison(metric, base, None, "missing", failing=True) for metric in metrics)
 
 
@@ -315,16 +310,17 @@ def _by_metric(
     by_key = {one.cell.key: one for one in judged.cells}
     compared = []
     for cell, state in zip(cells, gate.cells, strict=True):
-        one = by_key.get(cell.key) or _unreached(cell, gate.metrics[metric])
+        one = by_key.get(cell.key)
+        if one is None:  # it has no trial on one side at all
+            nothing = _not_run(cell, "no trial")
+            one = CellComparison(gate.metrics[metric], nothing, nothing, "inconclusive", more_trials=LEAST_TRIALS)
         compared.append(one if state.decisions[metric] else _open(one, state, gate, ended))
     seen_by_the_last = power(compared, last.rule, last.trials)
     return replace(judged, rule=rule, cells=tuple(compared), power=seen_by_the_last)
 
 
-def _unreached(cell: Cell, metric: Metric) -> CellComparison:
-    """A cell that has no trial on one side at all."""
-    nothing = Side(cell, machine=None, status="skipped", reason="no trial", trials=0, trials_ok=0)
-    return CellComparison(metric, nothing, nothing, "inconclusive", more_trials=LEAST_TRIALS)
+def _not_run(cell: Cell, why: str) -> Side:
+    return Side(cell, machine=None, status="skipped", reason=why, trials=0, trials_ok=0)
 
 
 def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> CellComparison:
@@ -344,18 +340,7 @@ def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> Cell
     return replace(cell, verdict="inconclusive", failing=False, culprit=None, why=why, held_back=None)
 
 
-def _by_cell(cells: Sequence[Cell], records: Iterable[Record]) -> list[list[Record]]:
-    by_key: dict[str, list[Record]] = {cell.key: [] for cell in cells}
-    for record in records:
-        by_key[record.cell.key].append(record)
-    return [by_key[cell.key] for cell in cells]
-
-
-def _first_ok(records: Sequence[Record], n: int) -> list[Record]:
+def _first_ok(records: Sequence[Record], n: int) -> Sequence[Record]:
     """Up to the n-th that is ok."""
-    taken: list[Record] = []
-    for record in records:
-        if sum(one.status == "ok" for one in taken) == n:
-            break
-        taken.append(record)
-    return taken
+    ok = [place for place, record in enumerate(records, start=1) if record.status == "ok"]
+    return records[: ok[n - 1]] if len(ok) >= n else records

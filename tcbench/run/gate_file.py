@@ -47,7 +47,6 @@ class GateQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interims(self) -> tuple[Interim, ...]:
-        """Its looks."""
         return verdict.interims(self.trials, self.rule)
 
     def differs(self, other: GateQuestion) -> str | None:
@@ -91,7 +90,6 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def finished(self) -> bool:
-        """Whether it has its verdicts."""
         return bool(self.judged)
 
 
@@ -154,10 +152,7 @@ def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile
     return msgspec.structs.replace(
         content,
         judged=tuple(
-            Judged(
-                decisions=tuple(one and (one[0], trials[one[1]]) for one in cell.decisions),
-                interims=cell.interims_taken,
-            )
+            Judged(decisions=tuple(d and (d[0], trials[d[1]]) for d in cell.decisions), interims=cell.interims_taken)
             for cell in state.cells
         ),
         notes=(spent, *content.notes) if spent else content.notes,

@@ -1,6 +1,5 @@
-"""The start of a trial's ranks: by mpirun, by Slurm's srun, or by a command line of the user's.
-
-Owns which of them serves here and what it is called with. The ranks themselves are followed by `tcbench.run.ranks`.
+"""The start of a trial's ranks: by mpirun, by Slurm's srun, or by a command line of the user's. `tcbench.run.ranks`
+follows them.
 """
 
 import os
@@ -32,7 +31,6 @@ class Launcher:
     is_local: bool = True
 
     def command(self, n: int, rank: list[str]) -> list[str]:
-        """The command line that starts `n` processes of the command line `rank`."""
         return [*(word.replace(_COUNT, str(n)) for word in self.words), *rank]
 
     def __str__(self) -> str:
@@ -102,13 +100,12 @@ def _mpirun() -> tuple[str, ...]:
 def fitting(plan: Plan, launcher: Launcher, *, asked: bool) -> Plan:
     """The plan without the cells whose ranks this host, on which all of them would run, has too few cores or devices
     for: they are skipped. Raises SelectionError where these numbers of ranks were asked for."""
-    cells = [
-        planned if planned.skip_reason else replace(planned, skip_reason=_why_not(planned.cell, launcher))
-        for planned in plan.cells
-    ]
-    for before, planned in zip(plan.cells, cells, strict=True):
-        if asked and planned.skip_reason and not before.skip_reason:
-            raise SelectionError(f"--ranks {planned.cell.ranks}: {planned.skip_reason}")
+    cells = []
+    for planned in plan.cells:
+        reason = planned.skip_reason or _why_not(planned.cell, launcher)
+        if asked and reason and not planned.skip_reason:
+            raise SelectionError(f"--ranks {planned.cell.ranks}: {reason}")
+        cells.append(replace(planned, skip_reason=reason))
     return replace(plan, cells=tuple(cells))
 
 

@@ -1,7 +1,4 @@
-"""From a scenario and what the command line asks for to a TrainingSetting and its jobs; to the configs of a parity run.
-
-Owns the defaults and why they are what they are. Knows no framework and starts nothing.
-"""
+"""From a scenario and what the command line asks for to a TrainingSetting and its jobs, or a parity run's configs."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Runs training jobs, each in a process of its own, a few at once, and turns every end into a result.
-
-Owns what an end means. Reaches the worker only through a process and JSON; keeps and prints nothing.
-"""
+"""Runs training jobs, each in a process of its own, a few at once, and turns every end into a result."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,17 +22,13 @@ def worker_command(pipe: int) -> list[str]:
     return python_module(sys.executable, "tcbench.engine.numerics.worker", str(pipe))
 
 
-def _silent(job: AnyJob, steps: int) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class NumericsRunner:
     """`at_once` processes at a time; one that takes longer than `timeout_s` is ended. `listen` gets a job's steps."""
 
     at_once: int
     timeout_s: float
-    listen: Callable[[AnyJob, int], None] = _silent
+    listen: Callable[[AnyJob, int], None] = lambda *_: None
     command: Callable[[int], list[str]] = worker_command
 
     def run(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, Result]]:
@@ -58,7 +51,8 @@ class NumericsRunner:
                         continue
                     job = running[worker]
                     if isinstance(message, Fault):
-                        result = _failed(job, _reason(message))
+                        log = message.ended.log if message.status == "crashed" else None
+                        result = _failed(job, message.reason + (f": {log.splitlines()[-1]}" if log else ""))
                     else:
                         worker.end(patiently=True)
                         result = message
@@ -84,13 +78,6 @@ class NumericsRunner:
             timeout_s=self.timeout_s,
             environment=worker_environment(job.cell),
         )
-
-
-def _reason(fault: Fault) -> str:
-    """The fault's, with the last line that a worker printed before it crashed."""
-    if fault.status == "timeout" or fault.ended.log is None:
-        return fault.reason
-    return f"{fault.reason}: {fault.ended.log.splitlines()[-1]}"
 
 
 def _failed(job: AnyJob, reason: str) -> Result:

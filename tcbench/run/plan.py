@@ -1,7 +1,4 @@
-"""The plan of a run: a scenario, a selection and a device become cells, each runnable or skipped with a reason.
-
-Owns that decision and nothing else; imports no framework.
-"""
+"""The plan of a run: a scenario, a selection and a device become cells, each runnable or skipped with a reason."""
 
 from __future__ import annotations
 
@@ -126,16 +123,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 host_speed=selection.host_speed * 1.0,
             )
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
-    trials, budget_s = _rounds(selection, scenario, device)
-    return Plan(
-        scenario=scenario,
-        device=device,
-        cells=tuple(cells),
-        trials=trials,
-        budget_s=budget_s,
-        timeout_s=selection.timeout_s or scenario.timeout_s,
-        left_out=left_out,
-    )
+    timeout_s = selection.timeout_s or scenario.timeout_s
+    return Plan(scenario, device, tuple(cells), *_rounds(selection, scenario, device), timeout_s, left_out)
 
 
 def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[tuple[Config, ...], str]:
@@ -163,7 +152,6 @@ def _base_and_best(scenario: Scenario, configs: tuple[Config, ...]) -> tuple[Con
 
 
 def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The models that are asked for, else the scenario's. Raises SelectionError."""
     if asked is None:
         return scenario.models
     for name in asked:

@@ -5,6 +5,7 @@ GPU, or on a model of one, is traced, and its works have the times of the table
 (`tcbench.engine.accelerators.attained`). `tcbench.core.step_time` makes a step of the parts.
 """
 
+import contextlib
 import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -39,14 +40,18 @@ _REHEARSES = ("engine/feeds", "engine/measure")
 PREPARING_S = 40e-6
 """What a launch that the program binds anew takes a host beside the driver: 35 to 50 microseconds in place on a Xeon of
 2023. Only proportions of it are used."""
-_STAGE = "timing what steps launch"
+_STAGE, _LIMIT_S = "timing what steps launch", 3600.0
 
 
 def kept(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
     """The parts of those cells that are known already."""
-    known = Cache(cache.folder(TIMES))
-    found = {cell: _from_entry(known.get(_key(cell))) for cell in cells if _is_timed_here(cell)}
-    return {cell: parts for cell, parts in found.items() if parts is not None}
+    known, parts = Cache(cache.folder(TIMES)), dict[Cell, StepTime]()
+    for cell in filter(_is_timed_here, cells):
+        # What is not understood counts as missing.
+        if (entry := known.get(_key(cell))) is not None:
+            with contextlib.suppress(msgspec.ValidationError):
+                parts[cell] = msgspec.convert(entry.content, StepTime)
+    return parts
 
 
 def foreseen(plan: Plan) -> dict[Cell, float]:
@@ -56,9 +61,7 @@ def foreseen(plan: Plan) -> dict[Cell, float]:
     return {cell: parts.step_s for cell, parts in kept(planned.cell for planned in plan.cells).items()}
 
 
-def predict(
-    cells: Iterable[Cell], *, fresh: bool, progress: Progress, limit_s: float = 3600.0
-) -> dict[Cell, StepTime | str]:
+def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[Cell, StepTime | str]:
     """The parts of each cell's step on this machine's processor, from the cache or timed now; or why they are not
     known. Each answer is kept as it comes: interrupted, the same call goes on from there."""
     asked = list(dict.fromkeys(cells))
@@ -66,7 +69,7 @@ def predict(
     left = [cell for cell in asked if cell not in told]
     progress(_STAGE, len(told), len(asked))
     known = Cache(cache.folder(TIMES))
-    for cell, answer in _rehearsed(left, limit_s):
+    for cell, answer in _rehearsed(left):
         told[cell] = answer.parts or answer.reason or "nothing is known of it"
         if answer.parts is not None:
             known.put(_key(cell), Entry(msgspec.to_builtins(answer.parts)))
@@ -74,7 +77,7 @@ def predict(
     return {cell: told[cell] for cell in asked}
 
 
-def _rehearsed(cells: Sequence[Cell], limit_s: float) -> Iterable[tuple[Cell, Rehearsed]]:
+def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, Rehearsed]]:
     """Each cell's answer: those with the same number of threads in one process, which libraries tell it as they are
     imported."""
     for threads in dict.fromkeys(cell.threads for cell in cells):
@@ -84,7 +87,7 @@ def _rehearsed(cells: Sequence[Cell], limit_s: float) -> Iterable[tuple[Cell, Re
             lambda pipe: python_module(sys.executable, "tcbench.engine.measure.rehearsal", str(pipe)),
             msgspec.json.encode(alike),
             msgspec.json.Decoder(Rehearsed).decode,
-            timeout_s=limit_s,
+            timeout_s=_LIMIT_S,
             environment=worker_environment(alike[0]),
         )
         try:
@@ -124,14 +127,6 @@ def _key(cell: Cell) -> Key:
         "library": kind_of(here.name).library() or "",
         "program": program(_REHEARSES),
     }
-
-
-def _from_entry(entry: Entry | None) -> StepTime | None:
-    """None for one that is missing or not understood."""
-    try:
-        return None if entry is None else msgspec.convert(entry.content, StepTime)
-    except msgspec.ValidationError:
-        return None
 
 
 # -- of the configs that could be tried beside measured ones ---------------------------------------------------------

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,19 +111,23 @@ class Take:
                     sampler = sampling.enter_context(ThreadSampler(pid))
 
             session = f"tcbench-{os.getpid()}"
-            with self._session(session):
-                request = ProfileRequest(str(folder / "recording.json"), self.recorder.inside is not None)
-                launch = Launch(request=request)
-                runner = Runner(
-                    self.stem.name,
-                    self.timeout_s,
-                    command=None if tool is None else self._behind(tool, launch, folder, session),
-                    listen=_with_profiled(sample, listen),
-                    grace_s=GRACE_S if tool is None else _TOOL_GRACE_S,
-                    launch=launch,
-                    launcher=self.launcher,
-                )
+            request = ProfileRequest(str(folder / "recording.json"), self.recorder.inside is not None)
+            launch = Launch(request=request)
+            runner = Runner(
+                self.stem.name,
+                self.timeout_s,
+                command=None if tool is None else self._behind(tool, launch, folder, session),
+                listen=_with_profiled(sample, listen),
+                grace_s=GRACE_S if tool is None else _TOOL_GRACE_S,
+                launch=launch,
+                launcher=self.launcher,
+            )
+            try:
                 (record,) = runner.run([(self.planned, 0)])
+            except BaseException:  # nothing of Nsight Systems' is left behind
+                if tool is not None:
+                    tool.end(session)
+                raise
             if record.status != "ok":
                 return Taken(record)
             return self._read(record, folder, sampler.work if sampler is not None else ())
@@ -134,16 +138,6 @@ class Take:
         # The worker's parent is Nsight Systems, so it must not look for its keeper there.
         words = [*tool.command(folder / "report", session, traced), "env", "-u", RUNNER_PID]
         return lambda pipe: [*words, *launch.command(pipe)]
-
-    @contextlib.contextmanager
-    def _session(self, session: str) -> Iterator[None]:
-        """Nothing of Nsight Systems' is left behind."""
-        try:
-            yield
-        except BaseException:
-            if self.recorder.nsys is not None:
-                self.recorder.nsys.end(session)
-            raise
 
     def _read(self, record: Record, folder: Path, work: Sequence[InputWork]) -> Taken:
         """The recording; with what Nsight Systems saw, where it recorded."""

@@ -1,7 +1,5 @@
-"""The ranks of one trial: started by a launcher, followed over a connection of each, and their results put together.
-
-Owns what the end of a rank means for the trial, and which rank is to blame. Reaches the ranks through processes and
-JSON alone (`tcbench.rank` is the other end).
+"""The ranks of one trial: started by a launcher, followed over a connection of each (`tcbench.rank` is the other end),
+and their results put together; or which rank is to blame.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +23,7 @@ from tcbench.core import messages, process
 from tcbench.core.errors import SelectionError
 from tcbench.core.messages import Finished, Joined, Message
 from tcbench.core.process import Ended, Fault, Worker
-from tcbench.core.record import Cell, Environment, Measurement
+from tcbench.core.record import Cell
 from tcbench.run.launcher import Launcher
 
 _JOIN_S = 60.0
@@ -98,7 +96,6 @@ class RankWorkers:
         return self._process.pid
 
     def fileno(self) -> int:
-        """The descriptor for `select`, readable when a rank or the launcher has something to say."""
         return self._poll.fileno()
 
     @property
@@ -202,11 +199,18 @@ class RankWorkers:
             yield Fault("crashed", f"{connection} {how}", ended, killed)
 
     def _together(self) -> Finished:
-        """All ranks' results as one: that of the slowest, with a part of each."""
+        """All ranks' results as one: that of the one whose timed pass took longest, with a part of each, and the
+        environment of rank 0 with the hosts of all."""
         finished = [self._done[rank] for rank in range(self._ranks)]
         measurements = [one.measurement for one in finished if one.measurement is not None]
+        slowest = max(measurements, key=lambda one: sum(one.step_times_s))
+        measurement = msgspec.structs.replace(slowest, ranks=tuple(part for one in measurements for part in one.ranks))
         environments = [one.environment for one in finished if one.environment is not None]
-        return Finished("ok", None, merged(measurements), described(environments, str(self._launcher)))
+        ranks = [one.ranks for one in environments if one.ranks is not None]
+        hosts = tuple(dict.fromkeys(host for one in ranks for host in one.hosts))
+        together = msgspec.structs.replace(ranks[0], launcher=str(self._launcher), hosts=hosts) if ranks else None
+        environment = msgspec.structs.replace(environments[0], ranks=together) if environments else None
+        return Finished("ok", None, measurement, environment)
 
     def time_out(self) -> Fault:
         """End them because they have taken too long; says which rank the others wait for, as far as they tell."""
@@ -301,24 +305,6 @@ class _Connection:
 
     def close(self) -> None:
         self._socket.close()
-
-
-def merged(measurements: Iterable[Measurement]) -> Measurement:
-    """One measurement of those of all ranks, in their order: that of the one whose timed pass took longest."""
-    measurements = list(measurements)
-    slowest = max(measurements, key=lambda one: sum(one.step_times_s))
-    return msgspec.structs.replace(slowest, ranks=tuple(part for one in measurements for part in one.ranks))
-
-
-def described(environments: Iterable[Environment], launcher: str) -> Environment | None:
-    """One environment of those of all ranks: that of rank 0, with the hosts of all."""
-    environments = list(environments)
-    if not environments:
-        return None
-    ranks = [one.ranks for one in environments if one.ranks is not None]
-    hosts = tuple(dict.fromkeys(host for one in ranks for host in one.hosts))
-    together = msgspec.structs.replace(ranks[0], launcher=launcher, hosts=hosts) if ranks else None
-    return msgspec.structs.replace(environments[0], ranks=together)
 
 
 def probe(launcher: Launcher, ranks: int, command: Callable[[str], list[str]], environment: Mapping[str, str]) -> int:

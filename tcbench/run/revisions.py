@@ -208,8 +208,9 @@ def _is_project(path: Path) -> bool:
 
 
 def _set_up(command: str, at: Path, log: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_CHECKOUT}
     with log.open("wb") as file:
-        code = process.run(["/bin/sh", "-c", command], folder=at, environment=own_environment(), output=file)
+        code = process.run(["/bin/sh", "-c", command], folder=at, environment=environment, output=file)
     if code:
         output = log.read_text(encoding="utf-8", errors="replace")
         raise BuildError(f"--setup {command!a} failed in {at} with exit code {code}: {tail(output)} (all of it: {log})")
@@ -227,11 +228,6 @@ def _python(top: Path, at: Path, command: str) -> str:
     if _is_project(at / "pyproject.toml"):
         raise BuildError(f"--setup {command!a} left no .venv/bin/python in {at}; expected it to make that environment")
     return sys.executable
-
-
-def own_environment() -> dict[str, str]:
-    """This process's environment without what points tools at another checkout."""
-    return {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_CHECKOUT}
 
 
 def moved_path(of: Project, top: Path, value: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tcbench.analysis.eta import TimeLeft, estimate
+from tcbench.core.groups import grouped
 from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, settings
 from tcbench.run.plan import Plan, PlannedCell
 
@@ -69,7 +70,6 @@ class Rounds:
         return self.cells[place].skip_reason is None and (self.budget_s is None or all(end == "ok" for end in ends))
 
     def after(self, record: Record) -> Rounds:
-        """With a trial's record."""
         place = next(n for n, planned in enumerate(self.cells) if planned.cell == record.cell)
         over = {**self.over[place], record.trial: record.status}
         return replace(
@@ -129,12 +129,9 @@ def differences(plan: Plan, before: Iterable[Record]) -> str:
 
 def _settings(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """The values that cells have of each setting."""
-    values: dict[str, dict[str, None]] = {}
-    for cell in cells:
-        for name, value in settings(cell).items():
-            if not name.startswith(("rungs", "scenario_cudnn")):  # the config's name says it
-                values.setdefault(name, {})[str(value)] = None
-    return {name: list(of) for name, of in values.items()}
+    of_cells = ((name, str(value)) for cell in cells for name, value in settings(cell).items())
+    said = grouped(pair for pair in of_cells if not pair[0].startswith(("rungs", "scenario_cudnn")))  # by config's name
+    return {name: list(dict.fromkeys(values)) for name, values in said.items()}
 
 
 def in_order(cells: Sequence[PlannedCell], *, in_haste: bool = False) -> list[PlannedCell]:

@@ -1,7 +1,5 @@
-"""Runs trials, each in a process of its own, and turns every end a process can have into a Record.
-
-Owns timeouts and what an end means, and has the device of a trial watched meanwhile. Reaches the worker only through a
-process and JSON; stores and prints nothing.
+"""Runs trials, each in a process of its own, has their device watched meanwhile, and turns every end that a process can
+have into a Record.
 """
 
 from __future__ import annotations
@@ -13,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,7 +22,7 @@ from tcbench.core import cache, messages, process
 from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped
 from tcbench.core.process import Fault, Followed, Worker
-from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record, Status
+from tcbench.core.record import SCHEMA_VERSION, Cell, HostLoad, Record, Status
 from tcbench.engine.accelerators.device import Watch, kind_of
 from tcbench.hardware import load, machine
 from tcbench.run.launcher import Launcher
@@ -32,10 +32,6 @@ from tcbench.run.ranks import RankWorkers
 _LOG = logging.getLogger(__name__)
 
 Listener = Callable[[Cell, int, Message], None]
-
-
-def _silent(cell: Cell, trial: int, message: Message) -> None:
-    pass
 
 
 def watch_device(cell: Cell, start: float) -> Watch | None:
@@ -84,7 +80,7 @@ class Runner:
     run_id: str
     timeout_s: float
     command: Callable[[int], list[str]] | None = None
-    listen: Listener = _silent
+    listen: Listener = lambda *_: None
     watch: Callable[[Cell, float], Watch | None] = watch_device
     grace_s: float = process.GRACE_S
     launch: Launch = field(default_factory=Launch)
@@ -94,23 +90,40 @@ class Runner:
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
         """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
         for planned, trial in trials:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+            record = partial(
+                Record,
+                schema_version=SCHEMA_VERSION,
+                run_id=self.run_id,
+                cell=planned.cell,
+                trial=trial,
+                started_at=now,
+                plan=self.plan,
+                place=planned.place,
+            )
             if planned.skip_reason is not None:
-                record = self._record(planned.cell, trial, _now(), 0.0, _End("skipped", planned.skip_reason))
+                yield record(status="skipped", reason=planned.skip_reason)
             else:
-                record = self._trial(planned.cell, trial)
-            yield msgspec.structs.replace(record, plan=self.plan, place=planned.place)
+                yield self._trial(planned.cell, trial, record)
 
-    def _trial(self, cell: Cell, trial: int) -> Record:
-        started_at, start = _now(), time.monotonic()
+    def _trial(self, cell: Cell, trial: int, record: Callable[..., Record]) -> Record:
+        start = time.monotonic()
         watch, timed, samples = self.watch(cell, start), _TimedPass(start), None
         try:
             end, log = self._follow(cell, trial, timed)
         finally:
             if watch is not None:
                 samples = watch.stop(timed.from_s, timed.to_s)
-        duration_s = time.monotonic() - start
-        log = None if end.status == "ok" else log
-        return self._record(cell, trial, started_at, duration_s, end, log, samples, timed.load)
+        return record(
+            status=end.status,
+            reason=end.reason,
+            duration_s=time.monotonic() - start,
+            measurement=end.finished and end.finished.measurement,
+            environment=end.finished and end.finished.environment,
+            log=None if end.status == "ok" else log,
+            gpu=samples,
+            host=timed.load,
+        )
 
     def _follow(self, cell: Cell, trial: int, timed: _TimedPass) -> tuple[_End, str | None]:
         """Start a worker and pass on its messages until the last; its end, and the end of what it printed."""
@@ -145,55 +158,12 @@ class Runner:
             _LOG.warning("a message of the worker could not be shown: %r", error)
 
     def _start(self, cell: Cell) -> Followed[Message]:
-        """The process, or the processes, that work on the cell."""
-        environment = {**worker_environment(cell), **self.launch.variables}
+        environment, job = {**worker_environment(cell), **self.launch.variables}, msgspec.json.encode(cell)
+        where: dict[str, Any] = {"environment": environment, "folder": self.launch.folder}
+        where |= {"timeout_s": self.timeout_s, "grace_s": self.grace_s}
         if cell.ranks > 1:
-            return RankWorkers(
-                self.launcher,
-                cell.ranks,
-                msgspec.json.encode(cell),
-                self.launch.rank_command,
-                timeout_s=self.timeout_s,
-                environment=environment,
-                folder=self.launch.folder,
-                grace_s=self.grace_s,
-            )
-        return Worker(
-            self.command or self.launch.command,
-            msgspec.json.encode(cell),
-            messages.decode,
-            timeout_s=self.timeout_s,
-            environment=environment,
-            folder=self.launch.folder,
-            grace_s=self.grace_s,
-        )
-
-    def _record(
-        self,
-        cell: Cell,
-        trial: int,
-        started_at: str,
-        duration_s: float,
-        end: _End,
-        log: str | None = None,
-        gpu: GpuSamples | None = None,
-        host: HostLoad | None = None,
-    ) -> Record:
-        return Record(
-            schema_version=SCHEMA_VERSION,
-            run_id=self.run_id,
-            cell=cell,
-            trial=trial,
-            status=end.status,
-            reason=end.reason,
-            started_at=started_at,
-            duration_s=duration_s,
-            measurement=end.finished.measurement if end.finished else None,
-            environment=end.finished.environment if end.finished else None,
-            log=log,
-            gpu=gpu,
-            host=host,
-        )
+            return RankWorkers(self.launcher, cell.ranks, job, self.launch.rank_command, **where)
+        return Worker(self.command or self.launch.command, job, messages.decode, **where)
 
 
 class _TimedPass:
@@ -222,8 +192,6 @@ class _TimedPass:
 
 @dataclass(frozen=True)
 class _End:
-    """The end of a trial."""
-
     status: Status
     reason: str | None
     finished: Finished | None = None
@@ -254,7 +222,3 @@ def _oom_kills() -> int:
     except OSError:
         pass
     return 0
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -1,7 +1,4 @@
-"""The steps that a model of many ranks stands on: measured ones of records, or those of a forecast.
-
-Owns which cells those are, and what is said of the others. `tcbench.analysis.scale_out` is the model.
-"""
+"""The steps that a model of many ranks stands on: measured ones of records, or those of a forecast."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from tcbench.analysis.scale_out import (
 )
 from tcbench.analysis.summary import by_code, summarise
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Record
 from tcbench.engine.models import MODELS
 from tcbench.hardware.networks import RankNetwork
@@ -71,12 +69,13 @@ def scale_out(
     bases: Sequence[Basis], ranks: Sequence[int], network: RankNetwork, left_out: Sequence[str] = ()
 ) -> ScaleOut:
     """Every basis on every number of ranks."""
-
-    def size(basis: Basis, n: int) -> Size:
-        ways = [(algorithm, overlapped) for algorithm in ALGORITHMS for overlapped in (False, True)]
-        return Size(basis, n, {way: scaled(basis.step, n, network, way[0], OVERLAP * way[1]) for way in ways})
-
-    return ScaleOut(network, tuple(size(basis, n) for basis in bases for n in ranks), tuple(left_out))
+    ways = [(algorithm, overlapped) for algorithm in ALGORITHMS for overlapped in (False, True)]
+    sizes = (
+        Size(basis, n, {way: scaled(basis.step, n, network, way[0], OVERLAP * way[1]) for way in ways})
+        for basis in bases
+        for n in ranks
+    )
+    return ScaleOut(network, tuple(sizes), tuple(left_out))
 
 
 def measured(records: Iterable[Record], *, all_configs: bool) -> list[Basis]:
@@ -119,9 +118,5 @@ def forecast(of: Forecast, *, all_configs: bool) -> tuple[list[Basis], list[str]
 
 def _fastest(bases: Iterable[Basis]) -> list[Basis]:
     """Of each device and batch size the cell with the shortest step."""
-    best: dict[tuple[str, str, int], Basis] = {}
-    for basis in bases:
-        key = basis.source, basis.device_name, basis.cell.batch_size
-        if key not in best or basis.step.time_s < best[key].step.time_s:
-            best[key] = basis
-    return list(best.values())
+    alike = grouped(((basis.source, basis.device_name, basis.cell.batch_size), basis) for basis in bases)
+    return [min(group, key=lambda basis: basis.step.time_s) for group in alike.values()]

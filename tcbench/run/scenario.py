@@ -1,15 +1,14 @@
-"""A scenario: what to run, as a TOML file becomes a frozen Scenario.
-
-Owns the checks across the file's tables, whose form is in `tcbench.run.scenario_file`. Knows nothing of machines,
-devices or whether a rung can run here; that is the plan's.
+"""A scenario: what to run, as a TOML file (its form is in `tcbench.run.scenario_file`) becomes a frozen Scenario. Knows
+nothing of machines, devices or whether a rung can run here; that is the plan's.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ from tcbench.core.record import (
     Cell,
     CudnnSettings,
     Input,
-    KfacSettings,
     MeasureSettings,
     Selection,
     TrainSettings,
@@ -36,7 +34,7 @@ from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.backends import DEFAULT, builds_models
 from tcbench.engine.models import MODELS
 from tcbench.run import scenario_file
-from tcbench.run.scenario_file import CudnnTable, File, LadderTable, TrainTable
+from tcbench.run.scenario_file import CudnnTable, File, LadderTable
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import AskedClaims
@@ -105,7 +103,6 @@ class Scenario:
     on_cpu: Scenario | None = None
 
     def on(self, device_kind: str) -> Scenario:
-        """The scenario on a kind of device."""
         return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
 
 
@@ -176,10 +173,8 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
     if file.measure.max_warmup_steps < file.measure.min_warmup_steps:
         raise ScenarioError(f"{path}: measure.max_warmup_steps: expected at least measure.min_warmup_steps")
     ladders = tuple(_ladder(ladder) for ladder in file.ladder)
-    names = [ladder.name for ladder in ladders]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise ScenarioError(f"{path}: ladder[{place}].name: '{name}' is used twice")
+    _check_once(path, "ladder", [ladder.name for ladder in ladders])
+    _check_once(path, "ablation", [ablation.name for ablation in file.ablation])
     singles = [Config(entry.backend, tuple(entry.rungs)) for entry in file.config]
     configs = list(dict.fromkeys([*(config for ladder in ladders for config in ladder.configs), *singles]))
     for place, config in enumerate(configs):
@@ -210,9 +205,11 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         trials=file.measure.trials,
         budget_s=file.measure.budget_s,
         timeout_s=file.measure.timeout_s,
-        train=_train(file.train),
+        train=msgspec.convert(
+            {k: v for k, v in msgspec.to_builtins(file.train).items() if v is not None}, TrainSettings
+        ),
         cudnn=_settings(file.cudnn),
-        measure=MeasureSettings(**{name: getattr(file.measure, name) for name in MeasureSettings.__struct_fields__}),
+        measure=msgspec.convert(file.measure, MeasureSettings, from_attributes=True),
         ladders=ladders,
         configs=tuple(configs),
         claims=claims.read(path, file.claim, names, batch_sizes, inherited=inherits_claims),
@@ -221,12 +218,17 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
     )
 
 
+def _check_once(path: Path, key: str, names: list[str]) -> None:
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ScenarioError(f"{path}: {key}[{place}].name: '{name}' is used twice")
+
+
 def _backends(file: File) -> list[str]:
     return [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
 
 
 def _models(file: File) -> tuple[str, ...]:
-    """The models that a file names, each once."""
     if file.model.name is None:
         return (DEFAULT_MODEL if any(map(builds_models, _backends(file))) else OWN_MODEL,)
     return (file.model.name,) if isinstance(file.model.name, str) else tuple(dict.fromkeys(file.model.name))
@@ -257,26 +259,15 @@ def _base(path: Path, name: str | None, configs: list[str]) -> str | None:
     return named[0]
 
 
-def _train(table: TrainTable) -> TrainSettings:
-    values = msgspec.structs.asdict(table)
-    kfac = values.pop("kfac")
-    return TrainSettings(**values, kfac=KfacSettings(**msgspec.structs.asdict(kfac)) if kfac else msgspec.UNSET)
-
-
 def _settings(table: CudnnTable) -> CudnnSettings:
-    return CudnnSettings(
-        workspace_bytes=table.workspace_mib * 2**20,
-        autotune=table.autotune,
-        fast_batch_norm=table.fast_batch_norm,
-    )
+    values = msgspec.structs.asdict(table)
+    return CudnnSettings(workspace_bytes=values.pop("workspace_mib") * 2**20, **values)
 
 
 def _ablations(path: Path, file: File) -> dict[str, CudnnSettings]:
     """The settings of each ablation: the scenario's, with its changes."""
     settings: dict[str, CudnnSettings] = {}
     for place, table in enumerate(file.ablation):
-        if table.name in settings:
-            raise ScenarioError(f"{path}: ablation[{place}].name: '{table.name}' is used twice")
         changes = {key: value for key, value in msgspec.structs.asdict(table.cudnn).items() if value is not None}
         changed = msgspec.structs.replace(file.cudnn, **changes)
         if changed == file.cudnn:
@@ -286,13 +277,9 @@ def _ablations(path: Path, file: File) -> dict[str, CudnnSettings]:
 
 
 def _ladder(table: LadderTable) -> Ladder:
-    def climb() -> Iterator[Config]:
-        rungs: tuple[str, ...] = ()
-        for step in table.steps:
-            rungs += (step,) if isinstance(step, str) else tuple(step)
-            yield Config(table.backend, rungs)
-
-    return Ladder(table.name, tuple(climb()))
+    steps = [(step,) if isinstance(step, str) else tuple(step) for step in table.steps]
+    rungs = itertools.accumulate(steps)
+    return Ladder(table.name, tuple(Config(table.backend, climbed) for climbed in rungs))
 
 
 def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> Callable[[Cell], AskedClaims]:

@@ -171,15 +171,10 @@ def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) 
     """msgspec's message with the file, the dotted key and everyday words: `FILE: KEY: expected ..., got ...`."""
     message, _, place = str(error).partition(" - at `$")
     key = place.rstrip("`").lstrip(".")
-    unknown = re.match(r"Object contains unknown field `(.*)`", message)
-    if unknown:
-        where = f"{key}.{unknown[1]}" if key else unknown[1]
-        known = _fields(key)
-        return f"{path}: {where}: unknown key; {hint(unknown[1], known)}"
-    missing = re.match(r"Object missing required field `(.*)`", message)
-    if missing:
-        where = f"{key}.{missing[1]}" if key else missing[1]
-        return f"{path}: {where}: missing; expected in every scenario"
+    if field := re.match(r"Object (contains unknown|missing required) field `(.*)`", message):
+        where = f"{path}: {key}{'.' if key else ''}{field[2]}"
+        unknown = f"unknown key; {hint(field[2], _fields(key))}" if field[1] == "contains unknown" else ""
+        return f"{where}: {unknown or 'missing; expected in every scenario'}"
     if message.startswith("Invalid enum value"):
         message = f"expected one of {', '.join(get_args(_Data))}"
     words = re.sub(r"`([\w |]+)`", lambda m: " or ".join(_WORDS.get(w, w) for w in m[1].split(" | ")), message)

@@ -1,13 +1,13 @@
 """Two builds measured in turns: the trials that a gate asks for, each kept as it ends, until it asks for no more.
 
 Whoever wants two revisions beside each other makes them ready (`tcbench.run.builds`), begins a gate (`gate.start`) and
-calls `measure`. Prints nothing, and judges nothing: which trial comes next is `tcbench.run.gate`'s to say.
+calls `measure`.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -58,16 +58,8 @@ def measure(
     """Run the trials that the gate asks for, of the plan's cells in their order, until every cell is over or trials
     have taken `budget_s`. Each record is in its side's store before the next trial begins. `before`: what the stores
     hold already, of a gate that was interrupted; `state` is the gate before its first trial."""
-    runners = {
-        side.name: Runner(
-            stores[side.name].path.stem,
-            plan.timeout_s,
-            listen=progress.listen,
-            launch=side.launch,
-            launcher=launcher,
-        )
-        for side in ready
-    }
+    shared: dict[str, Any] = {"timeout_s": plan.timeout_s, "listen": progress.listen, "launcher": launcher}
+    runners = {side.name: Runner(stores[side.name].path.stem, launch=side.launch, **shared) for side in ready}
     kept: dict[Role, list[Record]] = {side: list((before or {}).get(side, ())) for side in (BASE, CURRENT)}
     state = replay(state, [planned.cell for planned in plan.cells], kept)
     spent_s = sum(record.duration_s for of_side in kept.values() for record in of_side)

@@ -20,6 +20,7 @@ import msgspec
 
 from tcbench.core import files, process
 from tcbench.core.errors import TraceError
+from tcbench.core.groups import summed
 from tcbench.core.host_profile import Frame, HostProfile, HostTool, Stack
 from tcbench.core.record import Record
 from tcbench.core.recording import Recording
@@ -106,9 +107,8 @@ def _frame(words: str) -> Frame:
 
 
 def profile_of(record: Record, own: Recording, tool: HostTool, raw: str = "") -> HostProfile:
-    """The profile of a trial. A phase's seconds are those of its recorded runs, shared out by samples or
-    by cProfile's times. Raises
-    TraceError where there are no samples of the steps."""
+    """The profile of a trial. A phase's seconds are those of its recorded runs, shared out by samples or by cProfile's
+    times. Raises TraceError where there are no samples of the steps."""
     assert record.measurement is not None and record.environment is not None
     steps = [span for span in own.spans if span.kind == "step"]
     weighed: Sequence[tuple[str, tuple[Frame, ...], float]] = [(s.phase, s.frames, s.seconds) for s in own.stacks]
@@ -144,13 +144,9 @@ def _shared_out(
     weighed: Sequence[tuple[str, tuple[Frame, ...], float]], own: Recording, steps: int
 ) -> tuple[Stack, ...]:
     """Each phase's recorded time per step, in proportion to the weights of its stacks."""
-    spent: dict[str, float] = {}
-    for span in own.spans:
-        if span.kind == "phase":
-            spent[span.name] = spent.get(span.name, 0.0) + (span.end_ns - span.begin_ns) * 1e-9 / steps
-    of_phase: dict[str, float] = {}
-    for phase, _, weight in weighed:
-        of_phase[phase] = of_phase.get(phase, 0.0) + weight
+    phases = (span for span in own.spans if span.kind == "phase")
+    spent = summed((span.name, (span.end_ns - span.begin_ns) * 1e-9 / steps) for span in phases)
+    of_phase = summed((phase, weight) for phase, _, weight in weighed)
     return tuple(
         Stack(phase, tuple(map(_short, frames)), spent[phase] * weight / of_phase[phase])
         for phase, frames, weight in weighed

@@ -12,6 +12,7 @@ import re
 import shutil
 import sqlite3
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -132,8 +133,6 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...
 
 @dataclass(frozen=True)
 class _Range:
-    """One NVTX range."""
-
     begin_ns: int
     end_ns: int
     thread: int
@@ -188,12 +187,11 @@ class _Report:
             self._strings = dict(connection.execute("SELECT id, value FROM StringIds").fetchall())
 
     def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
-        events = list(self._rows("NVTX_EVENTS", "start"))
+        events = list(self._rows("NVTX_EVENTS"))
         domains = {
             (_process(e["globalTid"]), e["domainId"]): self._text(e) for e in events if e["eventType"] == _DOMAIN_CREATE
         }
-        ranges: dict[int, list[_Range]] = {}
-        input_ranges: dict[int, list[_Range]] = {}
+        ranges, input_ranges = defaultdict[int, list[_Range]](list), defaultdict[int, list[_Range]](list)
         titles: dict[int, Title] = {}
         for event in events:
             process, text = _process(event["globalTid"]), self._text(event)
@@ -203,9 +201,9 @@ class _Report:
             elif event["eventType"] == _PUSH_POP and event["end"] is not None:
                 range_ = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
                 if domain == _DOMAIN:
-                    ranges.setdefault(process, []).append(range_)
+                    ranges[process].append(range_)
                 elif _DALI in domain:
-                    input_ranges.setdefault(process, []).append(range_)
+                    input_ranges[process].append(range_)
         processes = sorted(ranges, key=lambda process: ranges[process][0].begin_ns)
         return tuple(
             (
@@ -229,7 +227,7 @@ class _Report:
 
     def _calls(self, process: int) -> Iterator[ApiCall]:
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-            for row in self._rows(table, "start"):
+            for row in self._rows(table):
                 if _process(row["globalTid"]) == process and row["correlationId"]:
                     name = re.sub(r"_v\d+$", "", self._string(row["nameId"]))
                     yield ApiCall(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
@@ -242,7 +240,7 @@ class _Report:
             ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graph"),
         )
         for table, kind in tables:
-            for row in self._rows(table, "start"):
+            for row in self._rows(table):
                 owner = row["globalPid"]
                 if owner is not None and _process(owner) != process:
                     continue
@@ -265,9 +263,9 @@ class _Report:
             return copy_name(row["copyKind"])
         return kind
 
-    def _rows(self, table: str, order: str) -> Iterator[_SqlRow]:
+    def _rows(self, table: str) -> Iterator[_SqlRow]:
         if table in self._columns:
-            for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "{order}"'):
+            for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "start"'):
                 yield _SqlRow(row, self._columns[table])
 
     def _text(self, event: _SqlRow) -> str:

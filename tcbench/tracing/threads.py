@@ -41,9 +41,8 @@ class ThreadSampler:
     """Watches a process's input threads from `__enter__` to `__exit__`; then `work` says when they worked. A process
     without such threads, or that has gone, has none."""
 
-    def __init__(self, pid: int, names: tuple[str, ...] = INPUT_THREADS) -> None:
+    def __init__(self, pid: int) -> None:
         self._tasks = Path(f"/proc/{pid}/task")
-        self._names_begin = names
         self._files: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._samples: list[Sample] = []
@@ -58,7 +57,6 @@ class ThreadSampler:
         self.stop()
 
     def stop(self) -> None:
-        """End it; may be called again."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -66,10 +64,6 @@ class ThreadSampler:
     @property
     def work(self) -> tuple[InputWork, ...]:
         return work_of(self._samples, self._names)
-
-    @property
-    def samples(self) -> int:
-        return len(self._samples)
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -94,7 +88,7 @@ class ThreadSampler:
                     continue
                 with contextlib.suppress(OSError):
                     name = (task / "comm").read_text().strip()
-                    if name.startswith(self._names_begin):
+                    if name.startswith(INPUT_THREADS):
                         self._files[tid] = os.open(task / "schedstat", os.O_RDONLY)
                         self._names[tid] = name
 

@@ -9,11 +9,11 @@ from typing import Any
 from tcbench.analysis.claims import OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
+from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
 from tcbench.present.format import rate
-from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name
 from tcbench.present.notes import Caution
 from tcbench.present.page.page import AnyBlock, Data, Heading, Prose, Section, say

@@ -5,12 +5,12 @@ from typing import Any
 
 from rich.text import Text
 
+from tcbench.core.groups import grouped
 from tcbench.core.text import digits
 from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.present.document import document, fields
 from tcbench.present.format import size
-from tcbench.present.groups import grouped
 from tcbench.present.notes import Caution
 from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, ConfigTable, Kind, Table
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast

@@ -7,13 +7,13 @@ from typing import Any
 import typer
 from rich.text import Text
 
+from tcbench.core.groups import grouped
 from tcbench.engine.accelerators.device import Served, Support, absent, kinds
 from tcbench.engine.accelerators.peaks import PeakRates, peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
 from tcbench.present.document import fields
-from tcbench.present.groups import grouped
 from tcbench.present.tables import COUNT, Column, Kind, Table, make_console, versioned
 
 

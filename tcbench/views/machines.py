@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from tcbench.analysis.summary import CellSummary, Setting, best
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
 from tcbench.present.charts.palette import SERIES, Fill
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name, drawable
-from tcbench.present.groups import grouped
 
 BASE, BEST = "fp32", "best"
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from tcbench.analysis.expected import ON_HOST, images_per_s
 from tcbench.analysis.stats import Interval
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
 from tcbench.core.step_time import StepTime
 from tcbench.present.document import document, fields
 from tcbench.present.format import percent
-from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.tables import RATE, SECONDS, Column, ConfigTable
 from tcbench.run.plan import Plan

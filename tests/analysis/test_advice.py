@@ -14,7 +14,7 @@ from factories import (
 from timelines import talk
 
 from tcbench.analysis.advice import Tried, candidates, next_rung
-from tcbench.analysis.bottleneck import Bottleneck, explain_record, summarise
+from tcbench.analysis.bottleneck import Bottleneck, explain_records, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Record
@@ -29,7 +29,7 @@ def of_phases(step_s: float | None = None, **host_s: float | Sequence[float]) ->
     """Of a step that takes as long as its phases together, unless that is said."""
     step_s = step_s or sum(host_s.values())
     measurement = make_measurement([step_s] * 12, phases=make_phases(host_s), prefetch_depth=0)
-    return explain_record(make_record(batch_size=8, measurement=measurement))
+    return explain_records([make_record(batch_size=8, measurement=measurement)])
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_a_cell_whose_phases_have_no_times_is_not_explained(missing: set[str]) -
     empty = remeasured(record("fp32", 1.0, 0.6), phases=phases)
     assert [one.bottleneck for one in explain([empty])] == [None]
     with pytest.raises(ValueError, match="nothing was measured"):
-        explain_record(empty)
+        explain_records([empty])

@@ -1,7 +1,7 @@
 """What holds a cell back: known timelines give exactly the known numbers, any timeline gives numbers that add up."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
-from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_record, summarise
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_records, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, timeline_of
@@ -29,7 +29,6 @@ def test_known_gaps_give_exactly_the_known_busy_share_and_causes(steps: int) -> 
     assert bottleneck.steps == steps
     assert bottleneck.step_s == close(0.1)
     assert bottleneck.device.busy_share == close(0.6)
-    assert bottleneck.device.idle_s == close(0.04 * steps)
     # 0-20 ms the host reads; 20-30, 50-55 and 95-100 ms it launches late.
     assert bottleneck.device.idle.input_s == close(0.02)
     assert bottleneck.device.idle.launching_s == close(0.02)
@@ -202,11 +201,10 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
     device = bottleneck.device
     if device is None:
         return
-    assert device.busy_s + device.idle_s == pytest.approx(device.span_s)
-    assert device.busy_s <= device.span_s * (1 + 1e-9)
-    assert device.idle.total_s * bottleneck.steps == pytest.approx(device.idle_s, abs=1e-9)
-    assert min(device.idle.launching_s, device.idle.input_s, device.idle.synchronising_s, device.idle.other_s) >= 0
-    assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(device.idle_s, abs=1e-9)
+    idle_s, causes_s = device.span_s - device.busy_s, astuple(device.idle)
+    assert min(idle_s + 1e-9, *causes_s) >= 0
+    assert sum(causes_s) * bottleneck.steps == pytest.approx(idle_s, abs=1e-9)
+    assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(idle_s, abs=1e-9)
     assert device.span_s == pytest.approx(bottleneck.step_s * bottleneck.steps)
     # Work that is there twice changes nothing but counts.
     twice = summarise(replace(timeline, spans=(*timeline.spans, *timeline.of("gpu"))))
@@ -230,7 +228,7 @@ def record(
 
 
 def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
-    explained = explain_record(record(0.15, io=0.02, forward=0.08))
+    explained = explain_records([record(0.15, io=0.02, forward=0.08)])
     assert explained.needs == StageNeeds(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
     assert explained.sentence == "compute-bound: the CPU computes 120 ms per step, input takes 30 ms before it"
     assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
@@ -239,8 +237,8 @@ def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
 def test_phases_that_the_timed_steps_tell_add_up_to_the_step_however_it_varies() -> None:
     steps_s = [0.4, 0.1, 0.1, 0.1, 0.1, 0.4]
     phases = tuple(PhaseTimes(name=name, host_s=tuple(s / 2 for s in steps_s[1:])) for name in ("io", "forward"))
-    explained = explain_record(
-        make_record(cell=make_cell("fp32", 8), measurement=make_measurement(steps_s, phases=phases))
+    explained = explain_records(
+        [make_record(cell=make_cell("fp32", 8), measurement=make_measurement(steps_s, phases=phases))]
     )
     assert [phase.host_s for phase in explained.phases] == [close(0.08), close(0.08)]  # the medians are 0.05
     assert (explained.step_s, explained.doubt) == (close(0.16), "")
@@ -258,16 +256,16 @@ def test_phases_that_the_timed_steps_tell_add_up_to_the_step_however_it_varies()
     ],
 )
 def test_a_profiled_pass_that_is_not_the_timed_ones_is_doubtful(step_s, device, phase_s, doubt) -> None:
-    explained = explain_record(record(step_s, device=device, forward=phase_s))
+    explained = explain_records([record(step_s, device=device, forward=phase_s)])
     assert explained.doubt == doubt
     assert explained.sentence.partition("; doubtful: ")[2] == doubt
 
 
 def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
-    hidden = explain_record(record(0.15, prefetch=2, io=0.0002, forward=0.1))
+    hidden = explain_records([record(0.15, prefetch=2, io=0.0002, forward=0.1)])
     assert hidden.needs.input_s is None
     assert hidden.sentence == "compute-bound: the CPU computes 150 ms per step; input is made beside it"
-    starved = explain_record(record(0.15, prefetch=2, io=0.05, forward=0.05))
+    starved = explain_records([record(0.15, prefetch=2, io=0.05, forward=0.05)])
     assert starved.needs.input_s == close(0.15)
     assert starved.sentence == ("input-bound: input needs 150 ms per step, computing 75 ms; the CPU waits 75 ms for it")
 
@@ -281,7 +279,7 @@ def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
     ],
 )
 def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step_else_the_gpu(prefetch, io, forward, gpu_s, says) -> None:
-    explained = explain_record(record(0.04, "cuda:0", prefetch, gpu={}, io=io, forward=forward))
+    explained = explain_records([record(0.04, "cuda:0", prefetch, gpu={}, io=io, forward=forward)])
     assert (explained.needs.host_s, explained.needs.gpu_s) == (close(forward), gpu_s)
     assert explained.sentence == f"{says}; a step takes 40 ms"
 
@@ -289,7 +287,7 @@ def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step_else_the_gpu(prefe
 def of_ranks(allreduce: float, ranks: int = 2, slow: dict[int, float] | None = None, **changes: object) -> Bottleneck:
     """A cell on a CPU whose exchange takes this share of a step of 0.1 s."""
     measurement = make_measurement_of_ranks((0.1,) * 12, ranks, allreduce=allreduce, slow=slow)
-    return explain_record(make_record(cell=make_cell(batch_size=8, ranks=ranks), measurement=measurement, **changes))
+    return explain_records([make_record(cell=make_cell(batch_size=8, ranks=ranks), measurement=measurement, **changes)])
 
 
 @pytest.mark.parametrize(
@@ -315,7 +313,7 @@ def test_on_a_gpu_nccls_kernels_are_the_network_and_no_work_of_the_gpu() -> None
     names = {"forward": (0.01, 0.03), "backward": (0.01, 0.06), "allreduce": (0.001, 0.2), "update": (0.01, 0.01)}
     phases = tuple(PhaseTimes(name=n, host_s=(host,) * 3, device_s=(gpu,) * 3) for n, (host, gpu) in names.items())
     measurement = make_measurement([0.3] * 12, phases=phases, ranks=(make_rank_part({}, phases=phases),))
-    bottleneck = explain_record(make_record(cell=make_cell(ranks=2, device="cuda:0"), measurement=measurement))
+    bottleneck = explain_records([make_record(cell=make_cell(ranks=2, device="cuda:0"), measurement=measurement)])
     assert bottleneck.needs.network_s == close(0.2)
     assert bottleneck.needs.gpu_s == close(0.1)
     assert bottleneck.needs.host_s == close(0.031)

@@ -14,7 +14,6 @@ from tcbench.analysis.claims import (
     Evaluated,
     OtherSource,
     by_timelines,
-    no_other_source,
     scorecards,
 )
 from tcbench.core.claim import EXTERNAL, RELATIONS, Claim, ClaimSide, Relation
@@ -44,7 +43,7 @@ def evaluate(
     claims: Sequence[Claim],
     records: Sequence[Record],
     run: str = "tcbench run",
-    other: OtherSource = no_other_source,
+    other: OtherSource = lambda _: None,
 ) -> tuple[Evaluated, ...]:
     """All of one setting's claims; without records by those of a config that none names."""
     [card] = scorecards(records or UNRELATED, lambda _: AskedClaims("cpu", tuple(claims), run), other)

@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from tcbench.analysis import comparability
-from tcbench.analysis.comparability import FACETS
 from tcbench.core.record import GpuFacts, GpuSamples, GpuState, Input, MeasureSettings, Simulated, TrainSettings
 
 GPU = GpuFacts(
@@ -43,6 +42,10 @@ def cell(**changes):
     return factories.make_record(cell=factories.make_cell(**changes))
 
 
+def on_ranks(**changes):
+    return environment(ranks=factories.make_ranks(**changes))
+
+
 def decoded(decoding):
     return factories.make_record(measurement=factories.make_measurement(decoding=decoding))
 
@@ -73,6 +76,8 @@ def decoded(decoding):
         ("input", cell(input=Input(kind="folder", path="a")), cell(input=Input(kind="folder", path="b"))),
         ("input", decoded("on the GPU"), decoded("on the GPU, hw_decoder_load 0")),
         ("input", decoded(None), decoded("on the GPU")),
+        *(("ranks", on_ranks(), on_ranks(engine="NCCL 2.28")), ("ranks", on_ranks(), on_ranks(hosts=("a", "b")))),
+        ("ranks", on_ranks(), on_ranks(binding="none")),
     ],
 )
 def test_each_facet_is_told_in_both_directions(facet, base, current):
@@ -82,15 +87,10 @@ def test_each_facet_is_told_in_both_directions(facet, base, current):
     assert {(d.what, d.base, d.current) for d in forth} == {(d.what, d.current, d.base) for d in back}
 
 
-def test_every_facet_is_tested_above():
-    assert set(FACETS) == {
-        *("simulated", "gpu", "driver", "clocks", "host", "os", "python", "libraries", "accelerator", "settings"),
-        *("measure", "input", "ranks"),
-    }
-
-
-def test_one_of_several_like_gpus_is_as_good_as_another():
+def test_one_of_several_like_gpus_or_hosts_is_as_good_as_another():
     assert differences([on_gpu()], [on_gpu(device="cuda:3")]) == ()
+    assert differences([on_ranks()], [on_ranks(launcher="srun")]) == ()
+    assert differences([on_ranks(hosts=("a", "b"))], [on_ranks(hosts=("c", "d"))]) == ()
 
 
 def test_a_difference_names_both_values_and_a_package_that_only_one_side_has_none():
@@ -114,14 +114,3 @@ def test_the_decoding_of_a_cell_tells_nothing_of_the_stack_beneath_its_run():
         msgspec.structs.replace(decoded(how), run_id=run) for run, how in (("fp32", None), ("fp16+dali", "on the GPU"))
     ]
     assert comparability.beneath(records) == {"fp32": (), "fp16+dali": ()}
-
-
-def test_ranks_that_talk_otherwise_are_a_facet_of_their_own():
-    def on(**changes):
-        return environment(ranks=factories.make_ranks(**changes))
-
-    assert differences([on()], [on(launcher="srun")]) == ()
-    assert differences([on(hosts=("a", "b"))], [on(hosts=("c", "d"))]) == ()
-    for changes in ({"engine": "NCCL 2.28"}, {"hosts": ("a", "b")}, {"binding": "none"}):
-        [difference] = differences([on()], [on(**changes)])
-        assert difference.facet == "ranks"

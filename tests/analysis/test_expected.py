@@ -4,7 +4,7 @@ import pytest
 from factories import make_measurement, make_phases, make_record
 from timelines import busy_timeline
 
-from tcbench.analysis.bottleneck import explain_record, summarise
+from tcbench.analysis.bottleneck import explain_records, summarise
 from tcbench.analysis.expected import BY_TABLE, ON_HOST, images_per_s, in_place_of
 from tcbench.core.step_time import StepTime
 
@@ -19,8 +19,8 @@ def test_on_a_host_the_parts_add_up_and_beside_a_device_the_longest_decides() ->
 
 
 def test_on_a_host_a_whole_step_is_in_proportion_to_what_was_measured() -> None:
-    measured = explain_record(
-        make_record(batch_size=8, measurement=make_measurement([1.0] * 12, phases=make_phases({"forward": 1.0})))
+    measured = explain_records(
+        [make_record(batch_size=8, measurement=make_measurement([1.0] * 12, phases=make_phases({"forward": 1.0})))]
     )
     own, other = (StepTime(device_s=s, host_s=0.05, on_host=True) for s in (0.75, 0.35))
     rate = in_place_of(measured, own, other)

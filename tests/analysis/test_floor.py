@@ -4,7 +4,7 @@ import pytest
 
 from tcbench.analysis.floor import MemoryNeed, step_floor
 from tcbench.core.errors import SelectionError
-from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.engine.work import Conv2d, ConvFprop, Relu
 from tcbench.hardware import gpus
 
@@ -45,13 +45,6 @@ def test_a_convolution_computes_at_the_rate_of_its_dtype_and_arithmetic():
     assert rates.of(conv("float32")) == rates.fp32_flops_s
     assert rates.of(conv("float32", "tf32")) == rates.tf32_flops_s
     assert rates.of(Relu(1000, "float16")) == rates.fp32_flops_s
-
-
-def test_the_floor_of_a_work_is_the_slower_of_arithmetic_and_memory():
-    rates = peak_rates(gpus.load("V100"))
-    heavy = conv("float32")
-    assert work_floor_s(heavy, rates, 1e15) == pytest.approx(heavy.flops / rates.fp32_flops_s)
-    assert work_floor_s(heavy, rates, 1e6) == pytest.approx(heavy.bytes / 1e6)
 
 
 def test_the_floor_of_a_step_adds_up_every_launch():

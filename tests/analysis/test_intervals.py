@@ -32,7 +32,3 @@ def test_intersection_and_difference_part_a_set_in_two(
     assert cells(rest) == cells(a) - cells(b)
     assert intervals.length(both) + intervals.length(rest) == intervals.length(a)
     assert intervals.covered(a, b) == [len(cells([span]) & cells(b)) for span in a]
-
-
-def test_clipping_keeps_what_lies_between() -> None:
-    assert intervals.clip([(0, 2), (3, 5), (8, 9)], 1, 4) == [(1, 2), (3, 4)]

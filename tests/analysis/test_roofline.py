@@ -26,21 +26,11 @@ from tcbench.hardware import gpus
 CEILINGS = Ceilings("a machine", (("fp32", 1e11), ("fp16", 8e11)), 2e10, True, "made up")
 
 
-@pytest.mark.parametrize(("variant", "gmac"), [("v1", 3.86), ("v1.5", 4.09)])
-def test_the_flops_of_convolutions_and_classifier_are_the_models(variant: str, gmac: float) -> None:
+@pytest.mark.parametrize("variant", ["v1", "v1.5"])
+def test_the_flops_of_convolutions_and_classifier_are_the_models(variant: str) -> None:
     cell = make_cell("fp32", 32, image_size=224, variant=variant)
     parts = [p for p in layer_parts(cell) if p.phase == "forward" and p.name.endswith(("/conv", "/fc"))]
-    macs = sum(part.flops for part in parts) // 2 // 32
-    assert macs == MODELS["resnet50"].macs(variant, 224, 1000)
-    assert round(macs / 1e9, 2) == gmac
-
-
-def test_backward_computes_each_convolution_twice_but_the_images_gradient() -> None:
-    parts = layer_parts(make_cell("fp32", 2))
-    forward = {p.name: p.flops for p in parts if p.phase == "forward" and p.name.endswith(("/conv", "/fc"))}
-    backward = {p.name: p.flops for p in parts if p.phase == "backward" and p.name in forward}
-    assert len(forward) == 54
-    assert backward == {name: flops * (1 if name == "stem/conv" else 2) for name, flops in forward.items()}
+    assert sum(part.flops for part in parts) == 2 * 32 * MODELS["resnet50"].macs(variant, 224, 1000)
 
 
 FUSED = "nhwc+fused"

@@ -1,8 +1,6 @@
 import dataclasses
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tcbench.analysis.scale_out import (
     ALGORITHMS,
@@ -71,23 +69,6 @@ def test_one_rank_reduces_nothing_and_is_as_fast_as_it_was(algorithm):
     alone = scaled(STEP, 1, NODES, algorithm, overlap=0.5)
     assert (alone.all_reduce_s, alone.waits_s, alone.efficiency) == (0, 0, 1)
     assert alone.images_per_s == pytest.approx(32 / 0.18)
-
-
-@given(
-    ranks=st.integers(2, 5000),
-    n_bytes=st.integers(1, 10**9),
-    overlap=st.floats(0, 1),
-    algorithm=st.sampled_from(ALGORITHMS),
-    name=st.sampled_from(networks.names()),
-)
-def test_more_ranks_never_wait_less_and_overlap_never_hurts(ranks, n_bytes, overlap, algorithm, name):
-    step, network = dataclasses.replace(STEP, gradient_bytes=n_bytes), networks.load(name)
-    here = scaled(step, ranks, network, algorithm, overlap)
-    twice = scaled(step, 2 * network.ranks_per_node * ranks, network, algorithm, overlap)
-    bare = scaled(step, ranks, network, algorithm, 0)
-    assert 0 < twice.efficiency <= here.efficiency <= 1
-    assert bare.waits_s == bare.all_reduce_s
-    assert here.waits_s <= bare.waits_s
 
 
 def test_nothing_hides_behind_more_than_the_backward_pass():

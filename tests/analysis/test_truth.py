@@ -31,43 +31,6 @@ def truth(name: str, loss: float) -> gate_truth.Truth:
     return gate_truth.measure(COMPARISONS[name], loss, MATRICES)
 
 
-def test_the_simulation_is_the_one_that_is_asked_for():
-    random, cells = np.random.default_rng(0), range(50)
-    times_s = gate_truth.step_times_s(random, cells, 8)
-    assert times_s.shape == (50, 8, 200)
-    # Steps that one real trial left: what a cell's trials have in common are its values, one factor a trial aside.
-    first = times_s[7, 0] / times_s[7, 0].min()
-    kept = gate_truth.real_trials()[7]
-    assert len(np.unique(first.round(9))) <= len(kept)
-    assert gate_truth.slower(random, times_s, 0.05).mean() == pytest.approx(times_s.mean() / 0.95)
-    stalled = gate_truth.slower(random, times_s, 0.0, stalls=True)
-    assert times_s.mean() / stalled.mean() == pytest.approx(1 - gate_truth.STALLS, rel=0.01)
-    assert (stalled > times_s).mean() == pytest.approx(0.1)
-    assert np.median(stalled, axis=-1).mean() == pytest.approx(np.median(times_s, axis=-1).mean(), rel=0.01)
-
-
-def test_trials_of_each_machine_differ_as_it_says():
-    random, cells = np.random.default_rng(0), range(40)
-    even = np.log(gate_truth.step_times_s(random, cells, 50, gate_truth.EVEN).mean(axis=-1)).std(axis=1, ddof=1)
-    assert even.mean() == pytest.approx(0.01, rel=0.05)
-    mixed = np.log(gate_truth.step_times_s(random, cells, 50, gate_truth.MIXED).mean(axis=-1)).std(axis=1, ddof=1)
-    assert mixed[:5].mean() < 0.02
-    assert mixed[-5:].mean() == pytest.approx(0.045, rel=0.3)
-
-
-def test_the_machine_with_accidents_is_the_one_that_is_asked_for():
-    times_s = gate_truth.step_times_s(np.random.default_rng(0), range(400), 2, gate_truth.ACCIDENTS)
-    spikes = times_s > 3 * gate_truth.STEP_TIME_S
-    assert spikes.mean() == pytest.approx(0.005, rel=0.1)
-    logs = np.log(np.where(spikes, times_s / 5, times_s))
-    within = logs - logs.mean(axis=-1, keepdims=True)
-    assert within.std() == pytest.approx(0.02, rel=0.02)
-    lag_1 = (within[..., 1:] * within[..., :-1]).mean() / (within**2).mean()
-    assert lag_1 == pytest.approx(0.5, abs=0.02)
-    # The steps' own noise moves a trial's mean by 2% sqrt(3 / 200), the trial by 1%.
-    assert logs.mean(axis=-1).std() == pytest.approx(0.0103, rel=0.06)
-
-
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_nothing_changed_is_no_regression_and_passes(name):
     rates = truth(name, 0.0)
@@ -128,17 +91,6 @@ def test_accidents_raise_no_alarm_and_leave_more_undecided():
     rates = gate_truth.measure(Judgement(gate_truth.FIVE, machine=gate_truth.ACCIDENTS), 0.0, MATRICES)
     assert rates.matrices_with_regression <= 0.05
     assert 0.5 < rates.passed < 0.85
-
-
-def test_an_interval_over_steps_would_cover_far_too_little():
-    """What the trial as unit is for: the same figures, with each trial's steps as the sample."""
-    random = np.random.default_rng(1)
-    held = 0
-    for _ in range(300):
-        [times_s] = gate_truth.step_times_s(random, range(1), 5)
-        error = times_s.std() / np.sqrt(times_s.size)
-        held += abs(times_s.mean() - gate_truth.STEP_TIME_S) <= 1.96 * error
-    assert held / 300 < 0.75
 
 
 def test_compare_judges_records_as_the_simulation_judges_figures():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tcbench.analysis import verdict
 from tcbench.analysis.compare import IN_TURNS
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import Group, LogRatio, Unpaired, log_ratio
+from tcbench.analysis.welch import Estimate, Group, LogRatio, log_ratio
 
 
 def certain(ratio: float) -> LogRatio:
@@ -69,7 +69,7 @@ def test_so_many_more_trials_would_decide_and_one_fewer_would_not(log, deviation
     rule = Rule()
     if rule.judge(log_ratio(current, base)) != "inconclusive":
         return
-    more = rule.more_trials(Unpaired(current, base))
+    more = rule.more_trials(Estimate(current, base))
 
     def judged(m: int) -> str:
         return rule.judge(log_ratio(*(Group(n + m, g.mean, g.variance) for g in (current, base))))
@@ -83,7 +83,7 @@ def test_so_many_more_trials_would_decide_and_one_fewer_would_not(log, deviation
 
 def test_a_loss_of_the_threshold_itself_is_never_decided():
     group = Group(5, 0.0, 1e-4)
-    assert Rule().more_trials(Unpaired(Group(5, math.log(0.97), 1e-4), group)) is None
+    assert Rule().more_trials(Estimate(Group(5, math.log(0.97), 1e-4), group)) is None
 
 
 @pytest.mark.parametrize("trials", [(8,), (5, 8), (3, 5, 8), (3, 4, 6, 8)])

@@ -1,5 +1,4 @@
 import logging
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -55,19 +54,6 @@ def test_a_damaged_entry_counts_as_missing_and_is_written_anew(cache, damage):
     assert cache.get(KEY) is None
     cache.put(KEY, ENTRY)
     assert cache.get(KEY) == ENTRY
-
-
-def test_a_write_that_fails_half_way_leaves_the_old_entry_and_no_litter(cache, monkeypatch):
-    cache.put(KEY, ENTRY)
-
-    def full(fd):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        cache.put(KEY, Entry({"plan": "newer"}))
-    assert cache.get(KEY) == ENTRY
-    assert list(cache.root.iterdir()) == [cache.path(KEY)]
 
 
 def test_a_cache_that_cannot_be_written_complains_once_and_no_more(tmp_path, caplog):

@@ -48,18 +48,6 @@ def test_an_ok_record_has_counted_steps_that_took_time(step_times_s):
         record.decode(json.dumps(raw))
 
 
-def test_an_older_version_is_brought_up_to_date_step_by_step(monkeypatch):
-    monkeypatch.setattr(record, "SCHEMA_VERSION", 3)
-    upgrades = {1: lambda raw: {**raw, "reason": "one"}, 2: lambda raw: {**raw, "reason": raw["reason"] + " two"}}
-    monkeypatch.setattr(record, "UPGRADES", upgrades)
-    upgraded = record.decode(changed(reason=None))
-    assert (upgraded.reason, upgraded.schema_version) == ("one two", 3)
-
-
-def test_every_older_version_has_an_upgrade():
-    assert set(record.UPGRADES) == set(range(1, record.SCHEMA_VERSION))
-
-
 def test_a_cells_key_changes_with_every_field():
     cell = factories.make_cell()
     others = {

@@ -81,16 +81,3 @@ def test_the_effective_size_lies_between_two_and_all(values):
     assert 2 <= effective_size(values) <= len(values)
     assert relative_half_width(values) >= 0
     assert relative_half_width(values[:1]) == math.inf  # one value says nothing
-
-
-def test_a_true_mean_is_covered_as_often_as_promised():
-    draw = random.Random(3)
-    covered = 0
-    for _ in range(400):
-        value, values = 0.0, []
-        for _ in range(60):
-            value = 0.5 * value + draw.gauss(0, 1)
-            values.append(50 + value)
-        mean = sum(values) / len(values)
-        covered += abs(mean - 50) <= relative_half_width(values) * mean
-    assert covered / 400 > 0.90

@@ -135,11 +135,6 @@ def test_a_rung_that_the_gpu_is_too_old_for_is_said_and_not_looked_at(stand, tmp
     assert all(cell.cannot_run is None for cell in runs)
 
 
-def test_what_is_installed_here_says_nothing_of_another_machine(stand, tmp_path, monkeypatch):
-    monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda self: False)
-    assert all(cell.cannot_run is None for cell in forecast_of(H200, tmp_path).cells)
-
-
 def test_a_work_without_a_plan_names_its_reason_and_counts_no_workspace(stand, tmp_path):
     stand.no_plan = {"conv_fprop": "cuDNN has no plan"}
     cell = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
@@ -217,13 +212,6 @@ def test_a_trace_serves_gpus_of_its_compute_capability_only(stand, tmp_path):
     newer = forecast_of(H200, tmp_path, configs=config).cells[0]
     older = forecast_of(V100, tmp_path, configs=config).cells[0]
     assert newer.of_kind("call") == () and older.of_kind("call") != ()
-
-
-def test_a_damaged_or_foreign_trace_is_made_anew(stand, tmp_path):
-    first = forecast_of(H200, tmp_path, configs=("fp16",))
-    (kept,) = (tmp_path / "cache" / demands.TRACES).iterdir()
-    kept.write_bytes(kept.read_bytes().replace(b"conv_fprop", b"conv_gprop"))
-    assert forecast_of(H200, tmp_path, configs=("fp16",)).cells == first.cells
 
 
 def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(stand, tmp_path, monkeypatch):

@@ -100,24 +100,6 @@ def test_a_gate_tells_which_trials_are_certain():
     assert len(state.certain()) == 8
 
 
-def test_a_loss_is_found_at_the_first_look_and_its_phase_is_named():
-    def slower(trial: Trial) -> Record:
-        phases = {"io": 0.01, "forward": 0.03 if trial.side == BASE else 0.04, "backward": 0.05, "update": 0.01}
-        draw = random.Random(f"{trial}")
-        times = tuple(
-            factories.PhaseTimes(name=name, host_s=(time_s * (1 + 0.01 * draw.random()),) * 5)
-            for name, time_s in phases.items()
-        )
-        return record(trial, 40 if trial.side == BASE else 36 + 0.1 * draw.random(), phases=times)
-
-    state, ran = drive(gate.start(2, interims()), slower)
-    assert len(ran) == 12
-    compared = said(state, ran)
-    assert [cell.verdict for cell in compared.cells] == ["regression"] * 2
-    assert [cell.culprit.name for cell in compared.cells] == ["forward"] * 2
-    assert compared.failing
-
-
 @pytest.mark.parametrize(("timed", "verdict"), [(True, "regression"), (False, "inconclusive")])
 def test_a_loss_in_one_phase_is_found_where_the_whole_stays_open(timed, verdict):
     def slower(trial: Trial) -> Record:
@@ -306,10 +288,3 @@ def test_between_looks_the_last_look_taken_speaks():
     (cell,) = said(state, ran, CELLS[:1], "the budget was spent").cells
     assert (cell.verdict, cell.base.trials_ok, cell.current.trials_ok) == ("inconclusive", 3, 3)
     assert cell.why == "the budget was spent before look 2 of 4 (4 trials a side)"
-
-
-def test_state_is_never_changed():
-    state = gate.start(1, interims())
-    trial = state.next_trial()
-    state.after(trial, record(trial))
-    assert state == gate.start(1, interims())

@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     """The cells that were rehearsed, none of them really."""
     cells: list[Cell] = []
 
-    def rehearsed(some: list[Cell], limit_s: float) -> object:
+    def rehearsed(some: list[Cell]) -> object:
         for cell in some:
             cells.append(cell)
             yield cell, Rehearsed(reason="no") if "kfac" in cell.rungs else Rehearsed(PARTS)

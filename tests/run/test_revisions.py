@@ -69,14 +69,6 @@ def test_the_users_checkout_stays_as_it_is(project, repository, tree):
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
-def test_it_works_from_within_a_hook(project, repository, monkeypatch, tmp_path, tree):
-    projects.make(tmp_path / "other")
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other/.git/index"))
-    assert revisions.project(repository) == project
-    assert git(tree(project).top, "rev-parse", "HEAD") == git(repository, "rev-parse", "HEAD")
-
-
 @pytest.mark.parametrize(
     "revision", ["nope", "", "--help", "-x", "^HEAD", "HEAD^{tree}", "x" * 3000, "HEAD:my_step.py", "HEAD~7"]
 )
@@ -97,12 +89,6 @@ def test_a_shallow_clone_is_named_as_such(repository, tmp_path):
 def test_outside_of_a_repository_there_are_no_revisions(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(BuildError, match=r"is in no git repository.*--base-python PYTHON$"):
-        revisions.project(tmp_path)
-
-
-def test_without_git_it_says_so(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BuildError, match="git cannot be started"):
         revisions.project(tmp_path)
 
 

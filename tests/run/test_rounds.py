@@ -56,19 +56,20 @@ def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(monkeypatch
     assert order(records) == [("fp32", 0), ("fp32+dali", 0), ("fp32", 1), ("fp32", 2)]
 
 
-def test_rounds_go_on_until_the_budget_is_spent_and_never_beyond():
-    records = run(start(made(budget_s=105.0)), COSTS_S)
-    assert len(records) == 10
-    assert Counter(record.cell.config for record in records) == {"fp32": 4, "fp32+dali": 3, "fp16": 3}
-
-
-def test_the_first_round_is_completed_whatever_it_takes():
-    assert len(run(start(made(budget_s=1.0)), COSTS_S)) == 3
-
-
-def test_a_budget_and_trials_end_by_whichever_comes_first():
-    assert len(run(start(made(budget_s=1000.0, trials=2)), COSTS_S)) == 6
-    assert len(run(start(made(budget_s=40.0, trials=2)), COSTS_S)) == 4
+@pytest.mark.parametrize(
+    ("budget", "status", "ran"),
+    [
+        ({"budget_s": 105.0}, "ok", (4, 3, 3)),  # until it is spent and never beyond
+        ({"budget_s": 1.0}, "ok", (1, 1, 1)),  # the first round is completed whatever it takes
+        ({"budget_s": 1000.0, "trials": 2}, "ok", (2, 2, 2)),  # whichever comes first
+        ({"budget_s": 40.0, "trials": 2}, "ok", (2, 1, 1)),
+        # No time is spent again on what did not run.
+        *(({"budget_s": 100.0}, status, (5, 4, 1)) for status in ("oom", "failed", "timeout")),
+    ],
+)
+def test_rounds_go_on_until_the_budget_is_spent_and_never_beyond(budget, status, ran):
+    records = run(start(made(**budget)), COSTS_S, status=status)
+    assert Counter(record.cell.config for record in records) == dict(zip(COSTS_S, ran, strict=True))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
@@ -82,12 +83,6 @@ def test_the_cells_numbers_of_trials_differ_by_one_at_most(spread, budget_s):
     assert spent_s < max(budget_s + 17.0 * spread, 29.0 * (1 + spread))
     if budget_s == 240:
         assert spent_s > budget_s - 17 * 1.3
-
-
-@pytest.mark.parametrize("status", ["oom", "failed", "timeout"])
-def test_time_is_not_spent_again_on_what_did_not_run(status):
-    records = run(start(made(budget_s=100.0)), COSTS_S, status=status)
-    assert Counter(record.cell.config for record in records) == {"fp32": 5, "fp32+dali": 4, "fp16": 1}
 
 
 def test_a_run_that_is_resumed_has_the_time_that_is_left():

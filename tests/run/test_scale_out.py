@@ -1,4 +1,3 @@
-import dataclasses
 from pathlib import Path
 
 import factories
@@ -105,13 +104,3 @@ def test_the_page_shows_what_this_model_makes_of_published_results():
 
 def test_the_overlap_is_the_least_squares_of_those_that_overlap():
     assert published.fitted() == OVERLAP
-
-
-def test_no_input_comes_from_the_efficiency_that_is_compared():
-    for result in published.RESULTS:
-        assert dataclasses.replace(result, efficiency=0.5).range() == result.range()
-
-
-def test_the_step_of_a_time_to_train_leaves_room_for_its_all_reduce():
-    jia = next(result for result in published.RESULTS if "Jia" in result.says)
-    assert jia.times_to_train_s(2048) == pytest.approx((396, 396))

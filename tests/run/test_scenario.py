@@ -45,9 +45,6 @@ def test_naruse2018_has_the_talks_settings():
     assert talk.variant == "v1"
 
 
-BEST = "+dali+batched+nhwc+fused"
-
-
 ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
 
 
@@ -154,38 +151,7 @@ def test_an_unknown_scenario_is_one_clear_line(tmp_path, monkeypatch, name, expe
     assert expected in str(error.value)
 
 
-# -------------------------------------------------------------------------------------------------------- on the CPU
-
-ON_CPU = (
-    MINIMAL
-    + """
-[cpu]
-model.image_size = 64
-measure.batch_sizes = [2, 3]
-ladder = []
-config = [{ rungs = ["fp32", "batched"] }]
-"""
-)
-
-
 # ---------------------------------------------------------------------------------------------------------- backends
-
-
-OF_ONES_OWN = """
-schema = 1
-title = "t"
-model.name = "transformer"
-measure.batch_sizes = [4]
-[[config]]
-backend = "my_step:make"
-rungs = ["eager"]
-"""
-
-
-def test_a_step_of_ones_own_may_be_of_any_model(write):
-    assert scenario.load(write(OF_ONES_OWN)).models == ("transformer",)
-    with pytest.raises(ScenarioError, match=r"model\.name: 'transformer' is unknown; expected one of alexnet, "):
-        scenario.load(write(OF_ONES_OWN + '[[config]]\nbackend = "torch"\nrungs = ["fp32"]\n'))
 
 
 OWN = """
@@ -203,7 +169,11 @@ rungs = ["plain", "fast"]
 """
 
 
-def test_a_step_of_ones_own_has_a_unit_a_base_and_no_model_but_its_own(write):
+def test_a_step_of_ones_own_has_a_unit_a_base_and_any_model_or_its_own(write):
+    of_a_model = OWN.replace("UNIT", 'model.name = "transformer"')
+    assert scenario.load(write(of_a_model)).models == ("transformer",)
+    with pytest.raises(ScenarioError, match=r"model\.name: 'transformer' is unknown; expected one of alexnet, "):
+        scenario.load(write(of_a_model + '[[config]]\nbackend = "torch"\nrungs = ["fp32"]\n'))
     loaded = scenario.load(write(OWN.replace("UNIT", 'unit = "sequences"\nbase = "plain+fast"')))
     assert (loaded.unit, loaded.base, loaded.models) == ("sequences", "my_step/plain+fast", ("own",))
     plain = scenario.load(write(OWN.replace("UNIT", "")))

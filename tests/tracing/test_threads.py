@@ -65,7 +65,6 @@ def test_a_thread_of_another_process_is_seen_working_by_its_name():
     finally:
         process.kill()
         process.communicate()
-    assert sampler.samples > 100
     assert {w.name for w in work} == {"[DALI] stand-in"}
     assert sum(w.end_ns - w.begin_ns for w in work) == pytest.approx(0.1e9, rel=0.1)
 
@@ -74,7 +73,7 @@ def test_threads_without_such_names_and_processes_that_are_gone_have_no_work():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for pid in (os.getpid(), gone.pid):
-        with ThreadSampler(pid, names=("no such thread",)) as sampler:
+        with ThreadSampler(pid) as sampler:
             time.sleep(0.01)
         assert sampler.work == ()
     assert threads.INTERVAL_S <= 0.002

@@ -1,6 +1,5 @@
 """The answers of a document of `tcbench numerics`: which technique trains like the base (fp32; of many ranks, one rank
-at the same global batch), what float16 does to gradients,
-and how curves and costs compare. Pure functions of a document; knows no file and no view.
+at the same global batch), what float16 does to gradients, and how curves and costs compare. Pure functions.
 
 A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
 that differences are paired. Two figures of the held-out images are asked, both must be equivalent within their stated
@@ -18,7 +17,7 @@ from typing import Literal
 from tcbench.analysis.claims import Evidence, OtherSource
 from tcbench.analysis.numerics.equivalence import Equivalence, equivalence
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import Group, quantile
+from tcbench.analysis.welch import Group, exp, quantile
 from tcbench.core.claim import Claim
 from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, GradientKind, Gradients, Magnitudes, Run, Technique
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares, total
@@ -89,55 +88,25 @@ class CurvePoint:
     value: Interval
 
 
-@dataclass(frozen=True)
-class Answers:
-    """All that slides 5 to 7 need. Zero shares are of the non-zero fp32 gradients, without a loss scale and with the
-    static one, and empty where none was seen; `techniques` maps each technique that was run, but fp32, to its word,
-    `not_learnt` says why fp32 is nothing to be like."""
-
-    techniques: Mapping[str, Word]
-    not_learnt: str | None
-    zero_share: Mapping[GradientKind, float]
-    zero_share_scaled: Mapping[GradientKind, float]
-    static_scale: float
-
-
-def outcome(document: Document, margins: Margins | None = None) -> Answers:
-    """The document's answers by name."""
-    k = round(math.log2(document.static_scale))
-    plain, scaled = (whole(document.gradients, log2_scale) for log2_scale in (0, k))
-    seen = [kind for kind in KINDS if magnitudes(document.gradients, kind).non_zero]
-    return Answers(
-        techniques={verdict.technique: verdict.word for verdict in verdicts(document, margins)},
-        not_learnt=not_learnt(document),
-        zero_share={kind: plain[kind].zero for kind in seen},
-        zero_share_scaled={kind: scaled[kind].zero for kind in seen},
-        static_scale=document.static_scale,
-    )
-
-
 CLAIMED = {"fp16": ("both", "dynamic"), "bf16": ("bf16",)}
 """The techniques that a rung stands for: the talk's fp16 has loss scaling, static or dynamic, and master weights."""
 
 
-def by_training(document: Document, margins: Margins | None = None, source: str | None = None) -> OtherSource:
+def by_training(document: Document, source: str | None = None) -> OtherSource:
     """Evidence for claims from training runs in parallel (slides 5 to 7): whether fp16 with both techniques trains like
     fp32, and whether many gradients become zero in float16 that the loss scale keeps. Where the document saw no
     gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be named with
     its steps and seeds."""
-    answers = outcome(document, margins)
-    many = document.setting.ranks > 1
+    many, words = document.setting.ranks > 1, {verdict.technique: verdict.word for verdict in verdicts(document)}
 
     def evidence(claim: Claim) -> Evidence | None:
         rung = claim.left.config.partition("+")[0]
         if many != (claim.relation == "scales"):
             return None
-        if many:
-            finding = _trains(answers, ("ranks",), like(document))
-        elif claim.relation == "trains like":
-            finding = _trains(answers, CLAIMED.get(rung, ()), like(document))
+        if many or claim.relation == "trains like":
+            finding = _trains(document, words, ("ranks",) if many else CLAIMED.get(rung, ()))
         else:
-            finding = _keeps(answers) if claim.relation == "keeps gradients" and rung == "fp16" else None
+            finding = _keeps(document) if claim.relation == "keeps gradients" and rung == "fp16" else None
         return finding and replace(finding, why=finding.why + by)
 
     steps, n = document.setting.steps, len({run.seed for run in document.runs})
@@ -145,28 +114,27 @@ def by_training(document: Document, margins: Margins | None = None, source: str 
     return evidence
 
 
-def _trains(answers: Answers, claimed: Sequence[str], word: Word) -> Evidence | None:
-    words = [answers.techniques[name] for name in claimed if name in answers.techniques]
+def _trains(document: Document, answers: Mapping[str, Word], claimed: Sequence[str]) -> Evidence | None:
+    words = {answers[name] for name in claimed if name in answers}
     if not words:
         return None
-    why = "; ".join(f"{ALL_TECHNIQUES[name].label}: {answer}" for name, answer in answers.techniques.items())
-    if answers.not_learnt:
-        why += f"; {answers.not_learnt}"
-        return Evidence("undecided", why)
+    why = "; ".join(f"{ALL_TECHNIQUES[name].label}: {answer}" for name, answer in answers.items())
+    if nothing := not_learnt(document):
+        return Evidence("undecided", f"{why}; {nothing}")
     if "does not" in words:
         return Evidence("does not hold", why)
-    return Evidence("holds" if set(words) == {word} else "undecided", why)
+    return Evidence("holds" if words == {like(document)} else "undecided", why)
 
 
-def _keeps(answers: Answers) -> Evidence | None:
-    lost, left = answers.zero_share, answers.zero_share_scaled
-    if not lost:
+def _keeps(document: Document) -> Evidence | None:
+    k = round(math.log2(document.static_scale))
+    lost, left = whole(document.gradients, 0), whole(document.gradients, k)
+    seen = [kind for kind in KINDS if magnitudes(document.gradients, kind).non_zero]
+    if not seen:
         return None
-    why = "; ".join(
-        f"{kind}: {lost[kind]:.1%} zero, {left[kind]:.2%} at 2^{math.log2(answers.static_scale):.0f}" for kind in lost
-    )
-    many = max(lost.values()) > LOST_AT_MOST
-    return Evidence("holds" if many and max(left.values()) <= LOST_AT_MOST else "does not hold", why)
+    why = "; ".join(f"{kind}: {lost[kind].zero:.1%} zero, {left[kind].zero:.2%} at 2^{k}" for kind in seen)
+    many, few = (max(of[kind].zero for kind in seen) for of in (lost, left))
+    return Evidence("holds" if many > LOST_AT_MOST >= few else "does not hold", why)
 
 
 def techniques_of(document: Document) -> tuple[Technique, ...]:
@@ -276,8 +244,10 @@ def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdic
         word = "does not"
     elif not nothing and all(test.decision == "equivalent" for test in both):
         word = like(document)
+    worse = relative(loss.mean)
+    on_average = f"{worse:+.1%}" if worse < _USEFUL else f"{worse + 1:.3g} times as much"
     reason = (
-        f"test loss {_percent(relative(loss.mean))} ({_limits(relative(loss.low), relative(loss.high))}), "
+        f"test loss {on_average} ({_limits(relative(loss.low), relative(loss.high))}), "
         f"accuracy {100 * accuracy.mean:+.1f} points ({_limits(accuracy.low, accuracy.high, points=True)})"
     )
     if coarse:
@@ -296,19 +266,7 @@ _USEFUL = 10.0
 
 def relative(log_ratio: float) -> float:
     """The difference from 1 of a ratio whose logarithm is given; infinite where it is beyond a float."""
-    return math.expm1(log_ratio) if log_ratio < _LARGEST else math.inf
-
-
-def _ratio(log_ratio: float) -> float:
-    return math.exp(log_ratio) if log_ratio < _LARGEST else math.inf
-
-
-_LARGEST = 700.0
-"""Beyond this logarithm is no float."""
-
-
-def _percent(value: float) -> str:
-    return f"{value:+.1%}" if value < _USEFUL else f"{value + 1:.3g} times as much"
+    return math.expm1(log_ratio) if math.isfinite(exp(log_ratio)) else math.inf
 
 
 def _limits(low: float, high: float, points: bool = False) -> str:
@@ -370,10 +328,11 @@ def _time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> Interval | None:
     times_s = {run.seed: run.train_time_s for run in base}
     pairs = [(times_s.get(run.seed), run.train_time_s) for run in runs]
     logs = [math.log(before_s / time_s) for before_s, time_s in pairs if before_s and time_s]
-    if not logs:
-        return None
-    mean = mean_interval(logs)
-    return Interval(_ratio(mean.value), _ratio(mean.low), _ratio(mean.high))
+    return _of_logs(mean_interval(logs)) if logs else None
+
+
+def _of_logs(mean: Interval) -> Interval:
+    return Interval(exp(mean.value), exp(mean.low), exp(mean.high))
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -383,8 +342,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 def loss_curve(document: Document, technique: str, window: int) -> tuple[CurvePoint, ...]:
     """The mean loss over seeds, window by window of that many steps, as far as all seeds got."""
-    smoothed = [_windows(run.losses, window) for run in document.runs if run.technique == technique]
-    return _curve(smoothed, window)
+    return _curve([_windows(run.losses, window) for run in document.runs if run.technique == technique], window)
 
 
 def ratio_curve(document: Document, technique: str, window: int) -> tuple[CurvePoint, ...]:
@@ -397,13 +355,7 @@ def ratio_curve(document: Document, technique: str, window: int) -> tuple[CurveP
         if run.technique == technique and run.seed in base
         for mine in (_windows(run.losses, window),)
     ]
-    return tuple(
-        CurvePoint(
-            point.step,
-            Interval(*(_ratio(end) for end in (point.value.value, point.value.low, point.value.high))),
-        )
-        for point in _curve(logs, window)
-    )
+    return tuple(CurvePoint(point.step, _of_logs(point.value)) for point in _curve(logs, window))
 
 
 def _windows(losses: Sequence[float], window: int) -> list[float]:

@@ -58,7 +58,6 @@ class StepsDocument(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment | None = None
 
     def of(self, method: str) -> tuple[MethodRun, ...]:
-        """The counted runs of a method."""
         return tuple(run for run in self.runs if run.method == method)
 
     def rates(self, method: str) -> tuple[float, ...]:

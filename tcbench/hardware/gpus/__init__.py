@@ -64,7 +64,6 @@ class GpuFile:
         return hashlib.sha256(self.json.encode()).hexdigest()[:16]
 
     def properties(self) -> GpuProperties:
-        """The facts that an accelerator on this GPU would give."""
         return GpuProperties(self.device_name, self.sm, self.multiprocessors, self.memory_bytes)
 
 

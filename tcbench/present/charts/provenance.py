@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
 from tcbench.core.record import settings as settings_of
 from tcbench.present.cells import busy_line, interval_over
 from tcbench.present.charts.text import drawable
 from tcbench.present.format import counted, libraries
-from tcbench.present.groups import grouped
 from tcbench.present.naming import project_name, stack_name, tcbench_name
 from tcbench.present.sides import several
 from tcbench.present.simulated import emulated, lines

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.core.groups import grouped
 from tcbench.present.charts.provenance import provenance_of
 from tcbench.present.format import listed
-from tcbench.present.groups import grouped
 from tcbench.present.page.page import AnyBlock, Heading
 
 MOST_DRAWN = 24

@@ -18,12 +18,12 @@ from matplotlib.ticker import MaxNLocator
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, BoundVerdict
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.present.charts.page import ChartPage, boxes, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.present.charts.text import LEGEND, config_name, drawable, shortened, text_width
 from tcbench.present.format import counted, factor, limits, milliseconds, number
-from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Paragraph, Piece, Points, Section, say, strong
 from tcbench.present.page.settings import SettingCells, Settings, left_out

@@ -19,11 +19,11 @@ from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.roofline import PartCost, precision_of
 from tcbench.analysis.scaling import ALLREDUCE
 from tcbench.analysis.summary import CellSummary
+from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
 from tcbench.present.format import counted, doubtful, factor, listed, milliseconds, number, percent, rate, size
-from tcbench.present.groups import grouped
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import heading, is_simulated

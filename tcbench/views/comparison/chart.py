@@ -21,6 +21,7 @@ from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison, Mean,
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import ChartPage, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
@@ -38,7 +39,6 @@ from tcbench.present.charts.text import (
     wrapped,
 )
 from tcbench.present.format import counted, factor, limits, listed, quotient, ratio, threshold
-from tcbench.present.groups import grouped
 from tcbench.present.naming import apart
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Data, Notice, Paragraph, Piece, Points, Prose, Section, say, strong

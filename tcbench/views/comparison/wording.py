@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
 from tcbench.analysis.verdict import MOST_TRIALS
+from tcbench.core.groups import grouped
 from tcbench.core.record import STATUSES, Cell
 from tcbench.present.format import change, counted, milliseconds, number, percent, quotient, ratio, size, threshold
-from tcbench.present.groups import grouped
 from tcbench.present.naming import apart, rate_unit
 from tcbench.present.next_steps import NextStep
 from tcbench.present.sides import Labels, several

@@ -20,6 +20,7 @@ from tcbench.analysis.compare import Verdict
 from tcbench.analysis.history import CellHistory, History, HistoryPoint, Revision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.core.record import Code
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import WIDTH, ChartPage, put
@@ -37,7 +38,6 @@ from tcbench.present.charts.text import (
     wrapped,
 )
 from tcbench.present.format import change, counted, number, threshold
-from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.sides import several
 from tcbench.present.simulated import marked

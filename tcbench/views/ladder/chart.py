@@ -15,16 +15,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tcbench.analysis.ladder import Climb, DerivedLadder, LadderLike, LadderStep, climbs, derive
+from tcbench.analysis.ladder import Climb, DerivedLadder, LadderStep, climbs, derive
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import ChartPage, name_rows, put, rates
 from tcbench.present.charts.palette import INK, QUIET, change_patch, fill
 from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import LABEL, LEGEND, WORDS, config_name, drawable, heading, shortened, text_width
 from tcbench.present.format import counted, factor, limits, number
-from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Section
@@ -42,7 +42,10 @@ _SUBTITLE = "gained or lost by each rung, and the factor over the step before. E
 
 
 def ladder_chart(
-    summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | None = None, *, title: str = "What each rung buys"
+    summaries: Sequence[CellSummary],
+    ladders: Sequence[DerivedLadder] | None = None,
+    *,
+    title: str = "What each rung buys",
 ) -> Figure:
     """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top.
 

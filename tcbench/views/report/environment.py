@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from tcbench.core.groups import grouped
 from tcbench.core.record import Environment, Record
 from tcbench.present import simulated
 from tcbench.present.format import counted, libraries, listed, size
-from tcbench.present.groups import grouped
 from tcbench.present.naming import project_name, tcbench_name
 from tcbench.present.page.page import AnyBlock, Data, FactList, Heading, Section
 from tcbench.present.page.settings import MOST_RUNS, Settings

@@ -7,10 +7,10 @@ from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, ratio, unsure
+from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present.cells import busy_line
 from tcbench.present.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
-from tcbench.present.groups import grouped
 from tcbench.present.page.page import (
     AnyBlock,
     Data,

@@ -19,13 +19,13 @@ from matplotlib.transforms import Bbox
 from tcbench.analysis.roofline import Ceilings, CellRoofline, ConfigPrecision, WorkPart, base_and_fastest, worth_showing
 from tcbench.analysis.summary import Setting
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import ChartPage
 from tcbench.present.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, config_name, drawable, wrapped
 from tcbench.present.format import number, numbers
-from tcbench.present.groups import grouped
 from tcbench.present.simulated import marked
 from tcbench.views.roofline.table import withdrawn
 

@@ -20,6 +20,7 @@ from tcbench.analysis.scaling import Curve, Point
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.legend import legend_rows
@@ -28,7 +29,6 @@ from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS,
 from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
 from tcbench.present.format import counted, factor, limits, milliseconds, number
-from tcbench.present.groups import grouped
 from tcbench.present.naming import rate_unit
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches

@@ -23,6 +23,7 @@ from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise, waits
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.core.timeline import Span, Timeline
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, boxes
@@ -30,7 +31,6 @@ from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOUR
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.present.format import milliseconds, number
-from tcbench.present.groups import grouped
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Section
 from tcbench.present.session import apart

@@ -8,9 +8,7 @@ from tcbench.analysis.numerics.judgement import (
     costs,
     loss_curve,
     not_learnt,
-    outcome,
     ratio_curve,
-    safe,
     verdicts,
 )
 from tcbench.core.claim import Claim, ClaimSide
@@ -68,10 +66,7 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
     document = make_document(extra=one_step, setting=setting(steps=1))
     assert set(words(document).values()) == {"undecided"}
     assert "its loss did not fall in 1 step;" in verdicts(document)[0].reason
-
-
-def test_a_little_above_chance_is_not_enough_however_many_images_say_so():
-    """After 20 steps fp32 is at 15%, and so is everything else: that says nothing of a training that learns."""
+    # A little above chance is not enough, however many images say so.
     begun = [make_run(name, seed, accuracy=0.15) for name in TECHNIQUES for seed in range(5)]
     document = make_document(extra=begun, setting=setting(test_images=10_000))
     assert set(words(document).values()) == {"undecided"}
@@ -158,14 +153,6 @@ def test_documents_answer_the_claims_of_slides_5_to_7():
     assert by_training(unseen)(claim("keeps gradients")) is None
     easy = make_document(gradients=make_gradients(-8.0), static_scale=1.0)
     assert by_training(easy)(claim("keeps gradients")).outcome == "does not hold"
-
-
-def test_the_outcome_holds_zero_shares_before_and_after_the_scale():
-    answers = outcome(make_document())
-    assert answers.zero_share["weights"] > 0.2 > 0.01 > answers.zero_share_scaled["weights"]
-    assert answers.techniques["both"] == "trains like fp32"
-    chosen = safe(make_document().gradients)
-    assert chosen.smallest <= 16 <= chosen.largest
 
 
 # -- many ranks -----------------------------------------------------------------------------------------------------
