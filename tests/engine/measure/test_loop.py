@@ -248,13 +248,6 @@ def test_on_a_device_each_phase_has_its_device_time_beside_its_host_time():
     assert all(0 < t < 0.05 for phase in phases for t in phase.host_s)
 
 
-def test_the_device_is_waited_for_once_in_a_whole_profiled_pass():
-    session = FakeSession()
-    session.clock = DeviceClock(session)
-    loop.profile(session, Ranges(["io", "forward"]), 4, first=0)
-    assert session.clock.reads == 1
-
-
 def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside():
     session = FakeSession()
     session.clock = DeviceClock(session)
