@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from fake_cupy import Gpu, install
+from fake_cupy import Gpu, install, site
 from reference import REFERENCE
 from training import change_distance, loss_distance, numpys_processor, run_step, small_session, train
 
@@ -13,20 +13,12 @@ from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import live
 from tcbench.engine.accelerators.cuda.ceilings import measure_on
-from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.work import Add, Conv2d, ConvFpropStats, Relu
-from tcbench.hardware.clock import HostClock
 
 
 @pytest.fixture
 def cupy(monkeypatch):
     return install(monkeypatch)
-
-
-def site() -> OpenDevice:
-    accelerator = live.CudaAccelerator(0, CudnnSettings())
-    peak_bytes, enter, plans = accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices
-    return OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans)
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
