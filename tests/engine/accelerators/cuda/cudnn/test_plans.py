@@ -16,8 +16,6 @@ STRICT = ConvFprop(Conv2d(4, 8, 14, 14, 16, 3, 3, 1, 1, "NCHW", "float32"))
 NORM = BatchNormForward(Norm(4, 16, 7, 7, "NHWC", "float16", "add_relu"), 2e-5, 0.1)
 HANDLE = 77
 MIB = 1 << 20
-TENSOR_CORES = {"notes": ("TENSOR_CORE",)}
-COMPILATION_FAILED = "cudnn_status: CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
 
 
 @pytest.fixture
@@ -188,32 +186,29 @@ def test_work_that_cudnn_does_not_know_has_no_plan_in_one_line(frontend, cache):
     )
 
 
-@pytest.mark.parametrize(
-    ("work", "offers", "says"),
-    [
-        (
-            CONV,
-            [{"workspace": 700 * MIB}, {"workspace": 600 * MIB, "workspace_known": False}],
-            r"within a workspace of 512 MiB \(the least takes 600 MiB\)",
-        ),
-        (STRICT, [TENSOR_CORES], "has no plan that computes in float32 for conv_fprop NCHW float32"),
-        (
-            STRICT,
-            [TENSOR_CORES, {"fails": "NOT\nLOADED"}],
-            r"has no plan that can be built for .* capability 9\.0: NOT LOADED$",
-        ),
-        (
-            CONV,
-            [{"fails": "NOT_LOADED"}, {"fails": f"!= NVRTC_SUCCESS {COMPILATION_FAILED}"}],
-            r": NVRTC 13\.0 fails to compile cuDNN's kernels \('tcbench doctor' tries it\)$",
-        ),
-    ],
-    ids=["none fits", "all are barred", "none can be built", "the compiler fails"],
-)
-def test_where_there_is_none_the_reason_says_why(frontend, cache, work, offers, says):
-    frontend.offers = [frontend.Offer(tag, **offer) for tag, offer in zip("ab", offers, strict=False)]
-    with pytest.raises(NoPlan, match=says):
-        plans(cache).prepare(work)
+def test_when_none_fits_the_reason_says_what_would(frontend, cache):
+    frontend.offers = [frontend.Offer("a", 700 * MIB), frontend.Offer("b", 600 * MIB, workspace_known=False)]
+    with pytest.raises(NoPlan, match=r"within a workspace of 512 MiB \(the least takes 600 MiB\)"):
+        plans(cache).prepare(CONV)
+
+
+def test_when_all_are_barred_the_reason_says_so(frontend, cache):
+    frontend.offers = [frontend.Offer("a", notes=("TENSOR_CORE",))]
+    with pytest.raises(NoPlan, match="has no plan that computes in float32 for conv_fprop NCHW float32"):
+        plans(cache).prepare(STRICT)
+
+
+def test_when_none_can_be_built_the_reason_says_that(frontend, cache):
+    frontend.offers = [frontend.Offer("a", notes=("TENSOR_CORE",)), frontend.Offer("b", fails="NOT\nLOADED")]
+    with pytest.raises(NoPlan, match=r"has no plan that can be built for .* capability 9\.0: NOT LOADED$"):
+        plans(cache).prepare(STRICT)
+
+
+def test_a_compiler_that_fails_is_named_as_the_cause(frontend, cache):
+    failed = "compilationResult != NVRTC_SUCCESS cudnn_status: CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
+    frontend.offers = [frontend.Offer("a", fails="NOT_LOADED"), frontend.Offer("b", fails=failed)]
+    with pytest.raises(NoPlan, match=r": NVRTC 13\.0 fails to compile cuDNN's kernels \('tcbench doctor' tries it\)$"):
+        plans(cache).prepare(CONV)
 
 
 def test_that_there_is_none_is_kept_too(frontend, cache, bench):
