@@ -206,10 +206,6 @@ def test_every_step_and_phase_is_a_range_in_the_domain(monkeypatch):
     assert not domain.open
 
 
-def test_without_a_tool_ranges_cost_nothing_and_fail_nothing():
-    loop.run_block(FakeSession(), Ranges(["io", "forward"]), 3, first=0)
-
-
 def test_profiled_host_times_are_those_of_each_phase():
     session = FakeSession()
     session.phases = (Phase("io", lambda: time.sleep(0.02)), Phase("forward", lambda: None))
