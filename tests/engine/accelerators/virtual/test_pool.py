@@ -47,6 +47,19 @@ def test_memory_stays_while_a_view_looks_at_it():
     assert memory.alive_bytes == 0
 
 
+def test_sizes_are_rounded_up_and_a_larger_chunk_is_split():
+    memory = device()
+    pool = make_pool(memory)
+    del_me = pool.empty((4 * KIB,), "uint8")
+    del del_me
+    parts = [pool.empty((1,), "uint8") for _ in range(8)]
+    assert memory.held_bytes == 4 * KIB
+    assert sorted(address(part) - address(parts[0]) for part in parts) == [512 * i for i in range(8)]
+    del parts
+    assert address(pool.empty((4 * KIB,), "uint8"))  # the parts have become one
+    assert memory.held_bytes == 4 * KIB
+
+
 def test_the_smallest_chunk_that_is_large_enough_is_taken():
     pool = make_pool(device())
     large, kept, small = pool.empty((8 * KIB,), "uint8"), pool.empty((512,), "uint8"), pool.empty((2 * KIB,), "uint8")
