@@ -26,11 +26,14 @@ import pytest
 from reference import REFERENCE
 from scipy.linalg import lapack
 
+from tcbench.core.record import CudnnSettings
 from tcbench.engine.accelerators.cuda import live
 from tcbench.engine.accelerators.cuda.cudnn.autotune import PlanTime
 from tcbench.engine.accelerators.cuda.cudnn.plans import PlanFacts
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.work import Operand, Work
+from tcbench.hardware.clock import HostClock
 
 POISON = 0xFF
 """NaN in every floating-point format, -1 in every integer."""
@@ -863,6 +866,19 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
     patch.setattr(live, "Plans", plans)
     patch.setattr(live.calls, "prepare_call", on_handle)
     return fake
+
+
+def site() -> OpenDevice:
+    """The first GPU, opened as `cuda:0` is."""
+    accelerator = live.CudaAccelerator(0, CudnnSettings())
+    return OpenDevice(
+        accelerator,
+        HostClock(),
+        accelerator.peak_bytes,
+        accelerator.enter,
+        accelerator.plan_choices,
+        reducer=accelerator.reducer,
+    )
 
 
 def _at(address: int, operand: Operand) -> np.ndarray:

@@ -95,11 +95,6 @@ def _fprop(conv: w.Conv2d, a: Arrays) -> Array:
     return y
 
 
-@_computes(w.ConvFprop)
-def conv_fprop(work: w.ConvFprop, a: Arrays) -> None:
-    a.write(y=_stored(_fprop(work.conv, a), work.conv.layout))
-
-
 @_computes(w.ConvFpropStats)
 def conv_fprop_stats(work: w.ConvFpropStats, a: Arrays) -> None:
     y = _fprop(work.conv, a)
@@ -115,16 +110,6 @@ def _dgrad(conv: w.Conv2d, a: Arrays) -> Array:
             _tap(conv, gx, r, s)[...] += gy @ weights[:, r, s]
     inner = gx[:, conv.pad : conv.pad + conv.h, conv.pad : conv.pad + conv.w]
     return _stored(inner, conv.layout)
-
-
-@_computes(w.ConvDgrad)
-def conv_dgrad(work: w.ConvDgrad, a: Arrays) -> None:
-    a.write(gx=_dgrad(work.conv, a))
-
-
-@_computes(w.ConvDgradAdd)
-def conv_dgrad_add(work: w.ConvDgradAdd, a: Arrays) -> None:
-    a.write(gx=_dgrad(work.conv, a) + a.other)
 
 
 @_computes(w.ConvWgrad)
@@ -258,29 +243,6 @@ def batch_norm_apply(work: w.BatchNormApply, a: Arrays) -> None:
     a.write(y=np.maximum(y, 0) if norm.relu else y)
 
 
-# -- elementwise -----------------------------------------------------------------------------------------------------
-
-
-@_computes(w.Relu)
-def relu(work: w.Relu, a: Arrays) -> None:
-    a.write(y=np.maximum(a.x, 0))
-
-
-@_computes(w.ReluBackward)
-def relu_backward(work: w.ReluBackward, a: Arrays) -> None:
-    a.write(gx=np.where(a.y > 0, a.gy, 0))
-
-
-@_computes(w.Add)
-def add(work: w.Add, a: Arrays) -> None:
-    a.write(c=a.a + a.b)
-
-
-@_computes(w.AddRelu)
-def add_relu(work: w.AddRelu, a: Arrays) -> None:
-    a.write(y=np.maximum(a.a + a.b, 0))
-
-
 # -- pooling ---------------------------------------------------------------------------------------------------------
 
 
@@ -320,11 +282,6 @@ def max_pool_backward(work: w.MaxPoolBackward, a: Arrays) -> None:
     a.write(gx=_stored(gx[:, pool.pad : pool.pad + pool.h, pool.pad : pool.pad + pool.w], pool.layout))
 
 
-@_computes(w.GlobalAverageForward)
-def global_average_forward(work: w.GlobalAverageForward, a: Arrays) -> None:
-    a.write(y=_nhwc(a.x, work.layout).mean((1, 2)))
-
-
 @_computes(w.GlobalAverageBackward)
 def global_average_backward(work: w.GlobalAverageBackward, a: Arrays) -> None:
     gx = np.broadcast_to(a.gy[:, None, None, :] / (work.h * work.w), (work.n, work.h, work.w, work.c))
@@ -358,11 +315,6 @@ def tiled_average_backward(work: w.TiledAverageBackward, a: Arrays) -> None:
 @_computes(w.PutColumns)
 def put_columns(work: w.PutColumns, a: Arrays) -> None:
     a.raw("y")[:, work.first : work.first + work.width] = a.raw("x")
-
-
-@_computes(w.TakeColumns)
-def take_columns(work: w.TakeColumns, a: Arrays) -> None:
-    a.write(gx=a.gy[:, work.first : work.first + work.width])
 
 
 def _neighbours(work: Any, values: Array) -> Array:
@@ -421,11 +373,6 @@ def dropout_backward(work: w.DropoutBackward, a: Arrays) -> None:
 # -- classifier and loss ---------------------------------------------------------------------------------------------
 
 
-@_computes(w.AddBias)
-def add_bias(work: w.AddBias, a: Arrays) -> None:
-    a.write(y=_biased(work, a))
-
-
 @_computes(w.AddBiasRelu)
 def add_bias_relu(work: w.AddBiasRelu, a: Arrays) -> None:
     y = _biased(work, a)
@@ -434,11 +381,6 @@ def add_bias_relu(work: w.AddBiasRelu, a: Arrays) -> None:
 
 def _biased(work: Any, a: Arrays) -> Array:
     return np.asarray((a.y.reshape(work.n, work.k, -1) + a.b[:, None]).reshape(a.y.shape))
-
-
-@_computes(w.BiasGradient)
-def bias_gradient(work: w.BiasGradient, a: Arrays) -> None:
-    a.write(gb=a.gy.reshape(work.slices, -1, work.k, work.pixels).sum((1, 3)))
 
 
 def _one_hot(labels: Array, k: int) -> Array:
@@ -454,16 +396,6 @@ def softmax_cross_entropy_forward(work: w.SoftmaxCrossEntropyForward, a: Arrays)
     in_range = (labels >= 0) & (labels < work.k)
     at_label = log_p[np.arange(work.n), np.where(in_range, labels, 0)]
     a.write(log_p=log_p, losses=np.where(in_range, -at_label, np.nan))
-
-
-@_computes(w.MeanLoss)
-def mean_loss(work: w.MeanLoss, a: Arrays) -> None:
-    a.write(loss=a.losses.mean() * work.weight)
-
-
-@_computes(w.SoftmaxCrossEntropyBackward)
-def softmax_cross_entropy_backward(work: w.SoftmaxCrossEntropyBackward, a: Arrays) -> None:
-    a.write(gx=(np.exp(a.log_p) - _one_hot(a.raw("t"), work.k)) * a.gloss * work.weight / work.n)
 
 
 # -- Kronecker factors -----------------------------------------------------------------------------------------------
@@ -511,21 +443,6 @@ def unscale(work: w.Unscale, a: Arrays) -> None:
     finite = np.isfinite(gx)
     a.write(gx=np.where(finite, gx, 0))
     state[w.OVERFLOWS] += sum(not finite[begin : begin + w.CHUNK].all() for begin in range(0, work.size, w.CHUNK))
-
-
-@_computes(w.ToSingle)
-def to_single(work: w.ToSingle, a: Arrays) -> None:
-    a.write(y=a.x)
-
-
-@_computes(w.ToHalf)
-def to_half(work: w.ToHalf, a: Arrays) -> None:
-    a.write(y=a.x)
-
-
-@_computes(w.WeightDecay)
-def weight_decay(work: w.WeightDecay, a: Arrays) -> None:
-    a.write(g=a.g + work.weight_decay * a.w)
 
 
 @_computes(w.MomentumUpdate)
@@ -602,3 +519,31 @@ def adjust_scale(work: w.AdjustScale, a: Arrays) -> None:
             state[w.SCALE] = min(state[w.SCALE] * 2, 2**24)
             state[w.GOOD_STEPS] = 0
     state[w.OVERFLOWS] = 0
+
+
+# -- work whose one output is one expression -------------------------------------------------------------------------
+
+_EXPRESSIONS: tuple[tuple[type[w.Work], str, Callable[[Any, Arrays], Any]], ...] = (
+    (w.ConvFprop, "y", lambda work, a: _stored(_fprop(work.conv, a), work.conv.layout)),
+    (w.ConvDgrad, "gx", lambda work, a: _dgrad(work.conv, a)),
+    (w.ConvDgradAdd, "gx", lambda work, a: _dgrad(work.conv, a) + a.other),
+    (w.Relu, "y", lambda _, a: np.maximum(a.x, 0)),
+    (w.ReluBackward, "gx", lambda _, a: np.where(a.y > 0, a.gy, 0)),
+    (w.Add, "c", lambda _, a: a.a + a.b),
+    (w.AddRelu, "y", lambda _, a: np.maximum(a.a + a.b, 0)),
+    (w.GlobalAverageForward, "y", lambda work, a: _nhwc(a.x, work.layout).mean((1, 2))),
+    (w.TakeColumns, "gx", lambda work, a: a.gy[:, work.first : work.first + work.width]),
+    (w.AddBias, "y", lambda work, a: _biased(work, a)),
+    (w.BiasGradient, "gb", lambda work, a: a.gy.reshape(work.slices, -1, work.k, work.pixels).sum((1, 3))),
+    (w.MeanLoss, "loss", lambda work, a: a.losses.mean() * work.weight),
+    (
+        w.SoftmaxCrossEntropyBackward,
+        "gx",
+        lambda work, a: (np.exp(a.log_p) - _one_hot(a.raw("t"), work.k)) * a.gloss * work.weight / work.n,
+    ),
+    (w.ToSingle, "y", lambda _, a: a.x),
+    (w.ToHalf, "y", lambda _, a: a.x),
+    (w.WeightDecay, "g", lambda work, a: a.g + work.weight_decay * a.w),
+)
+for _kind, _output, _of in _EXPRESSIONS:
+    _computes(_kind)(lambda work, a, output=_output, of=_of: a.write(**{output: of(work, a)}))

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import factories
@@ -20,8 +20,8 @@ from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.resnet import ResNet
 from tcbench.engine.models.small import WELL_CONDITIONED
+from tcbench.engine.numerics.distances import _Float64
 from tcbench.engine.numerics.flow import on_host
-from tcbench.engine.rung import Rung
 from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
 
@@ -30,17 +30,6 @@ SMOOTH = WELL_CONDITIONED
 rounding errors. For 32x32 images."""
 
 BATCH_SIZE, N_CLASSES = 8, 10
-
-
-class Float64(Rung):
-    """The reference: everything in double precision."""
-
-    name = "fp64"
-    says = "double precision"
-    source = "tests"
-
-    def parts(self, parts: Any, settings: Any) -> Any:
-        return replace(parts, spec=replace(parts.spec, dtype="float64"))
 
 
 class Batches(Feed):
@@ -99,7 +88,7 @@ def small_session(
 ) -> Iterator[ChainerSession]:
     """A session on the small model and random batches, or those of the cell's own feed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
+        patch.setitem(RUNGS.rungs, "fp64", _Float64())  # type: ignore[arg-type]
         cell = factories.make_cell(
             config,
             BATCH_SIZE,

@@ -24,11 +24,6 @@ def gpus(monkeypatch):
     return there
 
 
-@pytest.fixture
-def no_cupy(gpus, monkeypatch):
-    monkeypatch.setattr(packages, "cupy", lambda: None)
-
-
 def test_auto_takes_the_first_gpu_where_a_backend_runs_on_it(gpus):
     gpus(V100)
     assert device.find("auto", BOTH).name == "cuda:0"
@@ -54,29 +49,23 @@ def test_a_device_that_is_none_is_refused(selector):
         device.find(selector, BOTH)
 
 
-PROBLEMS = (
-    "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
-    "no NVIDIA driver (libcuda.so.1 was not found)",
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
+        "no NVIDIA driver (libcuda.so.1 was not found)",
+    ],
 )
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_cuda_packages_without_a_gpu_or_a_driver_are_told_just_so(gpus, problem):
+@pytest.mark.parametrize("cupy", [True, False])
+def test_without_a_gpu_or_a_driver_that_is_told_with_the_packages_that_are_there(gpus, monkeypatch, cupy, problem):
     gpus(problem=problem)
+    if not cupy:
+        monkeypatch.setattr(packages, "cupy", lambda: None)
     with pytest.raises(SelectionError) as error:
         device.find("cuda:0", BOTH)
-    assert str(error.value).startswith(
-        f"--device cuda:0: CUDA packages are installed (cupy-cuda12x 14.2.0), but there is {problem}; "
-    )
+    there = "CUDA packages are installed (cupy-cuda12x 14.2.0), but there is " if cupy else ""
+    assert str(error.value).startswith(f"--device cuda:0: {there}{problem}; ")
     assert error.value.exit_code == 2
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_without_cuda_packages_only_the_gpu_is_missed(gpus, no_cupy, problem):
-    gpus(problem=problem)
-    with pytest.raises(SelectionError) as error:
-        device.find("cuda:0", BOTH)
-    assert str(error.value).startswith(f"--device cuda:0: {problem}; ")
 
 
 def test_a_gpu_that_is_not_there_is_refused_with_the_reason(gpus):

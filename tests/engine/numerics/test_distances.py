@@ -272,22 +272,23 @@ def test_a_gradient_that_is_wrong_in_every_config_is_off_from_the_slope_of_the_l
 # -- optimizers --------------------------------------------------------------------------------------------------------
 
 
-def no_decay(monkeypatch, optimizer):
-    right = optimizer.__init__
+def of_spec(**changes):
+    """The optimizer is made of another description than its rungs gave."""
 
-    def forgets(self, spec, model):
-        right(self, dataclasses.replace(spec, weight_decay=0.0), model)
+    def breaks(monkeypatch, optimizer):
+        right = optimizer.__init__
+        monkeypatch.setattr(
+            optimizer, "__init__", lambda self, spec, model: right(self, dataclasses.replace(spec, **changes), model)
+        )
 
-    monkeypatch.setattr(optimizer, "__init__", forgets)
+    return breaks
 
 
-def no_masters(monkeypatch, optimizer):
-    right = optimizer.__init__
-
-    def forgets(self, spec, model):
-        right(self, dataclasses.replace(spec, master_weights=False), model)
-
-    monkeypatch.setattr(optimizer, "__init__", forgets)
+no_decay, no_masters, other_momentum = (
+    of_spec(weight_decay=0.0),
+    of_spec(master_weights=False),
+    of_spec(momentum=0.89),
+)
 
 
 def rounded_masters(monkeypatch, optimizer):
@@ -299,15 +300,6 @@ def rounded_masters(monkeypatch, optimizer):
             self.masters()[id(parameter)][...] = parameter.array
 
     monkeypatch.setattr(optimizer, "update", rounds)
-
-
-def other_momentum(monkeypatch, optimizer):
-    right = optimizer.__init__
-
-    def changed(self, spec, model):
-        right(self, dataclasses.replace(spec, momentum=0.89), model)
-
-    monkeypatch.setattr(optimizer, "__init__", changed)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ class _Functions(chainer.FunctionHook):
 
 
 def _name(link: str, function: Any, n_inputs: int) -> str:
-    kind = type(function).__name__
+    kind = getattr(function, "kind", type(function).__name__)
     what = _SHORT.get(kind, kind)
     if what == "bn":
         what += "+add" * (n_inputs > 3) + "+relu" * bool(getattr(function, "relu", False))

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from fake_cupy import Gpu, install
+from fake_cupy import Gpu, install, site
 from reference import REFERENCE
 from training import change_distance, loss_distance, numpys_processor, run_step, small_session, train
 
@@ -13,9 +13,7 @@ from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import live
 from tcbench.engine.accelerators.cuda.ceilings import measure_on
-from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.work import Add, Conv2d, ConvFpropStats, Relu
-from tcbench.hardware.clock import HostClock
 
 
 @pytest.fixture
@@ -23,10 +21,11 @@ def cupy(monkeypatch):
     return install(monkeypatch)
 
 
-def site() -> OpenDevice:
-    accelerator = live.CudaAccelerator(0, CudnnSettings())
-    peak_bytes, enter, plans = accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices
-    return OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans)
+@pytest.fixture
+def accelerator(cupy):
+    place = site()
+    with place.scope():
+        yield place.accelerator
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
@@ -78,67 +77,52 @@ def test_plans_are_tuned_within_the_budget_that_the_environment_names(cupy, monk
     assert asked == [7.5]
 
 
-def test_a_graphs_memory_is_its_own(cupy):
-    place = site()
-    accelerator = place.accelerator
-    with place.scope():
-        with accelerator.graph_memory():
-            inside = accelerator.empty((1000,), np.float32).data.ptr
-        outside = [accelerator.empty((1000,), np.float32) for _ in range(3)]
+def test_a_graphs_memory_is_its_own(accelerator):
+    with accelerator.graph_memory():
+        inside = accelerator.empty((1000,), np.float32).data.ptr
+    outside = [accelerator.empty((1000,), np.float32) for _ in range(3)]
     assert inside not in [array.data.ptr for array in outside]
 
 
-def test_a_batch_is_free_as_soon_as_it_was_copied(cupy):
-    place = site()
-    with place.scope():
-        source = np.arange(6, dtype=np.float32).reshape(2, 3)
-        target = place.accelerator.empty((2, 3), np.float32)
-        place.accelerator.copy(source, target)
-        source[...] = -1
-        assert place.accelerator.download(target).tolist() == [[0, 1, 2], [3, 4, 5]]
+def test_a_batch_is_free_as_soon_as_it_was_copied(accelerator):
+    source = np.arange(6, dtype=np.float32).reshape(2, 3)
+    target = accelerator.empty((2, 3), np.float32)
+    accelerator.copy(source, target)
+    source[...] = -1
+    assert accelerator.download(target).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_batches_in_flight_do_not_overwrite_each_other(cupy):
-    place = site()
-    with place.scope():
-        targets = [place.accelerator.empty((4,), np.float32) for _ in range(5)]
-        for number, target in enumerate(targets):
-            place.accelerator.copy(np.full(4, number, np.float32), target)
-        assert [place.accelerator.download(target)[0] for target in targets] == [0, 1, 2, 3, 4]
+def test_batches_in_flight_do_not_overwrite_each_other(accelerator):
+    targets = [accelerator.empty((4,), np.float32) for _ in range(5)]
+    for number, target in enumerate(targets):
+        accelerator.copy(np.full(4, number, np.float32), target)
+    assert [accelerator.download(target)[0] for target in targets] == [0, 1, 2, 3, 4]
 
 
-def test_an_upload_keeps_shape_and_order(cupy):
-    place = site()
-    with place.scope():
-        for host in (np.float32(3).reshape(()), np.arange(6, dtype=np.float32).reshape(2, 3).T, np.zeros((0, 2))):
-            array = place.accelerator.upload(host)
-            assert array.shape == host.shape
-            assert np.array_equal(place.accelerator.download(array), host)
+def test_an_upload_keeps_shape_and_order(accelerator):
+    for host in (np.float32(3).reshape(()), np.arange(6, dtype=np.float32).reshape(2, 3).T, np.zeros((0, 2))):
+        array = accelerator.upload(host)
+        assert array.shape == host.shape
+        assert np.array_equal(accelerator.download(array), host)
 
 
-def test_device_arrays_are_copied_on_the_device(cupy):
-    place = site()
-    with place.scope():
-        source, target = place.accelerator.upload(np.arange(4.0)), place.accelerator.zeros((4,), np.float64)
-        sent = len(cupy.transfers())
-        place.accelerator.copy(source, target)
-        assert place.accelerator.download(target).tolist() == [0, 1, 2, 3]
-        assert len(cupy.transfers()) == sent
+def test_device_arrays_are_copied_on_the_device(accelerator, cupy):
+    source, target = accelerator.upload(np.arange(4.0)), accelerator.zeros((4,), np.float64)
+    sent = len(cupy.transfers())
+    accelerator.copy(source, target)
+    assert accelerator.download(target).tolist() == [0, 1, 2, 3]
+    assert len(cupy.transfers()) == sent
 
 
-def test_an_upload_is_done_when_it_returns(cupy):
-    place = site()
-    with place.scope():
-        source = np.ones(4, np.float32)
-        target = place.accelerator.upload(source)
-        source[...] = -1
-        assert place.accelerator.download(target).tolist() == [1, 1, 1, 1]
+def test_an_upload_is_done_when_it_returns(accelerator):
+    source = np.ones(4, np.float32)
+    target = accelerator.upload(source)
+    source[...] = -1
+    assert accelerator.download(target).tolist() == [1, 1, 1, 1]
 
 
-def test_what_the_host_sends_while_capturing_is_sent_again_by_every_replay(cupy):
-    place = site()
-    accelerator = place.accelerator
-    with place.scope(), accelerator.graph_memory():
+def test_what_the_host_sends_while_capturing_is_sent_again_by_every_replay(accelerator):
+    with accelerator.graph_memory():
         target = accelerator.empty((3,), np.float32)
         replay = accelerator.capture(lambda: accelerator.copy(np.ones(3, np.float32), target))
         for size in range(4):  # other copies of the same size do not use the graph's buffer
@@ -169,18 +153,15 @@ def test_a_replay_keeps_alive_the_plans_that_its_graph_launches(cupy, monkeypatc
     assert held() is None
 
 
-def test_the_workspace_of_a_captured_graph_outlives_a_larger_one(cupy, monkeypatch):
-    place = site()
-    accelerator = place.accelerator
-    with place.scope():
-        accelerator._reserve(1000)
-        with accelerator.graph_memory():
-            accelerator.empty((10,), np.float32)
-        first = accelerator._workspace_address
-        accelerator._reserve(5000)
-        taken = [accelerator.empty((1000,), np.uint8).data.ptr for _ in range(8)]
-        assert accelerator._workspace_address != first
-        assert first not in taken
+def test_the_workspace_of_a_captured_graph_outlives_a_larger_one(accelerator, monkeypatch):
+    accelerator._reserve(1000)
+    with accelerator.graph_memory():
+        accelerator.empty((10,), np.float32)
+    first = accelerator._workspace_address
+    accelerator._reserve(5000)
+    taken = [accelerator.empty((1000,), np.uint8).data.ptr for _ in range(8)]
+    assert accelerator._workspace_address != first
+    assert first not in taken
 
 
 @pytest.mark.parametrize("captured", [False, True])
@@ -218,11 +199,9 @@ def test_memory_that_runs_out_is_named_with_what_was_asked_and_what_there_is(cup
         place.accelerator.empty((1 << 21,), np.uint8)
 
 
-def test_memory_that_runs_out_while_capturing_takes_nothing_from_the_graph(cupy, monkeypatch):
+def test_memory_that_runs_out_while_capturing_takes_nothing_from_the_graph(accelerator, monkeypatch):
     """CuPy would give free blocks back to CUDA and try again; the graph has their addresses."""
-    place = site()
-    accelerator = place.accelerator
-    with place.scope(), accelerator.graph_memory():
+    with accelerator.graph_memory():
         accelerator.empty((1 << 20,), np.uint8)
 
         def run():
@@ -236,26 +215,23 @@ def test_memory_that_runs_out_while_capturing_takes_nothing_from_the_graph(cupy,
         assert accelerator.empty((1 << 20,), np.uint8) is not None
 
 
-def test_a_capture_that_a_failed_preparation_left_open_is_ended(cupy, monkeypatch):
-    place = site()
-    with place.scope():
-        place.accelerator.stream.begin_capture()
-        place.accelerator._end_capture()
-        place.accelerator._end_capture()
-        assert place.accelerator.download(place.accelerator.zeros((2,), np.float32)).tolist() == [0, 0]
+def test_a_capture_that_a_failed_preparation_left_open_is_ended(accelerator, monkeypatch):
+    accelerator.stream.begin_capture()
+    accelerator._end_capture()
+    accelerator._end_capture()
+    assert accelerator.download(accelerator.zeros((2,), np.float32)).tolist() == [0, 0]
 
 
-def test_an_error_while_capturing_is_the_one_that_is_seen(cupy):
-    place = site()
+def test_an_error_while_capturing_is_the_one_that_is_seen(accelerator):
 
     def fails():
         raise ValueError("shape")
 
-    with place.scope(), place.accelerator.graph_memory():
+    with accelerator.graph_memory():
         with pytest.raises(ValueError, match="shape"):
-            place.accelerator.capture(fails)
-        a = place.accelerator.zeros((4,), np.float32)
-        place.accelerator.launch(Relu(4, "float32"), a, a)  # and the accelerator still works
+            accelerator.capture(fails)
+        a = accelerator.zeros((4,), np.float32)
+        accelerator.launch(Relu(4, "float32"), a, a)  # and the accelerator still works
 
 
 def test_an_error_in_a_step_is_the_one_that_is_seen_where_it_broke_the_stream_too(cupy):
@@ -290,31 +266,24 @@ def test_a_step_has_not_settled_until_its_graph_is_captured(cupy):
     assert len(replayed) > 2
 
 
-def test_ceilings_are_measured_on_it_by_its_clock(cupy):
-    place = site()
-    with place.scope():
-        found = measure_on(place.accelerator, place.accelerator.clock, size=64, n_bytes=1000, rounds=3)
+def test_ceilings_are_measured_on_it_by_its_clock(accelerator):
+    found = measure_on(accelerator, accelerator.clock, size=64, n_bytes=1000, rounds=3)
     assert found["flops_s"] == pytest.approx(dict.fromkeys(["fp32", "fp16", "tf32"], 2 * 64**3 / 1e-3))
     assert found["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 1e-3)
 
 
-def test_work_is_told_apart_even_where_it_is_made_anew_for_each_launch(cupy):
-    place = site()
-    with place.scope():
-        a = place.accelerator.upload(np.ones(4, np.float32))
-        for _ in range(3):
-            place.accelerator.launch(Add(4, "float32"), a, a, a)
-            place.accelerator.launch(Relu(4, "float32"), a, a)
-        assert place.accelerator.download(a).tolist() == [8, 8, 8, 8]
+def test_work_is_told_apart_even_where_it_is_made_anew_for_each_launch(accelerator):
+    a = accelerator.upload(np.ones(4, np.float32))
+    for _ in range(3):
+        accelerator.launch(Add(4, "float32"), a, a, a)
+        accelerator.launch(Relu(4, "float32"), a, a)
+    assert accelerator.download(a).tolist() == [8, 8, 8, 8]
 
 
-def test_a_prepared_launch_is_made_at_each_of_its_calls(cupy):
-    place = site()
-    accelerator = place.accelerator
-    with place.scope():
-        a, b = (accelerator.upload(np.array(values, np.float32)) for values in ([1, 2], [10, 20]))
-        add = accelerator.prepare(Add(2, "float32"), a, b, a)
-        assert accelerator.download(a).tolist() == [1, 2]
-        add()
-        add()
-        assert accelerator.download(a).tolist() == [21, 42]
+def test_a_prepared_launch_is_made_at_each_of_its_calls(accelerator):
+    a, b = (accelerator.upload(np.array(values, np.float32)) for values in ([1, 2], [10, 20]))
+    add = accelerator.prepare(Add(2, "float32"), a, b, a)
+    assert accelerator.download(a).tolist() == [1, 2]
+    add()
+    add()
+    assert accelerator.download(a).tolist() == [21, 42]

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 import rank_chainer
 import training
-from fake_cupy import install
+from fake_cupy import install, site
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import CudnnSettings
 from tcbench.engine import world
 from tcbench.engine.accelerators.cuda import live
 from tcbench.engine.accelerators.cuda.cudnn import libraries
-from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer import exchange
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.hardware.clock import HostClock
 
 FLAT = "+batched+flat_allreduce"
 STEPS = 4
@@ -42,12 +40,6 @@ WORLD = world.World(rank=0, size=2, local_rank=0, local_size=2, mpi=Everyone())
 @pytest.fixture
 def cupy(monkeypatch):
     return install(monkeypatch)
-
-
-def site() -> OpenDevice:
-    accelerator = live.CudaAccelerator(0, CudnnSettings())
-    plans, reducer = accelerator.plan_choices, accelerator.reducer
-    return OpenDevice(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, plans, reducer=reducer)
 
 
 @pytest.mark.slow

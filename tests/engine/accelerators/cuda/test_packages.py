@@ -106,13 +106,9 @@ def test_a_cudnn_without_code_for_a_gpu_is_named_with_the_one_that_has_it(cudnn,
     assert packages.cudnn_misfit((7, 5)) is packages.cudnn_misfit((9, 0)) is None
 
 
-def test_the_last_cudnn_for_volta_serves_it_and_what_is_newer(cudnn):
+def test_the_last_cudnn_for_volta_serves_it_and_what_is_newer_and_of_what_none_serves_no_command_is_promised(cudnn):
     cudnn("9.10.2")
     assert [packages.cudnn_misfit(gpu.compute_capability) for gpu in (V100, T4, H200)] == [None] * 3
-
-
-def test_of_a_gpu_that_no_cudnn_serves_no_command_is_promised(cudnn):
-    cudnn("9.10.2")
     assert packages.cudnn_misfit((3, 5)) == "cuDNN 9.10.2 has no code for compute capability 3.5"
 
 

@@ -5,16 +5,14 @@ import types
 import numpy as np
 import pytest
 from engine.backends.chainer import test_kfac
-from fake_cupy import Cusolver, install
+from fake_cupy import Cusolver, install, site
 from reference import REFERENCE
 from training import run_step, small_session
 
 from tcbench.core.errors import SelectionError, TrainingError
 from tcbench.core.record import CudnnSettings, KfacSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import live, solver
-from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.work import CholeskyInverse, KroneckerFactor, Relu
-from tcbench.hardware.clock import HostClock
 
 
 @pytest.fixture
@@ -112,11 +110,6 @@ def test_other_works_are_not_its():
 
 
 # -- whole steps -------------------------------------------------------------------------------------------------------
-
-
-def site() -> OpenDevice:
-    accelerator = live.CudaAccelerator(0, CudnnSettings())
-    return OpenDevice(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices)
 
 
 def session(config: str):

@@ -199,7 +199,7 @@ def test_a_recording_has_the_devices_work_phase_by_phase(config):
         loop.profile(session, loop.Ranges([phase.name for phase in session.phases]), 2, 0, profiling)
         names = tuple(phase.name for phase in session.phases)
     own = recording.Recording(
-        thread=recording_thread(activities),
+        thread=activities.calls[0].thread,
         phases=names,
         spans=recorder.spans,
         calls=activities.calls,
@@ -217,7 +217,3 @@ def test_a_recording_has_the_devices_work_phase_by_phase(config):
     # Of two speeds the same recording is twice as long.
     slow = assemble(title, own, "simulated", host_speed=0.5)
     assert slow.spans[-1].end_s == pytest.approx(2 * timeline.spans[-1].end_s)
-
-
-def recording_thread(activities) -> int:
-    return activities.calls[0].thread

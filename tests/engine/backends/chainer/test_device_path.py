@@ -19,7 +19,6 @@ from training import (
     train,
 )
 
-from tcbench.core.errors import TrainingError
 from tcbench.core.record import Input, TrainSettings
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
@@ -225,27 +224,6 @@ def test_the_batched_update_sends_its_table_at_every_step_wherever_gradients_lie
             site.accelerator.events.clear()
             run_step(session)
             assert [e.bytes for e in site.accelerator.events if e.kind == "copy"].count(16 * n_parameters) == 1
-
-
-@pytest.mark.parametrize("config", ["fp16", "fp16+batched"])
-def test_a_static_scale_that_overflows_is_named(config):
-    with pytest.raises(TrainingError, match=r"overflowed at a loss scale of 4\.1943e\+06.*dynamic_scale"):
-        on_device(config, settings=TrainSettings(loss_scale=2.0**22))
-
-
-def test_an_overflow_under_a_dynamic_scale_skips_the_step_and_halves_the_scale():
-    site = on_numpy()
-    with small_session(
-        "fp16+batched+dynamic_scale",
-        site=site,
-        train=TrainSettings(loss_scale=2.0**24),
-    ) as session:
-        optimizer = session.step.optimizer
-        weights = [array.copy() for array in optimizer.masters().values()]
-        run_step(session)
-        after = list(optimizer.masters().values())
-        assert all(np.array_equal(before, now) for before, now in zip(weights, after, strict=True))
-        assert optimizer.state.tolist() == [2.0**23, 0, 0, 1]
 
 
 def test_a_step_gives_back_what_it_takes():

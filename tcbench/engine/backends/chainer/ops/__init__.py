@@ -9,10 +9,8 @@ from tcbench.engine.backends.chainer.ops.batch_norm import *
 from tcbench.engine.backends.chainer.ops.bias import *
 from tcbench.engine.backends.chainer.ops.concat import *
 from tcbench.engine.backends.chainer.ops.convolution import *
-from tcbench.engine.backends.chainer.ops.dropout import *
 from tcbench.engine.backends.chainer.ops.elementwise import *
 from tcbench.engine.backends.chainer.ops.im2col import *
 from tcbench.engine.backends.chainer.ops.linear import *
 from tcbench.engine.backends.chainer.ops.loss import *
-from tcbench.engine.backends.chainer.ops.lrn import *
-from tcbench.engine.backends.chainer.ops.pooling import *
+from tcbench.engine.backends.chainer.ops.one_to_one import *

@@ -151,7 +151,7 @@ class Gradient(Node):
     def label(self) -> str:
         """As in "Convolution.wgrad"."""
         owner = getattr(self.launch, "__self__", None)
-        return f"{type(owner).__name__}.{self.launch.__name__}" if owner else self.launch.__name__
+        return f"{owner.label}.{self.launch.__name__}" if owner else self.launch.__name__
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         return self.launch(accelerator, *inputs)
@@ -189,48 +189,3 @@ class ForwardNode(Node):
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         """Gradients of the inputs in `indexes` and of no others, in that order."""
         raise NotImplementedError
-
-
-class OneToOne(ForwardNode):
-    """An operation of one input: y of x by one piece of work, and gx of gy by another of the same description.
-
-    A class names both and describes its works; `held` are arrays of the node's own that either reads. What the
-    gradient's work reads is kept under its operand's name.
-    """
-
-    forward_work: Callable[..., work.Work]
-    backward_work: Callable[..., work.Work]
-    like_x = False
-    """Whether all that the works write has x's shape, whatever they take it for."""
-
-    def __init__(self, **held: Array) -> None:
-        self.arrays = held
-
-    def describe(self, x: Array) -> tuple[Any, ...]:
-        """The arguments of both works."""
-        raise NotImplementedError
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (x,) = inputs
-        self.x_shape, self.described = x.shape, self.describe(x)
-        arrays = self.launch(accelerator, type(self).forward_work(*self.described), x=x)
-        read = type(self).backward_work(*self.described).roles
-        self.arrays = {name: array for name, array in arrays.items() if name in read}
-        return (arrays["y"],)
-
-    def launch(self, accelerator: Accelerator, work: work.Work, **given: Array) -> dict[str, Array]:
-        """All arrays of the work by name: those given, those kept, and what it writes."""
-        arrays = self.arrays | given
-        for operand in work.operands:
-            if operand.role == "out":
-                shape = self.x_shape if self.like_x else operand.shape
-                arrays[operand.name] = accelerator.empty(shape, operand.dtype)
-        accelerator.launch(work, *(arrays[operand.name] for operand in work.operands))
-        return arrays
-
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return Gradient(self.gradient).apply(gys)
-
-    def gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
-        """gx of gy."""
-        return (self.launch(accelerator, type(self).backward_work(*self.described), gy=gy)["gx"],)

@@ -8,7 +8,7 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -322,37 +322,12 @@ def _poison(size: int, dtype: str) -> Array:
 # -- running ---------------------------------------------------------------------------------------------------------
 
 
-class Placed(Protocol):
-    """A copy of an array in some memory."""
-
-    @property
-    def address(self) -> int: ...
-
-    def contents(self) -> Array:
-        """What is there now; fails if anything around it was written."""
-        ...
-
-
-class OnHost:
-    """In NumPy's memory, for the reference."""
-
-    def __init__(self, array: Array, odd: bool) -> None:
-        self.array = array.copy()
-
-    @property
-    def address(self) -> int:
-        return int(self.array.ctypes.data)
-
-    def contents(self) -> Array:
-        return self.array
-
-
 GUARD_BYTES = 64
 GUARD = 0xA7
 
 
 class Guarded:
-    """An array in memory of its own between two guards, 16-byte aligned or, if `odd`, one value past it."""
+    """A copy of an array in memory of its own between two guards, 16-byte aligned or, if `odd`, one value past it."""
 
     def __init__(self, array: Array, odd: bool) -> None:
         self._memory = np.full(array.nbytes + 3 * GUARD_BYTES, GUARD, "uint8")
@@ -368,6 +343,7 @@ class Guarded:
         return int(self.array.ctypes.data)
 
     def contents(self) -> Array:
+        """What is there now; fails if anything around it was written."""
         assert (self._memory[self._around] == GUARD).all(), "written out of bounds"
         return self.array
 
@@ -387,10 +363,10 @@ def run(case: Case, given: Arrays, place: Callable[[Array, bool], Any], launch: 
 
 
 def expected(case: Case, given: Arrays) -> Arrays:
-    def launch(*placed: OnHost) -> None:
+    def launch(*placed: Guarded) -> None:
         REFERENCE[case.work.name](case.work, *(memory.array for memory in placed))
 
-    return run(case, given, OnHost, launch)
+    return run(case, given, Guarded, launch)
 
 
 def check(case: Case, given: Arrays, found: Arrays) -> None:

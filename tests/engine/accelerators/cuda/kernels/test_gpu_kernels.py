@@ -4,42 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from engine.accelerators.cuda.kernels.cases import Array, Case, all_cases, check, inputs, run
+from engine.accelerators.cuda.kernels.cases import Array, Case, Guarded, all_cases, check, inputs, run
 
 from tcbench.engine.accelerators.cuda.kernels.load import Kernels
 
 pytestmark = pytest.mark.gpu
 
 CASES = all_cases()
-GUARD_BYTES = 64
-GUARD = 0xA7
 
 
-class OnGpu:
-    """A copy in device memory between two guards, 16-byte aligned or, if `odd`, one value past it."""
+class OnGpu(Guarded):
+    """The same in device memory."""
 
     def __init__(self, array: Array, odd: bool) -> None:
         import cupy
 
-        self._dtype = array.dtype
-        self._begin = GUARD_BYTES + (array.itemsize if odd else 0)
-        self._end = self._begin + array.nbytes
-        host = np.full(self._end + GUARD_BYTES, GUARD, "uint8")
-        host[self._begin : self._end] = array.view("uint8")
-        self._memory = cupy.asarray(host)
-        assert self._memory.data.ptr % 16 == 0
+        super().__init__(array, odd)
+        self._on_device = cupy.asarray(self._memory)
+        assert self.address % 16 == (array.itemsize % 16 if odd else 0)
 
     @property
     def address(self) -> int:
-        return int(self._memory.data.ptr) + self._begin
+        return int(self._on_device.data.ptr) + super().address - int(self._memory.ctypes.data)
 
     def contents(self) -> Array:
-        host: Array = self._memory.get()
-        around = np.concatenate([host[: self._begin], host[self._end :]])
-        assert (around == GUARD).all(), "written out of bounds"
-        return host[self._begin : self._end].copy().view(self._dtype)
+        self._memory[:] = self._on_device.get()
+        return super().contents()
 
 
 @pytest.fixture(scope="module")
