@@ -6,8 +6,10 @@ from factories import (
     LADDERS,
     make_cell,
     make_environment,
+    make_phases,
     make_record,
     make_trials,
+    remeasured,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,3 +130,16 @@ def test_ranks_have_blocks_of_their_own() -> None:
     assert_tidy(figure)
     heads = [word.partition(" · ")[0] for word in words(figure) if "images per second over total time" in word]
     assert heads == ["1 rank", "2 ranks"]
+
+
+@pytest.mark.parametrize("update_s", [0.02, 0.026])
+def test_the_phase_that_decides_has_its_own_interval(update_s: float) -> None:
+    def phased(record: Record, update_s: float) -> Record:
+        phases = {"forward": 0.075 + 0.003 * (record.trial % 3), "update": update_s * (1 + record.trial / 1000)}
+        return remeasured(record, phases=make_phases(phases), step_times_s=(sum(phases.values()),) * 20)
+
+    base, current = ([phased(record, s) for record in make_trials()] for s in (0.02, update_s))
+    figure = comparison_chart(compare(base, current))
+    pale = [line.get_xdata() for line in figure.axes[0].lines if line.get_alpha()]
+    assert ("pale" in " ".join(words(figure))) == (update_s > 0.02)
+    assert [list(ends) for ends in pale] == [pytest.approx([1 / 1.061] * 2, rel=0.005)] * (update_s > 0.02)

@@ -9,12 +9,15 @@ from factories import LADDERS, make_cell, make_environment, make_record
 from histories import commit, over_commits
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from present.charts.charts import assert_tidy, words
 
 from tcbench.analysis.history import history
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, MeasureSettings, Record
+from tcbench.present.charts.palette import PAPER
 from tcbench.views.history import chart
 from tcbench.views.history.chart import history_chart
 
@@ -64,6 +67,32 @@ def test_the_chart_is_tidy_and_has_a_strip_per_cell(
     figure = ladder(commits, sizes, configs)
     assert_tidy(figure)
     assert len(figure.axes) == len(sizes) * len(configs)
+
+
+def test_a_regression_is_marked_where_it_is_and_named_below() -> None:
+    figure = history_chart(history(over_commits([40, 40, 36, 36, 36])))
+    assert_tidy(figure)
+    said = words(figure)
+    [mark] = [word for word in said if word.startswith("▼ regression -")]
+    assert -11 < float(mark.removeprefix("▼ regression ").removesuffix("%")) < -9
+    assert any(word.startswith(f"▼ fp32, batch size 4 at {commit(2)[:7]}: -") for word in said)
+    [axes] = figure.axes
+    marks = {line.get_marker(): list(line.get_xdata()) for line in axes.lines if line.get_marker() == "v"}
+    assert marks == {"v": [2]}
+    assert f"{commit(2)[:7]}\n2025-01-03" in said
+
+
+def whiskers(axes: Axes) -> list[tuple[float, float]]:
+    """Ends of all whiskers."""
+    segments = [c.get_segments() for c in axes.collections if isinstance(c, LineCollection)]
+    return [tuple(end) for group in segments for segment in group for end in segment]
+
+
+def test_one_trial_has_no_whisker_and_an_empty_mark() -> None:
+    [axes] = history_chart(history(over_commits([40, 30], trials=1))).axes
+    marks = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [line.get_markerfacecolor() for line in marks] == [PAPER, PAPER]
+    assert not whiskers(axes)
 
 
 def lines_between(figure: Figure) -> list[list[float]]:

@@ -2,7 +2,8 @@
 
 import pytest
 from factories import make_cell, make_record
-from present.charts.charts import BATCHED, assert_tidy, run, words
+from matplotlib.figure import Figure
+from present.charts.charts import BATCHED, assert_tidy, bars, run, words
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
@@ -33,6 +34,24 @@ def test_a_great_loss_has_no_more_digits_than_the_base() -> None:
     ]
     [said] = [text for text in words(ladder_chart(summarise(records))) if text.startswith("−")]
     assert said.split()[0] in ("−18.0", "−18.1")
+
+
+def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
+    """However large its ratio is: it does not tell how the next process will be."""
+
+    def drawn(trials: int) -> Figure:
+        records = [
+            make_record(config, images_per_s=value * (1 + trial / 500), noise=0.005, trial=trial)
+            for config, value in {"fp16": 100, "fp16+dali": 150}.items()
+            for trial in range(trials)
+        ]
+        return ladder_chart(summarise(records))
+
+    (_, step, whole), (_, pale_step, pale_whole) = (bars(drawn(trials)) for trials in (3, 1))
+    assert step.get_facecolor() != pale_step.get_facecolor()
+    assert whole.get_facecolor()[3] == 1.0
+    assert pale_whole.get_facecolor()[3] < 0.5
+    assert "pale: one trial each, not judged" in " ".join(words(drawn(1)))
 
 
 def test_no_ladder_is_one_clear_line() -> None:

@@ -49,6 +49,25 @@ def ladders() -> list[CellRoofline]:
     return [cell_roofline(config, size, steps_s[config]) for config in LADDERS for size in (4, 8)]
 
 
+def test_a_panel_per_precision_leads_from_the_base_to_the_fastest_of_each_batch_size() -> None:
+    cells = ladders()
+    figure = roofline_chart(cells)
+    assert_clear(figure)
+    assert legend(figure) == ["forward", "backward", "update", "fp32", "the fastest, with its batch size"]
+    handles = figure.legends[0].legend_handles[:3]
+    assert len({handle.get_marker() for handle in handles}) == len({handle.get_color() for handle in handles}) == 3
+    by_cell = {(one.summary.cell.config, one.summary.cell.batch_size): one for one in cells}
+    for axes, top in zip(figure.axes, (LADDERS[4], LADDERS[9]), strict=True):
+        ways = [
+            ((a.intensity, a.flops_s), (b.intensity, b.flops_s))
+            for size in (4, 8)
+            for a, b in zip(by_cell["fp32", size].phases, by_cell[top, size].phases, strict=True)
+        ]
+        arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+        assert sorted(tuple(arrow._posA_posB) for arrow in arrows) == sorted(ways)  # type: ignore[attr-defined]
+        assert sorted(offsets(axes)) == sorted(place for way in ways for place in way)
+
+
 def test_every_cell_is_numbered_in_the_legend() -> None:
     figure = roofline_chart(ladders(), every=True)
     assert_clear(figure)
