@@ -219,6 +219,16 @@ def test_a_machine_that_is_unknown():
     assert facts.pairs == (("machine", "no trial lived to tell"),)
 
 
+def test_a_trial_tells_what_was_counted():
+    times_s = (9.0, 0.1, 0.2, 0.1, 0.1, 0.1) * 2  # the first of each block is not counted
+    measurement = factories.make_measurement(times_s, warmup_settled=False, last_loss=float("6.5"))
+    record = factories.make_record(measurement=measurement)
+    [data] = blocks(reports.results([record]), "trials", Data)
+    row = dict(zip([column.name for column in data.table.heads], texts(data.table)[0], strict=True))
+    assert (row["images/s"], row["mean step"], row["median step"]) == ("33.3", "120 ms", "100 ms")
+    assert (row["counted steps"], row["warm-up steps"], row["last loss"]) == ("10", "4 *", "6.500")
+
+
 def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkeypatch):
     monkeypatch.setattr(trials, "MOST_TRIALS", 3)
     records = factories.make_trials("fp32", trials=4)
