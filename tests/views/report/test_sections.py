@@ -40,6 +40,14 @@ def texts(table):
     return [[field.words for field in row] for row in table.fields]
 
 
+def test_a_row_has_its_number_its_factor_and_is_bold_where_it_is_the_best():
+    [figure] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "throughput", Figure)
+    rows = texts(figure.table)
+    assert rows[0][1:4] == ["fp32", "ok", "37.5"] and "37.5" in drawn(figure)
+    [best] = [texts for row, texts in zip(figure.table.fields, rows, strict=True) if row[1].strong]
+    assert best[1] == "fp32+dali+batched+nhwc+fused+static_graph" and best[6] == "1.74×"
+
+
 # -- throughput ----------------------------------------------------------------------------------------------------
 
 
@@ -195,8 +203,11 @@ def test_namesakes_of_several_machines_have_names_of_their_own():
 
 
 def test_what_trials_of_one_machine_do_not_agree_on_stands_side_by_side():
-    records = [factories.make_record(), factories.make_record(trial=1, environment=factories.make_environment(os="b"))]
-    [facts, *_] = blocks(reports.results(records), "environment", FactList)
+    decoded = factories.make_measurement(decoding="on the GPU")
+    other = factories.make_environment(os="b")
+    records = [factories.make_record(measurement=decoded), factories.make_record(trial=1, environment=other)]
+    [facts, settings, *_] = blocks(reports.results(records), "environment", FactList)
+    assert dict(settings.pairs)["decoding"] == "on the GPU"
     assert dict(facts.pairs)["system"] == "Debian GNU/Linux 12 (bookworm), kernel 6.1.0; b, kernel 6.1.0"
 
 
@@ -217,6 +228,16 @@ def test_commits_stand_in_one_list_behind_their_version():
 def test_a_machine_that_is_unknown():
     [facts, *_] = blocks(reports.results([factories.make_record(status="skipped")]), "environment", FactList)
     assert facts.pairs == (("machine", "no trial lived to tell"),)
+
+
+def test_a_trial_tells_what_was_counted():
+    times_s = (9.0, 0.1, 0.2, 0.1, 0.1, 0.1) * 2  # the first of each block is not counted
+    measurement = factories.make_measurement(times_s, warmup_settled=False, last_loss=float("6.5"))
+    record = factories.make_record(measurement=measurement)
+    [data] = blocks(reports.results([record]), "trials", Data)
+    row = dict(zip([column.name for column in data.table.heads], texts(data.table)[0], strict=True))
+    assert (row["images/s"], row["mean step"], row["median step"]) == ("33.3", "120 ms", "100 ms")
+    assert (row["counted steps"], row["warm-up steps"], row["last loss"]) == ("10", "4 *", "6.500")
 
 
 def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkeypatch):
