@@ -184,7 +184,9 @@ def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(her
     assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.out)["cells"][0]["reason"]
     monkeypatch.undo()
     monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: True)
-    monkeypatch.setattr("tcbench.run.runner.Runner._trial", lambda _, cell, trial: make_record(cell=cell, trial=trial))
+    monkeypatch.setattr(
+        "tcbench.run.runner.Runner._trial", lambda _, cell, trial, _record: make_record(cell=cell, trial=trial)
+    )
     second = tcbench(here, *arguments, "--resume")
     # The stand-in's record is of another machine, and so a row of its own.
     assert [cell["status"] for cell in json.loads(second.out)["cells"]] == ["skipped", "ok"]

@@ -122,7 +122,9 @@ def test_the_users_images_are_checked_in_silence_where_that_is_asked(tmp_path, m
 
 
 def test_a_run_says_first_which_library_computes_and_where_a_faster_one_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr("tcbench.run.runner.Runner._trial", lambda _, cell, trial: make_record(cell=cell, trial=trial))
+    monkeypatch.setattr(
+        "tcbench.run.runner.Runner._trial", lambda _, cell, trial, _record: make_record(cell=cell, trial=trial)
+    )
     arguments = ("--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu", "--out", str(tmp_path))
     monkeypatch.setattr(type(KIND), "shortfall", lambda _: "oneDNN needs libgomp.so.1: apt-get install libgomp1")
     assert "computes: oneDNN needs libgomp.so.1: apt-get install libgomp1" in invoke(*arguments).stderr
@@ -142,7 +144,7 @@ def trials_of_30_s(monkeypatch):
     returned take so many times as long."""
     slower = {}
 
-    def trial(runner, cell, number):
+    def trial(runner, cell, number, _record):
         code = make_environment(commit=machine.commit(), tcbench=__version__, sources=machine.sources())
         duration_s = 30.0 * slower.get(number, 1)
         return make_record(cell=cell, trial=number, duration_s=duration_s, run_id=runner.run_id, environment=code)
