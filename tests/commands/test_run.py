@@ -144,10 +144,11 @@ def trials_of_30_s(monkeypatch):
     returned take so many times as long."""
     slower = {}
 
-    def trial(runner, cell, number, _record):
+    def trial(_, cell, number, record):
         code = make_environment(commit=machine.commit(), tcbench=__version__, sources=machine.sources())
         duration_s = 30.0 * slower.get(number, 1)
-        return make_record(cell=cell, trial=number, duration_s=duration_s, run_id=runner.run_id, environment=code)
+        planned = {name: record.keywords[name] for name in ("run_id", "plan", "place")}
+        return make_record(cell=cell, trial=number, duration_s=duration_s, environment=code, **planned)
 
     monkeypatch.setattr(Runner, "_trial", trial)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
