@@ -101,18 +101,14 @@ def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
 
 def _in_c(engine: Engine, work: w.BatchNormForward | w.BatchNormBackward) -> Choice | None:
     """None where it cannot be had, or where waking the other threads takes longer than they save."""
-    norm = work.norm
-    if (
-        norm.add
-        or norm.layout != "NHWC"
-        or norm.c % _VALUES
-        or norm.size * _ITEM_BYTES.get(norm.dtype, 0) <= _LARGE_BYTES
-    ):
+    norm, team = work.norm, engine.team
+    large = norm.size * _ITEM_BYTES.get(norm.dtype, 0) > _LARGE_BYTES
+    if team is None or norm.add or norm.layout != "NHWC" or norm.c % _VALUES or not large:
         return None
-    made = None if engine.team is None else _compiled()
-    if made is None or engine.team is None:
+    made = _compiled()
+    if made is None:
         return None
-    launch = _CLaunch(made, work, engine.team.bind, functools.partial(engine.room, "batch norm"))
+    launch = _CLaunch(made, work, team.bind, functools.partial(engine.room, "batch norm"))
 
     def bind(*arrays: Array) -> Callable[[], None]:
         run, kept = launch.bind(*arrays), arrays[launch.names.index("inv_std")]
@@ -135,7 +131,9 @@ _ARRAYS = ["x", "gamma", "beta", "running_mean", "running_var", "y", "mean", "in
 _ARRAYS += ["ggamma", "gbeta"]
 
 
-class _Norm(ctypes.Structure):
+class _CArguments(ctypes.Structure):
+    """`struct norm` of batch_norm.c."""
+
     _fields_ = (
         *(("arrays", c_void_p * len(_ARRAYS)), ("sums", c_void_p), ("factors", c_void_p)),
         *((name, c_int64) for name in ("rows", "channels", "parts", "is_bfloat16", "has_relu")),
@@ -158,7 +156,7 @@ class _CLaunch:
         self.names = [operand.name for operand in work.operands]
         self._places = [_ARRAYS.index(name) for name in self.names]
         parts = max(1, min(norm.size * _ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
-        self._norm = _Norm(rows=norm.count, channels=norm.c, parts=parts)
+        self._norm = _CArguments(rows=norm.count, channels=norm.c, parts=parts)
         self._norm.is_bfloat16, self._norm.has_relu = norm.dtype == "bfloat16", norm.relu
         if isinstance(work, w.BatchNormForward):
             self._norm.eps, self._norm.momentum = work.eps, work.momentum
@@ -196,19 +194,20 @@ def does_as_numpy(made: ctypes.CDLL) -> bool:
     """Whether both ways give what NumPy's kernels give, to the rounding of their sums."""
     rng, room = np.random.default_rng(0), np.empty(1 << 15, np.uint8)
     shares: dict[w.DType, float] = {"float32": 1e-5, "bfloat16": 1e-2}
+    kernels: tuple[Callable[..., None], ...] = numpy_batch_norm.forward, numpy_batch_norm.backward
     for dtype, share in shares.items():
         norm = w.Norm(3, 48, 5, 7, "NHWC", dtype, "relu")
         given = {name: rng.standard_normal(norm.shape).astype(norm.dtype) for name in ("x", "gy")}
         given |= {name: rng.standard_normal(norm.c).astype(np.float32) for name in ("gamma", "beta")}
         given |= {name: np.full(norm.c, 2, np.float32) for name in ("running_mean", "running_var")}
         ours, numpys = dict(given), dict(given)
-        for work in (w.BatchNormForward(norm, 1e-3, 0.1), w.BatchNormBackward(norm)):
+        works = w.BatchNormForward(norm, 1e-3, 0.1), w.BatchNormBackward(norm)
+        for work, kernel in zip(works, kernels, strict=True):
             for arrays in (ours, numpys):
                 arrays |= {o.name: np.array(arrays.get(o.name, np.zeros(o.shape, o.dtype))) for o in work.operands}
             launch = _CLaunch(made, work, _one_after_another, lambda _: room)
             launch.bind(*(ours[name] for name in launch.names))()
-            kernel = numpy_batch_norm.forward if isinstance(work, w.BatchNormForward) else numpy_batch_norm.backward
-            kernel(work, *(numpys[name] for name in launch.names))  # type: ignore[arg-type]
+            kernel(work, *(numpys[name] for name in launch.names))
         for name in set(ours) - {"mask"}:
             mine, theirs = (np.asarray(arrays[name], np.float32) for arrays in (ours, numpys))
             if not np.abs(mine - theirs).max() <= share * np.abs(theirs).max():
