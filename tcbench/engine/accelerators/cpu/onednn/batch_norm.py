@@ -30,6 +30,7 @@ from tcbench.engine.accelerators.protocol import BatchNormRoute
 
 _WITHOUT_BARRIERS = "bnorm_tbb_jit"
 _LARGE_BYTES = 1 << 22
+_Works = w.BatchNormForward | w.BatchNormBackward
 
 
 @functools.cache
@@ -99,7 +100,7 @@ def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
     return _faster(engine, work, Choice(bind, primitive.name), functools.partial(numpy_batch_norm.backward, work))
 
 
-def _in_c(engine: Engine, work: w.BatchNormForward | w.BatchNormBackward) -> Choice | None:
+def _in_c(engine: Engine, work: _Works) -> Choice | None:
     """None where it cannot be had, or where waking the other threads takes longer than they save."""
     norm, team = work.norm, engine.team
     large = norm.size * _ITEM_BYTES.get(norm.dtype, 0) > _LARGE_BYTES
@@ -148,7 +149,7 @@ class _CLaunch:
     def __init__(
         self,
         made: ctypes.CDLL,
-        work: w.BatchNormForward | w.BatchNormBackward,
+        work: _Works,
         bind: Callable[[Stages], Callable[[], int]],
         room: Callable[[int], Array],
     ) -> None:
@@ -201,7 +202,7 @@ def does_as_numpy(made: ctypes.CDLL) -> bool:
         given |= {name: rng.standard_normal(norm.c).astype(np.float32) for name in ("gamma", "beta")}
         given |= {name: np.full(norm.c, 2, np.float32) for name in ("running_mean", "running_var")}
         ours, numpys = dict(given), dict(given)
-        works = w.BatchNormForward(norm, 1e-3, 0.1), w.BatchNormBackward(norm)
+        works: tuple[_Works, ...] = w.BatchNormForward(norm, 1e-3, 0.1), w.BatchNormBackward(norm)
         for work, kernel in zip(works, kernels, strict=True):
             for arrays in (ours, numpys):
                 arrays |= {o.name: np.array(arrays.get(o.name, np.zeros(o.shape, o.dtype))) for o in work.operands}
@@ -220,9 +221,7 @@ def _one_after_another(stages: Stages) -> Callable[[], int]:
     return lambda: max(EXECUTE(call.execute)(call.primitive, call.stream, 0, None) for call in calls)
 
 
-def _faster(
-    engine: Engine, work: w.BatchNormForward | w.BatchNormBackward, choice: Choice, kernel: Callable[..., None]
-) -> Choice:
+def _faster(engine: Engine, work: _Works, choice: Choice, kernel: Callable[..., None]) -> Choice:
     """oneDNN's, or NumPy's kernel where oneDNN has plain C++ on one thread, as in NCHW, and that is slower. Of
     ReLU's mask both keep a byte for each value there, so that either goes on with the other's."""
     if not choice.name.startswith(SLOWER):
