@@ -28,7 +28,7 @@ import functools
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -211,12 +211,12 @@ WILD_EVERY, WILD_FACTOR = 10, 5.0
 
 
 @functools.cache
-def real_phases() -> tuple[tuple[str, ...], Array, Array]:
-    """Names of phases; their shares of the step, by cell; and how trials of a cell differ in them, relative to their
+def real_phases(run: str) -> tuple[tuple[str, ...], Array, Array]:
+    """Of a file of records: names of phases; their shares of the step, by cell; and how trials of a cell differ in them, relative to their
     mean and over the standard deviation of the cell's trials in all, by trial."""
     cells: dict[str, list[list[float]]] = {}
     names: tuple[str, ...] = ()
-    for record in store.read([RESULTS / PHASED_RUN]).records:
+    for record in store.read([RESULTS / run]).records:
         if record.measurement is not None and record.measurement.phases:
             names = tuple(phase.name for phase in record.measurement.phases)
             times_s = [statistics.median(phase.host_s) for phase in record.measurement.phases]
@@ -237,17 +237,16 @@ PhaseChanges = Literal["nothing", "forward", "backward", "update", "all", "moved
 def phase_times_s(
     random: np.random.Generator, trials: int, of: PhasedMachine, loss: float, what: PhaseChanges, place: str = ""
 ) -> Array:
-    """Seconds of phases of a matrix, shape (2 sides, CELLS, trials, phases); the first side is base's."""
-    names, shares, residuals = real_phases()
-    of_cell = shares[random.integers(len(shares), size=CELLS)]
-    sd = np.full(CELLS, of.trial_sd)
-    if of.wild:
-        sd[::WILD_EVERY] *= WILD_FACTOR
-    drawn = residuals[random.integers(len(residuals), size=(2, CELLS, trials))]
+    """Seconds of phases of a matrix, shape (2 sides, cells, trials, phases); the first side is base's."""
+    names, shares, residuals = real_phases(of.run)
+    of_cell = shares[random.integers(len(shares), size=of.cells)]
+    sd = np.full(of.cells, of.trial_sd)
+    sd[::WILD_EVERY] *= of.wild
+    drawn = residuals[random.integers(len(residuals), size=(2, of.cells, trials))]
     times = of_cell[None, :, None] * (1 + sd[None, :, None, None] * drawn)
     grown = loss / (1 - loss)
     big = of_cell > 0.08
-    for cell in range(CELLS):
+    for cell in range(of.cells):
         slower = names.index(place) if place else int(random.choice(np.flatnonzero(big[cell])))
         if what == "all":
             times[1, cell] *= 1 + grown
@@ -256,18 +255,20 @@ def phase_times_s(
         if what == "moved":
             others = [n for n in np.flatnonzero(big[cell]) if n != slower]
             times[1, cell, :, int(random.choice(others))] -= grown
-    rounds = np.exp(of.drift_sd * random.standard_normal((CELLS, trials)))
+    rounds = np.exp(of.drift_sd * random.standard_normal((of.cells, trials)))
     return np.asarray(STEP_TIME_S * np.maximum(times, 1e-5) * rounds[None, :, :, None])
 
 
 @dataclass(frozen=True)
 class PhasedMachine:
-    """Standard deviations from trial to trial, and from round to round; `wild`: one cell in ten varies five times as
-    much."""
+    """Standard deviations from trial to trial, and from round to round; `wild`: one cell in ten varies so many times as
+    much. How phases differ is that of the trials of `run`. `cells`: of a matrix."""
 
     trial_sd: float
     drift_sd: float = 0.0
-    wild: bool = False
+    wild: float = 1.0
+    run: str = PHASED_RUN
+    cells: int = CELLS
 
 
 def measure_phases(
@@ -276,7 +277,7 @@ def measure_phases(
     """The shares of cells that are called a regression by the whole alone as before there were phases, and with phases;
     and of matrices with any, likewise."""
     random = np.random.default_rng(seed)
-    names = real_phases()[0]
+    names = real_phases(machine.run)[0]
     called = []
     place = what if what in names else ""
     for _ in range(matrices):
@@ -284,8 +285,8 @@ def measure_phases(
         rates = (1 / times_s.sum(axis=-1)).tolist()
         cells = [(current, base) for base, current in zip(*rates, strict=True)]
         by_phase = [[dict(zip(names, trials.T.tolist(), strict=True)) for trials in side] for side in times_s]
-        whole: list[Decided | None] = [None] * CELLS
-        both: list[Decided | None] = [None] * CELLS
+        whole: list[Decided | None] = [None] * machine.cells
+        both: list[Decided | None] = [None] * machine.cells
         for number in range(len(of.interims)):
             whole = verdict.judge_interim(cells, whole, number, of.interims, of.method.estimate)
             phases = []
@@ -303,22 +304,23 @@ def measure_phases(
     return float(before), float(now), float(any_before), float(any_now)
 
 
-def show_phases(matrices: int, seed: int, only: str) -> None:
+def show_phases(matrices: int, seed: int, only: str, run: str, cells: int) -> None:
     """Print how often a regression is called by the whole, and with phases beside it."""
     machines = {
         "trials differ by 2.5%": PhasedMachine(0.025),
         "trials differ by 5%": PhasedMachine(0.05),
-        "2.5%, one cell in ten wild": PhasedMachine(0.025, wild=True),
+        "2.5%, one cell in ten wild": PhasedMachine(0.025, wild=WILD_FACTOR),
+        "2.5%, one cell in ten twice as wild": PhasedMachine(0.025, wild=2.0),
         "2.5%, rounds by 10%": PhasedMachine(0.025, drift_sd=DRIFT_SD),
     }
     looks = {"5 trials": Judgement(FIVE), "8 trials": Judgement(EIGHT), "gate": Judgement(GATE, IN_TURNS)}
-    print(f"{matrices} pairs of {CELLS} cells: cells called (whole, with phases), pairs with any (whole, with phases)")
+    print(f"{matrices} pairs of {cells} cells, phases of {run}, seed {seed}: cells called (whole, with phases), pairs with any (whole, with phases)")
     for machine, of_machine in machines.items():
         for name, of in looks.items():
             for what in get_args(PhaseChanges):
                 if only not in f"{machine}, {name}, {what}":
                     continue
-                shares = measure_phases(of, of_machine, what, matrices, seed=seed)
+                shares = measure_phases(of, replace(of_machine, run=run, cells=cells), what, matrices, seed=seed)
                 print(f"{machine}, {name}, {what}: " + "  ".join(f"{share:.2%}" for share in shares), flush=True)
 
 
@@ -351,10 +353,12 @@ def main() -> None:
     parser.add_argument("--matrices", type=int, default=1000, help=f"of {CELLS} cells each (default: 1000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--phases", action="store_true", help="judge phases beside the whole")
+    parser.add_argument("--run", default=PHASED_RUN, help="whose phases, under results/")
+    parser.add_argument("--cells", type=int, default=CELLS, help=f"of a matrix with phases (default: {CELLS})")
     parser.add_argument("--only", default="", metavar="WORDS", help="comparisons whose names hold this")
     arguments = parser.parse_args()
     if arguments.phases:
-        show_phases(arguments.matrices, arguments.seed, arguments.only)
+        show_phases(arguments.matrices, arguments.seed, arguments.only, arguments.run, arguments.cells)
         return
     print(f"{arguments.matrices} matrices of {CELLS} cells, threshold {Rule().threshold:.0%}, seed {arguments.seed}")
     print(f"{len(real_trials())} real trials, {sum(map(len, real_trials()))} steps")

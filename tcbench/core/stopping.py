@@ -62,6 +62,16 @@ class StoppingRule:
         return "budget" if spent_s >= self.max_time_s else "continue"
 
 
+def sample_size(first: Sequence[float], half_width: float) -> int:
+    """How many values give their mean a 95% interval of that half-width, by how much the first ones differ: the second
+    of two stages (C. Stein, "A two-sample test for a linear hypothesis whose power is independent of the variance",
+    Annals of Mathematical Statistics 16, 1945)."""
+    n = len(first)
+    if n < 2:
+        return n
+    return max(n, math.ceil((t_quantile_975(n - 1) * statistics.stdev(first) / half_width) ** 2))
+
+
 def effective_size(values: Sequence[float]) -> float:
     """Number of independent values that carry as much as these; between 2 and len(values)."""
     return _effective_size(*_moments(values)[1:])

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tcbench.core.stopping import StoppingRule, WarmUpRule, effective_size, relative_half_width, t_quantile_975
+from tcbench.core.stopping import (
+    StoppingRule,
+    WarmUpRule,
+    effective_size,
+    relative_half_width,
+    sample_size,
+    t_quantile_975,
+)
 
 WARM_UP = WarmUpRule(min_steps=3, max_steps=10)
 
@@ -47,6 +54,18 @@ def test_a_quiet_cell_stops_at_the_target_and_a_noisy_one_at_its_budget():
     assert rule.ask(quiet, 10.0) == "target"
     assert rule.ask(noisy, 10.0) == "continue"
     assert rule.ask(noisy, 60.0) == "budget"
+
+
+def test_two_stages_give_a_mean_the_interval_that_was_asked_for():
+    draw = random.Random(1)
+    held = []
+    for _ in range(300):
+        first = [draw.gauss(10.0, 1.0) for _ in range(5)]
+        values = first + [draw.gauss(10.0, 1.0) for _ in range(sample_size(first, 0.5) - 5)]
+        held.append(abs(sum(values) / len(values) - 10.0) <= 0.5)
+    assert 0.92 <= sum(held) / len(held) <= 0.98
+    assert sample_size([1.0], 0.1) == 1
+    assert sample_size([1.0] * 4, 0.1) == 4
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 30, 100, 10_000])

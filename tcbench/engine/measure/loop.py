@@ -18,7 +18,7 @@ import msgspec
 
 from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.session import Detailed, Facts, Session
-from tcbench.core.stopping import StoppingRule, WarmUpRule
+from tcbench.core.stopping import StoppingRule, WarmUpRule, sample_size
 from tcbench.engine.measure.ranges import CELL_MARK, Ranges
 from tcbench.engine.measure.recorder import SpanRecorder
 from tcbench.engine.world import current
@@ -70,12 +70,13 @@ def measure(
     profiling: Profiling | None = None,
 ) -> Measurement:
     """Measure one session from cold to done. The profiled pass is made where something is to be recorded (`profiling`)
-    or phases go on on a device when they have returned; else the counted steps tell the phases.
+    or phases go on on a device when they have returned; else the counted steps tell the phases. Where nothing is
+    recorded, it takes as many steps as make each phase known as well as the step is to be: the timed pass's at most.
 
     Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
     no time.
     """
-    timed_phases = profiling is None and session.clock.of == "host"
+    recorded = profiling is not None
     profiling = profiling or Profiling()
     world = current()
     ranges = Ranges([phase.name for phase in session.phases])
@@ -117,7 +118,7 @@ def measure(
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
     listen(StageProgress("profiled", 0, timed_s[-1]))  # the timed pass is over, whatever follows
-    if timed_phases:
+    if not recorded and session.clock.of == "host":
         phases = tuple(
             PhaseTimes(name=phase.name, host_s=_over_periods(list(times_s), facts.period))
             for phase, times_s in zip(session.phases, phases_s, strict=True)
@@ -125,7 +126,13 @@ def measure(
     else:
         steps = max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s)))
         steps = world.bcast(_whole(steps, facts.period))
-        phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling, facts.period)
+        first = len(warmup_s) + len(timed_s)
+        phases = profile(session, ranges, steps, first, profiling, facts.period)
+        half_width_s = settings.target * statistics.fmean(counted_s)
+        enough = max(facts.period * sample_size(phase.device_s or phase.host_s, half_width_s) for phase in phases)
+        if more := world.bcast(0 if recorded else max(0, min(enough, len(counted_s)) - steps)):
+            phases = _together(phases, profile(session, ranges, more, first + steps, period=facts.period))
+            steps += more
         listen(StageProgress("profiled", steps, timed_s[-1]))
         facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
@@ -261,6 +268,18 @@ def profile(
             device_s=None if device_s is None else _over_periods(device_s[i::n], period),
         )
         for i, phase in enumerate(session.phases)
+    )
+
+
+def _together(first: Sequence[PhaseTimes], second: Sequence[PhaseTimes]) -> tuple[PhaseTimes, ...]:
+    """The phases of one pass and of another after it."""
+    return tuple(
+        PhaseTimes(
+            name=one.name,
+            host_s=one.host_s + other.host_s,
+            device_s=None if one.device_s is None or other.device_s is None else one.device_s + other.device_s,
+        )
+        for one, other in zip(first, second, strict=True)
     )
 
 

@@ -4,13 +4,16 @@ import dataclasses
 import gc
 import itertools
 import math
+import statistics
 import threading
 import time
 
+import msgspec
 import pytest
 
-from tcbench.core.record import MeasureSettings
+from tcbench.core.record import Measurement, MeasureSettings
 from tcbench.core.session import Facts, Phase
+from tcbench.core.stopping import sample_size
 from tcbench.engine.measure import loop, ranges
 from tcbench.engine.measure.ranges import Ranges
 from tcbench.engine.world import ALONE, World
@@ -251,6 +254,35 @@ def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside(
     assert session.ran == ["io", "forward"] * (5 + 20 + 4)
     assert session.clock.reads == 5 + 1 + 1
     assert [phase.device_s for phase in measured.phases] == [(1.0,) * 4, (1.0,) * 4]
+
+
+class Uneven(FakeSession):
+    """On a device whose forward takes another 0 to 0.6 s, time and again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = DeviceClock(self)
+
+    def _run(self, name: str) -> None:
+        super()._run(name)
+        self.now += 0.2 * (self.steps % 4) if name == "forward" else 0.0
+
+
+def test_on_a_device_so_many_steps_are_profiled_that_each_phase_is_known_as_well_as_the_step():
+    def profiled(target: float, timed: int, profiling: loop.Profiling | None = None) -> Measurement:
+        settings = msgspec.structs.replace(SETTINGS, target=target, min_timed_steps=timed, max_time_s=1e-9)
+        return loop.measure(Uneven(), settings, profiling=profiling)
+
+    for target, steps in ((1.0, 4), (0.1, 13), (0.05, 52)):
+        measured = profiled(target, 100)
+        io, forward = measured.phases
+        assert len(io.host_s) == len(io.device_s) == len(forward.device_s) == steps
+        half_width_s = target * statistics.fmean(measured.counted_times_s)
+        assert sample_size(forward.device_s[:4], half_width_s) == steps
+    # Never more than were timed, and no more than were asked for where something records them.
+    measured = profiled(0.05, 20)
+    assert measured.profiled_steps == len(measured.counted_times_s) == 38
+    assert profiled(0.05, 20, loop.Profiling()).profiled_steps == 4
 
 
 def test_a_device_that_tells_how_long_it_worked_is_asked_around_the_timed_pass():
