@@ -1,9 +1,10 @@
 """The parts of a step's time on the host, told without a step being run.
 
-A cell's program is run on an accelerator that binds every launch and makes none. That takes the host's part of a step,
-and tells what would be launched and where its operands lie. Memory of the same shape is then laid out and the launches
-are made on it in the step's order: what the caches hold decides as much of their time as what is computed. Cells that
-launch the same, in the same order, are timed once for all of them. What a feed takes to make a batch is timed apart.
+A cell's program is run on an accelerator that binds every launch and makes none, but writes its operands over, so that
+the caches hold as little of the program as after a launch. That takes the host's part of a step, and tells what would
+be launched and where its operands lie. Memory of the same shape is then laid out and the launches are made on it in the
+step's order: what the caches hold decides as much of their time as what is computed. Cells that launch the same, in the
+same order, are timed once for all of them. What a feed takes to make a batch is timed apart.
 
 Run as `python -m tcbench.engine.measure.rehearsal FD`: cells (a JSON list) in on standard input, an answer for each out
 on the pipe. docs/method.md says how well this predicts.
@@ -12,6 +13,7 @@ on the pipe. docs/method.md says how well this predicts.
 from __future__ import annotations
 
 import bisect
+import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +27,7 @@ from tcbench.core.record import Cell
 from tcbench.core.session import Phase
 from tcbench.core.step_time import Rehearsed, StepTime
 from tcbench.engine.accelerators.cpu.arrays import HostArrays
+from tcbench.engine.accelerators.cpu.heap import LARGEST_FROM_HEAP
 from tcbench.engine.accelerators.device import OpenDevice, kind_of
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.accelerators.tracing import SETTLING_STEPS
@@ -34,12 +37,9 @@ from tcbench.engine.measure.pipe import serve
 from tcbench.engine.rung import Rung
 from tcbench.engine.work import Norm, Operand, Work
 
-PASSES = 3
-"""Over the launches of a step, and over the host's part of one; after one that is not counted. Of each launch the
-median counts."""
-COLD = 2.0
-"""The host's part of a step over what it takes where nothing else runs: beside the works' data Python's code and
-objects lie in no cache. Of the host's steps the quickest is what it is a multiple of."""
+PASSES = 4
+"""Over the launches of a step, and over the host's part of one; after one that is not counted. The mean counts, as it
+does where steps are measured."""
 INPUT = "io"
 _ALIGNED_TO = 4096
 
@@ -55,8 +55,7 @@ class OperandPlace:
 
     @classmethod
     def of(cls, operand: Operand, array: Array) -> OperandPlace:
-        decides = operand.name == "state" or operand.dtype == "int64"
-        return cls(array.ctypes.data, array.shape, array.dtype, array.copy() if decides else None)
+        return cls(array.ctypes.data, array.shape, array.dtype, array.copy() if _decides(operand) else None)
 
     @property
     def end(self) -> int:
@@ -72,13 +71,12 @@ class LoggedLaunch:
 
 
 class BoundOnly(HostArrays):
-    """Binds what another accelerator would launch, and launches nothing. `log`, where there is one, gets each launch at
-    the moment at which it would be made."""
+    """Binds what another accelerator would launch, and launches nothing: `instead` is called at that moment."""
 
     def __init__(self, other: Accelerator, threads: int) -> None:
         super().__init__(threads)
         self.adds_to_dgrad = other.adds_to_dgrad  # type: ignore[misc]
-        self.log: list[LoggedLaunch] | None = None
+        self.instead: Callable[[Work, tuple[Array, ...]], None] = lambda *_: None
         self._other = other
 
     def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
@@ -86,11 +84,40 @@ class BoundOnly(HostArrays):
 
     def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
         self._other.prepare(work, *arrays)
-        return lambda: self._note(work, arrays)
+        return lambda: self.instead(work, arrays)
 
-    def _note(self, work: Work, arrays: tuple[Array, ...]) -> None:
-        if self.log is not None:
-            self.log.append(LoggedLaunch(work, tuple(map(OperandPlace.of, work.operands, arrays))))
+
+class Overwriting:
+    """In a launch's place its operands are written over: after it the caches hold as little of the program as after a
+    launch, and pages that were new to the process are not any more.
+
+    `taken_s`: what that took, which a step without launches does not take. `pages_s`: what the pages did, which it
+    does: of operands so large that each comes from the system anew, the first writing takes that much longer.
+    """
+
+    def __init__(self) -> None:
+        self.taken_s = self.pages_s = 0.0
+
+    def __call__(self, work: Work, arrays: tuple[Array, ...]) -> None:
+        begin = time.perf_counter()
+        for operand, array in zip(work.operands, arrays, strict=True):
+            if array.nbytes < _ALIGNED_TO or _decides(operand):
+                continue  # it fills no cache, and may be part of a state that another launch names
+            written_s = _filled_s(array)
+            if array.nbytes > LARGEST_FROM_HEAP:
+                self.pages_s += max(0.0, written_s - _filled_s(array))
+        self.taken_s += time.perf_counter() - begin
+
+
+def _filled_s(array: Array) -> float:
+    begin = time.perf_counter()
+    array.fill(0)
+    return time.perf_counter() - begin
+
+
+def _decides(operand: Operand) -> bool:
+    """Whether its contents decide what a launch does."""
+    return operand.name == "state" or operand.dtype == "int64"
 
 
 class StepMemory:
@@ -145,7 +172,7 @@ def launches_s(site: OpenDevice, log: Sequence[LoggedLaunch]) -> list[float]:
                 begin = time.perf_counter()
                 run()
                 taken[number] = time.perf_counter() - begin
-    return [float(seconds) for seconds in np.median(times_s[1:], axis=0)]
+    return [float(seconds) for seconds in np.mean(times_s[1:], axis=0)]
 
 
 @dataclass
@@ -166,7 +193,7 @@ class Rehearsals:
         try:
             for _ in range(SETTLING_STEPS):
                 _run(session.phases)
-            host_s = min(_run(session.phases) for _ in range(PASSES))
+            host_s = _host_s(session.phases, accelerator)
             period = session.facts().period
             phases = [_logged(phase, accelerator) for _ in range(period) for phase in session.phases]
         finally:
@@ -174,7 +201,7 @@ class Rehearsals:
         input_s, overlapped = self._input(its_backend, cell, stand_in)
         return StepTime(
             device_s=self._device_s(site, phases) / period,
-            host_s=COLD * host_s,
+            host_s=host_s,
             input_s=input_s,
             overlapped=overlapped,
             on_host=True,
@@ -214,10 +241,21 @@ class Rehearsals:
         return self.input[key]
 
 
+def _host_s(phases: Sequence[Phase], accelerator: BoundOnly) -> float:
+    """Seconds of a step beside its launches."""
+    times_s = []
+    for _ in range(PASSES + 1):
+        accelerator.instead = overwriting = Overwriting()
+        times_s.append(_run(phases) - overwriting.taken_s + overwriting.pages_s)
+    return statistics.fmean(times_s[1:])
+
+
 def _logged(phase: Phase, accelerator: BoundOnly) -> list[LoggedLaunch]:
     """The launches of a phase."""
     log: list[LoggedLaunch] = []
-    accelerator.log = log
+    accelerator.instead = lambda work, arrays: log.append(
+        LoggedLaunch(work, tuple(map(OperandPlace.of, work.operands, arrays)))
+    )
     phase.run()
     return log
 

@@ -10,12 +10,14 @@ import pytest
 from factories import make_cell
 
 from tcbench.core.record import Cell, Input
+from tcbench.core.session import Phase
+from tcbench.engine.accelerators.cpu import heap
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.backends import backend
 from tcbench.engine.feeds import generated
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure import rehearsal
-from tcbench.engine.measure.rehearsal import LoggedLaunch, OperandPlace, Rehearsals, StepMemory
+from tcbench.engine.measure.rehearsal import BoundOnly, LoggedLaunch, OperandPlace, Rehearsals, StepMemory
 from tcbench.engine.work import Operand, Work
 
 BEST = "fp32+batched+nhwc+fused+static_graph"
@@ -97,6 +99,33 @@ def test_memory_is_shared_as_it_was_and_addresses_in_tables_follow() -> None:
     [moved] = memory.operands(second)
     assert moved[0].tolist() == [b.ctypes.data, 0]
     assert told.contents is not None and told.contents[0, 0] == table[0, 0]  # as it was told
+
+
+def test_the_program_is_timed_beside_launches_that_write_over_their_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each writing takes a second by this clock, and pages that are new to the process a quarter of one more."""
+    clock = [0.0]
+    monkeypatch.setattr(rehearsal.time, "perf_counter", lambda: clock[0])
+
+    class Memory:
+        def __init__(self, nbytes: int) -> None:
+            self.nbytes, self.pages = nbytes, 0.25
+
+        def fill(self, value: int) -> None:
+            assert value == 0
+            clock[0] += 1 + self.pages
+            self.pages = 0.0
+
+    class Told:
+        operands = tuple(Operand(name, (1,), dtype, "out") for name, dtype in (("x", "float32"), ("table", "int64")))
+
+    accelerator = BoundOnly(kind_of("cpu").open("cpu", cell_of().cudnn, 1).accelerator, 1)
+
+    def step() -> None:
+        for nbytes in (heap.LARGEST_FROM_HEAP, heap.LARGEST_FROM_HEAP + 1):
+            accelerator.instead(Told(), (Memory(nbytes), np.zeros(1000)))  # type: ignore[arg-type]
+        clock[0] += 10
+
+    assert rehearsal._host_s([Phase("forward", step)], accelerator) == 10.25
 
 
 def test_what_cells_have_in_common_is_timed_once() -> None:

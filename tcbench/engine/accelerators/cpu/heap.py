@@ -8,7 +8,7 @@ they cost nothing, and the process's peak is the same, since the next step needs
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-_LARGEST_FROM_HEAP = 32 << 20
+LARGEST_FROM_HEAP = 32 << 20
 """The most that glibc takes for the limit above which an allocation is a mapping of its own (mallopt(3))."""
 
 
@@ -16,5 +16,5 @@ def keep_freed_memory() -> None:
     """For the rest of the process. Where the C library is not glibc nothing changes."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
+        mallopt(_MMAP_THRESHOLD, LARGEST_FROM_HEAP)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
