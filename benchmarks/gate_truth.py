@@ -207,13 +207,15 @@ def _matrix(random: np.random.Generator, of: Judgement, loss: float, number: int
 PHASED_RUN = "amd-epyc-2cpu/cpu-20261123-025926.jsonl"
 """30 cells of five trials, in a matrix whose rounds take turns."""
 
+PRIOR_DEGREES = 3
 WILD_EVERY, WILD_FACTOR = 10, 5.0
 
 
 @functools.cache
 def real_phases(run: str) -> tuple[tuple[str, ...], Array, Array]:
     """Of a file of records: names of phases; their shares of the step, by cell; and how trials of a cell differ in them, relative to their
-    mean and over the standard deviation of the cell's trials in all, by trial."""
+    mean and over the standard deviation of the cell's trials in all, by trial. That has the cells' common one beside
+    its own: one of two degrees alone makes phases look less alike than they are."""
     cells: dict[str, list[list[float]]] = {}
     names: tuple[str, ...] = ()
     for record in store.read([RESULTS / run]).records:
@@ -221,13 +223,15 @@ def real_phases(run: str) -> tuple[tuple[str, ...], Array, Array]:
             names = tuple(phase.name for phase in record.measurement.phases)
             times_s = [statistics.median(phase.host_s) for phase in record.measurement.phases]
             cells.setdefault(record.cell.key, []).append(times_s)
+    kept = [trials for trials in map(np.array, cells.values()) if len(trials) > 1]
+    variances = np.array([(trials.sum(axis=1) / trials.sum(axis=1).mean()).var(ddof=1) for trials in kept])
+    degrees = np.array([len(trials) - 1 for trials in kept])
+    moderated = (PRIOR_DEGREES * np.median(variances) + degrees * variances) / (PRIOR_DEGREES + degrees)
     shares, residuals = [], []
-    for trials in map(np.array, cells.values()):
+    for trials, variance in zip(kept, moderated, strict=True):
         mean_s = trials.mean(axis=0)
-        whole_s = trials.sum(axis=1)
-        scale = np.sqrt(len(trials) / (len(trials) - 1)) * whole_s.mean() / whole_s.std(ddof=1)
         shares.append(mean_s / mean_s.sum())
-        residuals += [*(scale * (trials / mean_s - 1))]
+        residuals += [*(np.sqrt(len(trials) / (len(trials) - 1) / variance) * (trials / mean_s - 1))]
     return names, np.array(shares), np.array(residuals) / (np.array(residuals) @ np.array(shares).T).std()
 
 
@@ -314,7 +318,9 @@ def show_phases(matrices: int, seed: int, only: str, run: str, cells: int) -> No
         "2.5%, rounds by 10%": PhasedMachine(0.025, drift_sd=DRIFT_SD),
     }
     looks = {"5 trials": Judgement(FIVE), "8 trials": Judgement(EIGHT), "gate": Judgement(GATE, IN_TURNS)}
-    print(f"{matrices} pairs of {cells} cells, phases of {run}, seed {seed}: cells called (whole, with phases), pairs with any (whole, with phases)")
+    print(
+        f"{matrices} pairs of {cells} cells, phases of {run}, seed {seed}: cells called (whole, with phases), pairs with any (whole, with phases)"
+    )
     for machine, of_machine in machines.items():
         for name, of in looks.items():
             for what in get_args(PhaseChanges):
