@@ -213,8 +213,8 @@ WILD_EVERY, WILD_FACTOR = 10, 5.0
 
 @functools.cache
 def real_phases(run: str) -> tuple[tuple[str, ...], Array, Array]:
-    """Of a file of records: names of phases; their shares of the step, by cell; and how trials of a cell differ in them, relative to their
-    mean and over the standard deviation of the cell's trials in all, by trial. That has the cells' common one beside
+    """Of a file of records: names of phases; their shares of the step, by cell; and how trials of a cell differ in
+    them, relative to their mean and over the standard deviation of the cell's trials in all, by trial. That has the cells' common one beside
     its own: one of two degrees alone makes phases look less alike than they are."""
     cells: dict[str, list[list[float]]] = {}
     names: tuple[str, ...] = ()
