@@ -214,8 +214,8 @@ WILD_EVERY, WILD_FACTOR = 10, 5.0
 @functools.cache
 def real_phases(run: str) -> tuple[tuple[str, ...], Array, Array]:
     """Of a file of records: names of phases; their shares of the step, by cell; and how trials of a cell differ in
-    them, relative to their mean and over the standard deviation of the cell's trials in all, by trial. That has the cells' common one beside
-    its own: one of two degrees alone makes phases look less alike than they are."""
+    them, relative to their mean and over the standard deviation of the cell's trials in all, by trial. That has the
+    cells' common one beside its own: one of two degrees alone makes phases look less alike than they are."""
     cells: dict[str, list[list[float]]] = {}
     names: tuple[str, ...] = ()
     for record in store.read([RESULTS / run]).records:
@@ -318,9 +318,8 @@ def show_phases(matrices: int, seed: int, only: str, run: str, cells: int) -> No
         "2.5%, rounds by 10%": PhasedMachine(0.025, drift_sd=DRIFT_SD),
     }
     looks = {"5 trials": Judgement(FIVE), "8 trials": Judgement(EIGHT), "gate": Judgement(GATE, IN_TURNS)}
-    print(
-        f"{matrices} pairs of {cells} cells, phases of {run}, seed {seed}: cells called (whole, with phases), pairs with any (whole, with phases)"
-    )
+    print(f"{matrices} pairs of {cells} cells, phases of {run}, seed {seed}")
+    print("cells called (whole, with phases), pairs with any (whole, with phases)")
     for machine, of_machine in machines.items():
         for name, of in looks.items():
             for what in get_args(PhaseChanges):
