@@ -1,12 +1,12 @@
 """`tcbench baseline set`, `list`, `show`, `remove`: named copies of results to compare with."""
 
-from typing import Annotated
+from pathlib import Path
 
 import typer
 
+from tcbench.present import options
 from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app
 from tcbench.present.notes import aside
-from tcbench.present.options import DetailsOption, FormatOption, ResultsArgument, ResultsFolderOption, option
 
 baseline_app = typer.Typer(
     cls=CommandGroup,
@@ -24,17 +24,15 @@ def complete_baseline(incomplete: str) -> list[str]:
     return [name for name in baseline.names(OUT) if name.startswith(incomplete)]
 
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
-]
+NAME = typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
 
 
 @baseline_app.command("set", cls=GroupedCommand, short_help="Keep a copy of results under a name.")
 def set_(
-    name: NameArgument,
-    results: ResultsArgument = None,
-    force: Annotated[bool, option("--force", None, "Replace the baseline that has this name.")] = False,
-    out: ResultsFolderOption = OUT,
+    name: str = NAME,
+    results: list[str] | None = options.RESULTS,
+    force: bool = options.option("--force", None, "Replace the baseline that has this name."),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
     from tcbench.present.results import read
@@ -51,8 +49,8 @@ def set_(
 
 @baseline_app.command("list", cls=GroupedCommand)
 def list_(
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show the baselines here."""
     from tcbench.core.text import plain
@@ -76,10 +74,10 @@ def list_(
 
 @baseline_app.command("show", cls=GroupedCommand)
 def show(
-    name: NameArgument,
-    details: DetailsOption = False,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
+    name: str = NAME,
+    details: bool = options.DETAILS,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show what a baseline holds: where it is from, and its results."""
     from tcbench.analysis.summary import speedups, summarise
@@ -107,7 +105,7 @@ def show(
 
 
 @baseline_app.command("remove", cls=GroupedCommand)
-def remove(name: NameArgument, out: ResultsFolderOption = OUT) -> None:
+def remove(name: str = NAME, out: Path = options.RESULTS_FOLDER) -> None:
     """Delete a baseline. The runs it was made of stay."""
     from tcbench.run import baseline
 

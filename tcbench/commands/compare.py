@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
-from tcbench.present.app import OUT, command, given
-from tcbench.present.options import BASELINE, DetailsOption, ResultsFolderOption, option
+from tcbench.present import options
+from tcbench.present.app import command, given
 from tcbench.views.comparison import outcome
 
 
@@ -25,26 +24,23 @@ tcbench compare v100/ h200/ --allow all --metric throughput,energy
 )
 def compare(
     context: typer.Context,
-    base: Annotated[
-        str | None,
-        typer.Argument(metavar="BASE", help="A file or folder of records, or the id of a run. Not with --baseline."),
-    ] = None,
-    current: Annotated[
-        str | None,
-        typer.Argument(metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        option("--baseline NAME", None, "In place of BASE: what `tcbench baseline set NAME` kept.", takes=BASELINE),
-    ] = None,
-    out: ResultsFolderOption = OUT,
-    metric: outcome.MetricOption = None,
-    threshold_: outcome.ThresholdOption = "3%",
-    allow: outcome.AllowOption = None,
-    strict: outcome.StrictOption = False,
-    details: DetailsOption = False,
-    format_: outcome.FormatOption = "table",
-    output: outcome.OutputOption = None,
+    base: str | None = typer.Argument(
+        None, metavar="BASE", help="A file or folder of records, or the id of a run. Not with --baseline."
+    ),
+    current: str | None = typer.Argument(
+        None, metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."
+    ),
+    baseline: str | None = options.option(
+        "--baseline NAME", None, "In place of BASE: what `tcbench baseline set NAME` kept.", takes=options.BASELINE
+    ),
+    out: Path = options.RESULTS_FOLDER,
+    metric: list[str] | None = outcome.METRIC,
+    threshold_: str = outcome.THRESHOLD,
+    allow: list[str] | None = outcome.ALLOW,
+    strict: bool = outcome.STRICT,
+    details: bool = options.DETAILS,
+    format_: outcome.Format = outcome.FORMAT,
+    output: Path | None = outcome.OUTPUT,
 ) -> None:
     """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
     that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Of the two sides of a gate it shows

@@ -1,12 +1,11 @@
 """`tcbench data make`: the images that runs read by default."""
 
 from functools import partial
-from typing import Annotated
 
 import typer
 
+from tcbench.present import options
 from tcbench.present.app import CommandGroup, GroupedCommand, app
-from tcbench.present.options import QuietOption, option
 
 data_app = typer.Typer(
     cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help="Make the images that runs read."
@@ -16,8 +15,8 @@ app.add_typer(data_app, name="data")
 
 @data_app.command("make", cls=GroupedCommand, short_help="Generate the JPEGs that runs read by default.")
 def make(
-    force: Annotated[bool, option("--force", None, "Make it again even if it exists.")] = False,
-    quiet: QuietOption = False,
+    force: bool = options.option("--force", None, "Make it again even if it exists."),
+    quiet: bool = options.QUIET,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
     from tcbench.engine.feeds import generated

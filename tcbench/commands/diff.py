@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    DetailsOption,
-    FormatOption,
-    ResultsFolderOption,
-    option,
-    picture_option,
-    selects,
-)
+from tcbench.present import options
+from tcbench.present.app import command
 
 if TYPE_CHECKING:
     from tcbench.analysis.diff import Diff
@@ -38,31 +30,25 @@ tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
 tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
 """,
 )
-@selects("configs batch_sizes")
+@options.selects("configs batch_sizes")
 def diff(
     *,
-    base: Annotated[
-        str,
-        typer.Argument(metavar="BASE", help="A timeline of `tcbench profile`, a file of records, or the id of a run."),
-    ],
-    current: Annotated[
-        str | None, typer.Argument(metavar="CURRENT", help="The same. Default, with --to: BASE itself.")
-    ] = None,
+    base: str = typer.Argument(
+        metavar="BASE", help="A timeline of `tcbench profile`, a file of records, or the id of a run."
+    ),
+    current: str | None = typer.Argument(None, metavar="CURRENT", help="The same. Default, with --to: BASE itself."),
     chosen: Selection,
-    to: Annotated[
-        str | None,
-        option(
-            "--to CONFIG",
-            None,
-            "CURRENT's config, where it is another than BASE's. Default: BASE's.",
-            takes="a config of CURRENT, where --config names one of BASE",
-        ),
-    ] = None,
-    top: Annotated[int, option("--top N", None, "Parts to show of each kind.", least=1)] = 10,
-    output: Annotated[Path | None, picture_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
-    details: DetailsOption = False,
+    to: str | None = options.option(
+        "--to CONFIG",
+        None,
+        "CURRENT's config, where it is another than BASE's. Default: BASE's.",
+        takes="a config of CURRENT, where --config names one of BASE",
+    ),
+    top: int = options.option("--top N", None, "Parts to show of each kind.", 10, least=1),
+    output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+    details: bool = options.DETAILS,
 ) -> None:
     """Take the change of a step apart: what appeared, went, grew and shrank, in milliseconds, as a ratio, and as a
     share of the step's change; with the rest the shares add up to it. Records tell phases, with intervals where both
@@ -94,7 +80,7 @@ def diff(
         from tcbench.present.charts.files import save
         from tcbench.views.diff.chart import diff_chart
 
-        save(diff_chart(diffs, labels), output, ANOTHER_FILE)
+        save(diff_chart(diffs, labels), output, options.ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(diffs, labels, missing))
         return

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.present.app import OUT, command, interruptible
-from tcbench.present.options import (
-    DETAILS,
-    WHERE,
-    FormatOption,
-    QuietOption,
-    ResultsFolderOption,
-    option,
-    results_argument,
-)
+from tcbench.present import options
+from tcbench.present.app import command, interruptible
 
 if TYPE_CHECKING:
     from tcbench.analysis.explanation import Explanation
@@ -34,11 +26,11 @@ tcbench explain profile.json.gz                   what a timeline shows
 """,
 )
 def explain(
-    results: Annotated[list[str] | None, results_argument(", or timelines of `tcbench profile`")] = None,
-    details: Annotated[bool, option("--details", WHERE, f"Also a sentence per cell. {DETAILS}")] = False,
-    quiet: QuietOption = False,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
+    results: list[str] | None = options.results_argument(", or timelines of `tcbench profile`"),
+    details: bool = options.details_option("Also a sentence per cell. "),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced), with the
     numbers, the rung to try next and what to expect of it; beside it what was measured, where these results have it.

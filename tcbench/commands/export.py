@@ -1,21 +1,14 @@
 """`tcbench export`: results for other tools."""
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 import typer
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    ResultsArgument,
-    ResultsFolderOption,
-    format_option,
-    option,
-    output_option,
-)
+from tcbench.present import options
+from tcbench.present.app import command
 
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
 
@@ -30,16 +23,15 @@ tcbench export --format bencher | bencher run --adapter json ...
 """,
 )
 def export(
-    results: ResultsArgument = None,
-    format_: Annotated[
-        Format | None, format_option(get_args(Format), "Default: what -o's name ends in, else csv.")
-    ] = None,
-    output: Annotated[Path | None, output_option("Default: standard output.")] = None,
-    per: Annotated[
-        Literal["trial", "cell", "step"] | None,
-        option("--per ROW", None, "trial, cell or step. Default: trial; services take cells only."),
-    ] = None,
-    out: ResultsFolderOption = OUT,
+    results: list[str] | None = options.RESULTS,
+    format_: Format | None = options.format_option(
+        get_args(Format), None, "Default: what -o's name ends in, else csv."
+    ),
+    output: Path | None = options.output_option("Default: standard output."),
+    per: Literal["trial", "cell", "step"] | None = options.option(
+        "--per ROW", None, "trial, cell or step. Default: trial; services take cells only."
+    ),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Export results: tidy tables with units in the columns' names (csv, parquet, json), or what services that follow
     benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format)."""
@@ -59,7 +51,7 @@ def export(
     if output is None:
         typer.echo(data.decode("utf-8"), nl=False)
         return
-    files.write(output, data, ANOTHER_FILE)
+    files.write(output, data, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command, interruptible
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    COUNTS,
-    DETAILS,
-    RUN,
-    WHAT,
-    WHERE,
-    FormatOption,
-    OptionField,
-    QuietOption,
-    ResultsFolderOption,
-    complete_gpu,
-    complete_network,
-    field,
-    option,
-    picture_option,
-    rank_counts,
-    scenario_argument,
-    selects,
-)
+from tcbench.present import options
+from tcbench.present.app import command, interruptible
 
 if TYPE_CHECKING:
     from tcbench.core.record import Selection
@@ -51,12 +32,12 @@ tcbench forecast --gpu V100 --bs 32 --ranks 8,64,1024,4096 --link abci    many r
 tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...from steps that were measured
 """,
 )
-@selects(
+@options.selects(
     "scenario batch_sizes configs models image_size input device threads",
-    scenario=OptionField(scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
-    device=field(
+    scenario=options.OptionField(options.scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
+    device=options.field(
         "--device cpu",
-        WHAT,
+        options.WHAT,
         "In place of --gpu, this machine's processor: what steps would launch is timed. Default: none.",
         str,
         "",
@@ -65,52 +46,42 @@ tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...fro
 )
 def forecast(
     *,
-    gpu: Annotated[
-        str | None,
-        option(
-            "--gpu GPU",
-            WHAT,
-            "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this, "
-            "--device or --over is needed.",
-            takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
-            complete=complete_gpu,
-        ),
-    ] = None,
+    gpu: str | None = options.option(
+        "--gpu GPU",
+        options.WHAT,
+        "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this, "
+        "--device or --over is needed.",
+        takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
+        complete=options.complete_gpu,
+    ),
     chosen: Selection,
-    fresh: Annotated[bool, option("--fresh", WHAT, "Compute again, ignoring kept results.")] = False,
-    ranks: Annotated[
-        str | None,
-        option(
-            "--ranks N,N,...", MANY, "The same step on so many ranks. Default: one.", takes=COUNTS, read=rank_counts
-        ),
-    ] = None,
-    link: Annotated[
-        str | None,
-        option(
-            "--link NAME",
-            MANY,
-            f"The network between them: {_NETWORKS}; or "
-            "bandwidth,latency in GB/s and microseconds, such as 12.5,10. Default: none; --ranks needs it.",
-            takes=f"{_NETWORKS}, or two numbers above 0: GB/s and microseconds",
-            complete=complete_network,
-        ),
-    ] = None,
-    over: Annotated[
-        list[str] | None,
-        option(
-            "--over RESULTS",
-            MANY,
-            "In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
-            takes=RUN,
-        ),
-    ] = None,
-    out: ResultsFolderOption = OUT,
-    output: Annotated[
-        Path | None, picture_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none.")
-    ] = None,
-    details: Annotated[bool, option("--details", WHERE, f"Also every operation of every cell. {DETAILS}")] = False,
-    quiet: QuietOption = False,
-    format_: FormatOption = "table",
+    fresh: bool = options.option("--fresh", options.WHAT, "Compute again, ignoring kept results."),
+    ranks: str | None = options.option(
+        "--ranks N,N,...",
+        MANY,
+        "The same step on so many ranks. Default: one.",
+        takes=options.COUNTS,
+        read=options.rank_counts,
+    ),
+    link: str | None = options.option(
+        "--link NAME",
+        MANY,
+        f"The network between them: {_NETWORKS}; or "
+        "bandwidth,latency in GB/s and microseconds, such as 12.5,10. Default: none; --ranks needs it.",
+        takes=f"{_NETWORKS}, or two numbers above 0: GB/s and microseconds",
+        complete=options.complete_network,
+    ),
+    over: list[str] | None = options.option(
+        "--over RESULTS",
+        MANY,
+        "In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
+        takes=options.RUN,
+    ),
+    out: Path = options.RESULTS_FOLDER,
+    output: Path | None = options.picture_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none."),
+    details: bool = options.details_option("Also every operation of every cell. "),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
 ) -> None:
     """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
     how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time
@@ -124,7 +95,7 @@ def forecast(
     """
     from tcbench.hardware import networks
 
-    sizes, network = rank_counts(ranks), None if link is None else networks.load(link)
+    sizes, network = options.rank_counts(ranks), None if link is None else networks.load(link)
     if (sizes is None) != (network is None):
         raise SelectionError("--ranks and --link go together, such as --ranks 8,64 --link abci")
     if sizes is None and (over or output):
@@ -186,7 +157,7 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) 
         from tcbench.present.charts.files import save
         from tcbench.views.scale_out.chart import curves_of, scale_out_chart
 
-        save(scale_out_chart(curves_of(out), view.headline(out)), output, ANOTHER_FILE)
+        save(scale_out_chart(curves_of(out), view.headline(out)), output, options.ANOTHER_FILE)
     if json:
         typer.echo(view.to_json(out))
         return

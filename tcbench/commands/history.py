@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    DetailsOption,
-    FormatOption,
-    ResultsFolderOption,
-    picture_option,
-    results_argument,
-    selects,
-)
-from tcbench.views.comparison import outcome as comparisons
-from tcbench.views.comparison.outcome import AllowOption, ThresholdOption
+from tcbench.present import options
+from tcbench.present.app import command
+from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
     from tcbench.core.record import Selection
@@ -33,19 +24,17 @@ tcbench history --config 'fp16*' --bs 256 -o history.png
 tcbench history results/h200 --threshold 5% --json
 """,
 )
-@selects("configs batch_sizes")
+@options.selects("configs batch_sizes")
 def history(
     *,
-    results: Annotated[
-        list[str] | None, results_argument(default="this machine's, without those that git keeps")
-    ] = None,
+    results: list[str] | None = options.results_argument(default="this machine's, without those that git keeps"),
     chosen: Selection,
-    threshold: ThresholdOption = "3%",
-    allow: AllowOption = None,
-    output: Annotated[Path | None, picture_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
-    details: DetailsOption = False,
+    threshold: str = outcome.THRESHOLD,
+    allow: list[str] | None = outcome.ALLOW,
+    output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+    details: bool = options.DETAILS,
 ) -> None:
     """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
     commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
@@ -63,8 +52,8 @@ def history(
     from tcbench.present.tables import make_console
     from tcbench.views.history import table as view
 
-    rule = Rule(comparisons.threshold(threshold))
-    facets = comparisons.allowed(allow).facets
+    rule = Rule(outcome.threshold(threshold))
+    facets = outcome.allowed(allow).facets
     paths, others = ([], 0) if results else runs_here(out)
     results_read = read_files(paths).records if paths else read(results, out)
     records = without_gates(results_read, results or ())
@@ -79,7 +68,7 @@ def history(
         from tcbench.present.charts.files import save
         from tcbench.views.history.chart import history_chart
 
-        save(history_chart(cells), output, ANOTHER_FILE)
+        save(history_chart(cells), output, options.ANOTHER_FILE)
     left_out = ["left out: trials of gates and bisections; name a file of theirs to see it"]
     left_out *= len(records) < len(results_read)
     if others:

@@ -8,29 +8,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
-from tcbench.present.app import OUT, SOME_CELL_FAILED, command, interruptible
-from tcbench.present.options import (
-    ANOTHER_FOLDER,
-    HOW,
-    NETWORKS,
-    WHAT,
-    QuietOption,
-    complete_config,
-    complete_model,
-    config_names,
-    field,
-    model_names,
-    option,
-    out_option,
-    selects,
-    tune,
-)
+from tcbench.present import options
+from tcbench.present.app import SOME_CELL_FAILED, command, interruptible
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Selection
@@ -57,29 +42,29 @@ tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
 tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
 """,
 )
-@selects(
+@options.selects(
     "scenario batch_sizes device input models image_size ranks ...",
     without="quick configs trials budget_s target max_time_s timeout_s seed launcher",
-    batch_sizes=field(
+    batch_sizes=options.field(
         "--bs N",
-        WHAT,
+        options.WHAT,
         "Batch size. Default: the scenario's first.",
         int | None,
         read=lambda n: None if n is None else (n,),
         least=1,
         most=999_999,
     ),
-    models=field(
+    models=options.field(
         "--model NAME",
-        WHAT,
+        options.WHAT,
         "A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
-        takes=NETWORKS,
-        read=model_names,
-        complete=complete_model,
+        takes=options.NETWORKS,
+        read=options.model_names,
+        complete=options.complete_model,
     ),
-    ranks=field(
+    ranks=options.field(
         "--ranks N",
-        WHAT,
+        options.WHAT,
         "So many processes that train together, by mpirun on this machine: a timeline of each.",
         int,
         1,
@@ -89,31 +74,26 @@ tcbench profile fp32 --bs 8 --host                 the host's functions: a flame
     ),
 )
 def profile(
-    config: Annotated[
-        str,
-        typer.Argument(
-            metavar="CELL",
-            help="A config's name, or rungs joined by '+'; its batch size is --bs.",
-            autocompletion=complete_config,
-        ),
-    ],
-    steps: Annotated[int, option("--steps -n N", HOW, "Steps to record.", least=1, most=10_000)] = 5,
-    tool: Annotated[
-        Tool,
-        option(
-            "--tool TOOL",
-            HOW,
-            "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
-            "with --host py-spy, cprofile or auto.",
-        ),
-    ] = "auto",
-    host: Annotated[
-        bool, option("--host", HOW, "The host's Python functions instead of a timeline, for some seconds.")
-    ] = False,
+    config: str = typer.Argument(
+        metavar="CELL",
+        help="A config's name, or rungs joined by '+'; its batch size is --bs.",
+        autocompletion=options.complete_config,
+    ),
+    steps: int = options.option("--steps -n N", options.HOW, "Steps to record.", 5, least=1, most=10_000),
+    tool: Tool = options.option(
+        "--tool TOOL",
+        options.HOW,
+        "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
+        "with --host py-spy, cprofile or auto.",
+        "auto",
+    ),
+    host: bool = options.option(
+        "--host", options.HOW, "The host's Python functions instead of a timeline, for some seconds."
+    ),
     *,
     chosen: Selection,
-    out: Annotated[Path, out_option("Files")] = OUT,
-    quiet: QuietOption = False,
+    out: Path = options.out_option("Files"),
+    quiet: bool = options.QUIET,
 ) -> None:
     """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
     (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: in which Python
@@ -125,15 +105,15 @@ def profile(
     from tcbench.run import profiler
     from tcbench.tracing import perfetto
 
-    tune(chosen)
-    plan, planned = _planned(replace(chosen, configs=config_names([config])), steps)
+    options.tune(chosen)
+    plan, planned = _planned(replace(chosen, configs=options.config_names([config])), steps)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:
         _host(plan, planned, tool, out, stderr, stdout, quiet)
         return
     recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
     stem = _stem(out / plan.device.machine, planned.cell)
-    take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER)
+    take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, options.ANOTHER_FOLDER)
     taken = _with_progress(take.run, plan, planned, quiet)
     if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
@@ -147,7 +127,7 @@ def profile(
     left = [trace, *save_each(drawing, "picture")]
     summary = "\n".join(_summary(replace(timeline, record=taken.record)) for timeline in taken.timelines)
     text = stem.with_name(stem.name + ".txt")
-    files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
+    files.write(text, f"{summary}\n".encode(), options.ANOTHER_FOLDER)
     left += [text, *taken.files]
     stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
     stdout.say(summary, "", *(f"wrote {path}" for path in left))

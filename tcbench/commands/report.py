@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
-from tcbench.present.app import OUT, command, refuse_input
+from tcbench.present import options
+from tcbench.present.app import command, refuse_input
 from tcbench.present.notes import aside
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    BASELINE,
-    RUN,
-    ResultsFolderOption,
-    option,
-    output_option,
-    results_argument,
-    words,
-)
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import AskedClaims, OtherSource, Scorecard
@@ -44,42 +35,27 @@ tcbench report results/ profile.json.gz           several runs, and a timeline
 )
 def report(
     context: typer.Context,
-    results: Annotated[
-        list[str] | None,
-        results_argument(
-            ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those that lie beside the records "
-            "are shown too"
-        ),
-    ] = None,
-    output: Annotated[Path | None, output_option("An .html file. Default: beside the results.")] = None,
-    compare: Annotated[
-        str | None,
-        option(
-            "--compare BASE",
-            None,
-            "Compare with these results: a file, a folder or a run's id. Default: none.",
-            takes=RUN,
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        option(
-            "--baseline NAME",
-            None,
-            "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
-            takes=BASELINE,
-        ),
-    ] = None,
-    title: Annotated[
-        str | None,
-        option(
-            "--title TEXT",
-            None,
-            "The page's title. Default: made of what was trained and where.",
-            takes="any text",
-        ),
-    ] = None,
-    out: ResultsFolderOption = OUT,
+    results: list[str] | None = options.results_argument(
+        ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those that lie beside the records "
+        "are shown too"
+    ),
+    output: Path | None = options.output_option("An .html file. Default: beside the results."),
+    compare: str | None = options.option(
+        "--compare BASE",
+        None,
+        "Compare with these results: a file, a folder or a run's id. Default: none.",
+        takes=options.RUN,
+    ),
+    baseline: str | None = options.option(
+        "--baseline NAME",
+        None,
+        "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
+        takes=options.BASELINE,
+    ),
+    title: str | None = options.option(
+        "--title TEXT", None, "The page's title. Default: made of what was trained and where.", takes="any text"
+    ),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Write one HTML file that opens without a network: what is fastest, what brought it, what would help and how sure
     that is; charts, claims, timelines, a comparison, the environment, and a table of every trial."""
@@ -123,9 +99,9 @@ def report(
     if len(records) > MOST_TRIALS:
         from tcbench.views.export import to_csv
 
-        files.write(beside, to_csv(records, "trial").encode(), ANOTHER_FILE)
+        files.write(beside, to_csv(records, "trial").encode(), options.ANOTHER_FILE)
         written.append(beside)
-    files.write(output, render(page).encode(), ANOTHER_FILE)
+    files.write(output, render(page).encode(), options.ANOTHER_FILE)
     typer.echo(f"wrote {' and '.join(map(str, written))}")
 
 
@@ -170,7 +146,7 @@ def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[S
     from tcbench.analysis.claims import AskedClaims, scorecards
     from tcbench.run.scenario import claims_of
 
-    known: Callable[[Cell], AskedClaims] = claims_of(None, words)
+    known: Callable[[Cell], AskedClaims] = claims_of(None, options.words)
 
     def asked(cell: Cell) -> AskedClaims:
         try:

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    WHAT,
-    WHERE,
-    DetailsOption,
-    FormatOption,
-    ResultsFolderOption,
-    option,
-    picture_option,
-    results_argument,
-    selects,
-)
+from tcbench.present import options
+from tcbench.present.app import command
 
 if TYPE_CHECKING:
     from tcbench.analysis.roofline import Ceilings
@@ -37,23 +26,22 @@ tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
 tcbench roofline profile.json.gz --layers         with the time of each layer
 """,
 )
-@selects("batch_sizes configs")
+@options.selects("batch_sizes configs")
 def roofline(
     *,
-    results: Annotated[
-        list[str] | None,
-        results_argument(", or profiles; beside records, these give layers their times"),
-    ] = None,
-    output: Annotated[Path | None, picture_option()] = None,
+    results: list[str] | None = options.results_argument(
+        ", or profiles; beside records, these give layers their times"
+    ),
+    output: Path | None = options.picture_option(),
     chosen: Selection,
-    every: Annotated[
-        bool, option("--all", WHAT, "Every cell. Default: each batch size's base, and its fastest of each precision.")
-    ] = False,
-    fresh: Annotated[bool, option("--fresh", WHAT, "Measure the ceilings again, ignoring kept ones.")] = False,
-    layers: Annotated[bool, option("--layers", WHERE, "Also every layer.")] = False,
-    details: DetailsOption = False,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
+    every: bool = options.option(
+        "--all", options.WHAT, "Every cell. Default: each batch size's base, and its fastest of each precision."
+    ),
+    fresh: bool = options.option("--fresh", options.WHAT, "Measure the ceilings again, ignoring kept ones."),
+    layers: bool = options.option("--layers", options.WHERE, "Also every layer."),
+    details: bool = options.DETAILS,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
     product and a copy, measured here the first time (a few seconds) and kept; for a GPU that is not here, its
@@ -90,7 +78,7 @@ def roofline(
         known[device] = ceilings.standing(on_device[0].summary, first, timed, fresh)
     rooflines = [replace(roofline, ceilings=known[device_of(roofline.summary)]) for roofline in rooflines]
     output = place(output, given.paths, "roofline.png")
-    save(roofline_chart(rooflines, every=every), output, ANOTHER_FILE)
+    save(roofline_chart(rooflines, every=every), output, options.ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(rooflines))
         return

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
-from tcbench.present.options import WHERE, AllowCodeOption, FormatOption, OutOption, QuietOption, option, selects, tune
+from tcbench.present import options
+from tcbench.present.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Record, Selection
@@ -32,27 +32,22 @@ tcbench run scaling --ranks 1,2,4                  many ranks: over MPI, or NCCL
 tcbench run --resume                               the same command again, after an interrupt: only what is missing
 """,
 )
-@selects("scenario quick batch_sizes ranks configs device models ...")
+@options.selects("scenario quick batch_sizes ranks configs device models ...")
 def run(
     context: typer.Context,
     chosen: Selection,
-    out: OutOption = OUT,
-    resume: Annotated[
-        bool, option("--resume", WHERE, "Add what is missing to the newest run of this scenario.")
-    ] = False,
-    allow: AllowCodeOption = None,
-    label: Annotated[
-        str | None,
-        option(
-            "--label NAME",
-            WHERE,
-            "Ends the run's name, after its date. Default: none.",
-            takes="1 to 80 letters, digits, `_`, `.` and `-`",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run, and stop.")] = False,
-    quiet: QuietOption = False,
-    format_: FormatOption = "table",
+    out: Path = options.OUT_FOLDER,
+    resume: bool = options.option("--resume", options.WHERE, "Add what is missing to the newest run of this scenario."),
+    allow: Literal["code"] | None = options.ALLOW_CODE,
+    label: str | None = options.option(
+        "--label NAME",
+        options.WHERE,
+        "Ends the run's name, after its date. Default: none.",
+        takes="1 to 80 letters, digits, `_`, `.` and `-`",
+    ),
+    dry_run: bool = options.option("--dry-run", options.WHERE, "Show what would run, and stop."),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
 ) -> None:
     """Run a scenario's configs at its batch sizes; print a table, keep records and a chart.
 
@@ -67,7 +62,7 @@ def run(
     from tcbench.run.plan import plan_of
 
     of_label = run_id_suffix(label)
-    tune(chosen)
+    options.tune(chosen)
     plan = plan_of(chosen)
     with Stages(make_console(stderr=True, quiet=quiet)) as stages:
         images.check_folder(plan, stages.advance)

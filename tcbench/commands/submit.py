@@ -7,23 +7,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from tcbench.core.errors import ClusterError, SelectionError
 from tcbench.present import options
-from tcbench.present.app import OUT, SOME_CELL_FAILED, command, command_again, interruptible
-from tcbench.present.options import (
-    WHERE,
-    AllowCodeOption,
-    OptionField,
-    OutOption,
-    QuietOption,
-    option,
-    scenario_argument,
-    selects,
-)
+from tcbench.present.app import SOME_CELL_FAILED, command, command_again, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,50 +63,43 @@ tcbench submit naruse2018 --partition a100,h100 --dry-run
 tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
 """,
 )
-@selects("scenario batch_sizes ranks configs device models ...", scenario=OptionField(scenario_argument(), str, ...))
+@options.selects(
+    "scenario batch_sizes ranks configs device models ...",
+    scenario=options.OptionField(options.scenario_argument(), str),
+)
 def submit(
     *,
     chosen: Selection,
-    partition: Annotated[
-        str | None,
-        option(
-            "--partition NAME,NAME,...",
-            CLUSTER,
-            "Partitions: a job in each. Default, with --gpu: the cluster's own.",
-            takes="partitions of the cluster",
-            read=functools.partial(_names, "--partition"),
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        option(
-            "--gpu TYPE,TYPE,...",
-            CLUSTER,
-            "Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
-            "Default, with --partition: any.",
-            takes="types of GPU of the cluster",
-            read=functools.partial(_names, "--gpu"),
-        ),
-    ] = None,
-    time: Annotated[
-        int, option("--time MINUTES", CLUSTER, "A job is ended then; --resume goes on.", least=1, most=10_000_000)
-    ] = 60,
-    sbatch: Annotated[
-        list[str] | None,
-        option(
-            "--sbatch OPTION",
-            CLUSTER,
-            "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. "
-            "Default: none.",
-            takes="an option of sbatch that `submit` does not set",
-            read=_sbatch_options,
-        ),
-    ] = None,
-    out: OutOption = OUT,
-    resume: Annotated[bool, option("--resume", WHERE, "Submit only what has not come to its end.")] = False,
-    allow: AllowCodeOption = None,
-    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show the sbatch scripts, and stop.")] = False,
-    quiet: QuietOption = False,
+    partition: str | None = options.option(
+        "--partition NAME,NAME,...",
+        CLUSTER,
+        "Partitions: a job in each. Default, with --gpu: the cluster's own.",
+        takes="partitions of the cluster",
+        read=functools.partial(_names, "--partition"),
+    ),
+    gpu: str | None = options.option(
+        "--gpu TYPE,TYPE,...",
+        CLUSTER,
+        "Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
+        "Default, with --partition: any.",
+        takes="types of GPU of the cluster",
+        read=functools.partial(_names, "--gpu"),
+    ),
+    time: int = options.option(
+        "--time MINUTES", CLUSTER, "A job is ended then; --resume goes on.", 60, least=1, most=10_000_000
+    ),
+    sbatch: list[str] | None = options.option(
+        "--sbatch OPTION",
+        CLUSTER,
+        "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. Default: none.",
+        takes="an option of sbatch that `submit` does not set",
+        read=_sbatch_options,
+    ),
+    out: Path = options.OUT_FOLDER,
+    resume: bool = options.option("--resume", options.WHERE, "Submit only what has not come to its end."),
+    allow: Literal["code"] | None = options.ALLOW_CODE,
+    dry_run: bool = options.option("--dry-run", options.WHERE, "Show the sbatch scripts, and stop."),
+    quiet: bool = options.QUIET,
 ) -> None:
     """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;
     follow the jobs. An interrupt ends the following, not the jobs.

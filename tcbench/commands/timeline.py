@@ -1,13 +1,12 @@
 """`tcbench timeline`: what the input, the host and the GPU did, drawn as the talk does."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, option, picture_option
+from tcbench.present import options
+from tcbench.present.app import command
 
 
 def window(text: str | None) -> tuple[float, float] | None:
@@ -33,32 +32,24 @@ tcbench timeline profile.json.gz --step 42
 """,
 )
 def timeline(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
-        ),
-    ] = None,
-    output: Annotated[Path | None, picture_option()] = None,
-    zoom: Annotated[
-        str | None,
-        option(
-            "--zoom BEGIN:END",
-            None,
-            "Only this part, in ms on the picture's time axis. Default: whole steps.",
-            takes="two numbers of ms, ascending",
-            read=window,
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None, option("--steps N", None, "Steps of the slowest cell to draw. Default: 3.", least=1)
-    ] = None,
-    step: Annotated[
-        int | None,
-        option("--step N", None, "Begin with the step of this number. Default: the first.", least=0),
-    ] = None,
-    out: ResultsFolderOption = OUT,
+    files: list[Path] | None = typer.Argument(
+        None,
+        metavar="FILE",
+        help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
+    ),
+    output: Path | None = options.picture_option(),
+    zoom: str | None = options.option(
+        "--zoom BEGIN:END",
+        None,
+        "Only this part, in ms on the picture's time axis. Default: whole steps.",
+        takes="two numbers of ms, ascending",
+        read=window,
+    ),
+    steps: int | None = options.option("--steps N", None, "Steps of the slowest cell to draw. Default: 3.", least=1),
+    step: int | None = options.option(
+        "--step N", None, "Begin with the step of this number. Default: the first.", least=0
+    ),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
     from tcbench import tracing
@@ -69,5 +60,5 @@ def timeline(
     files = files or [newest_timeline(out)]
     timelines = [timeline for file in files for timeline in tracing.read(file)]
     output = place(output, files, "timeline.png")
-    save(timeline_chart(timelines, window(zoom), steps, step=step), output, ANOTHER_FILE)
+    save(timeline_chart(timelines, window(zoom), steps, step=step), output, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")

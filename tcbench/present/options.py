@@ -1,5 +1,6 @@
-"""Options of several commands, each declared once: its flag, help, completion and parser. `selects` gives a command
-those of a Selection; `words` writes a Selection as a command line."""
+"""Options of several commands, each declared once: its flag, help, default, completion and parser. A command takes one
+as the default of its parameter; `selects` gives it those of a Selection; `words` writes a Selection as a command line.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
 from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT
 
 if TYPE_CHECKING:
     from tcbench.core.record import Input, Selection
@@ -76,6 +78,7 @@ def option(
     flags: str,
     group: str | None,
     says: str,
+    default: Any = None,
     *,
     takes: str = "",
     read: Callable[[Any], object] | None = None,
@@ -84,9 +87,9 @@ def option(
     least: int | None = None,
     most: int | None = None,
 ) -> Any:
-    """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value, if it
-    takes one. docs/options.md says what it `takes`; `read` raises SelectionError for all else, and so does a number
-    that `holds` refuses. Without either, what it takes depends on what is there."""
+    """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value; one
+    that takes no value is False by default. docs/options.md says what it `takes`; `read` raises SelectionError for all
+    else, and so does a number that `holds` refuses. Without either, what it takes depends on what is there."""
     words = flags.split()
     names = [word for word in words if word.startswith("-")]
 
@@ -99,6 +102,7 @@ def option(
 
     check.__doc__ = takes
     return typer.Option(
+        False if names == words else default,
         *names,
         metavar=None if names == words else words[-1],
         help=says,
@@ -190,7 +194,6 @@ class OptionField:
 
     info: Any
     kind: Any = str | None
-    default: Any = None
     read: Callable[[Any], Any] | None = None
     flag: str = ""
 
@@ -210,7 +213,7 @@ def field(
     **more: Any,
 ) -> OptionField:
     """A field whose option takes what its reader reads; the rest as in `option`."""
-    return OptionField(option(flags, group, says, read=read, **more), kind, default, read, flags.split()[0])
+    return OptionField(option(flags, group, says, default, read=read, **more), kind, read, flags.split()[0])
 
 
 COUNTS = "whole numbers from 1 to 999999"
@@ -223,9 +226,10 @@ BASELINE = "a baseline that `tcbench baseline list` shows"
 
 
 def scenario_argument(default: str = "") -> Any:
-    """The argument SCENARIO."""
+    """The argument SCENARIO, which must be given where help names no `default`."""
     says = f"A scenario's name or the path of a TOML file.{default}"
-    return typer.Argument(metavar="SCENARIO", help=says, autocompletion=complete_scenario)
+    required = None if default else ...
+    return typer.Argument(required, metavar="SCENARIO", help=says, autocompletion=complete_scenario)
 
 
 SELECTION = {
@@ -286,7 +290,6 @@ SELECTION = {
         WHAT,
         "The base and the best config alone, three trials each at one batch size: is it faster?",
         bool,
-        False,
     ),
     "trials": field(
         "--trials N",
@@ -330,7 +333,7 @@ SELECTION = {
         holds=lambda x: 0 < x <= 1e6,
     ),
     "fresh_autotune": field(
-        *("--fresh-autotune", HOW, "Time cuDNN's or oneDNN's plans again, ignoring kept choices.", bool, False)
+        *("--fresh-autotune", HOW, "Time cuDNN's or oneDNN's plans again, ignoring kept choices.", bool)
     ),
     "tuning_budget_s": field(
         "--tuning-budget TIME",
@@ -378,12 +381,15 @@ def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Ca
     taken = {name: (SELECTION | own)[name] for name in names}
 
     def decorate(function: Callable[..., None]) -> Any:
-        hints = typing.get_type_hints(function, localns={"Selection": None}, include_extras=True)
+        hints = typing.get_type_hints(
+            function,
+            localns={"Selection": None},
+        )
         parameters = []
         for parameter in inspect.signature(function).parameters.values():
             declared = [(parameter.name, hints[parameter.name], parameter.default)]
             if parameter.name == "chosen":
-                declared = [(name, Annotated[field.kind, field.info], field.default) for name, field in taken.items()]
+                declared = [(name, field.kind, field.info) for name, field in taken.items()]
             parameters += [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
                 for name, hint, default in declared
@@ -408,7 +414,7 @@ def words(chosen: Selection) -> list[str]:
     words = []
     for name, field in SELECTION.items():
         value = getattr(chosen, name)
-        if value == field.value(field.default) or not field.flag:
+        if value == field.value(field.info.default) or not field.flag:
             continue
         if name == "input":
             value = f"modelled:{value.images_per_s:.0f}" if value.kind == "modelled" else value.path or value.kind
@@ -431,43 +437,45 @@ def tune(chosen: Selection) -> None:
         os.environ[messages.TUNING_BUDGET] = str(chosen.tuning_budget_s)
 
 
-AllowCodeOption = Annotated[
-    Literal["code"] | None,
-    option(
-        "--allow code",
-        WHERE,
-        "With --resume: add to a run that was measured with other code; pictures then name every commit. Default: "
-        "nothing.",
-    ),
-]
-ResultsFolderOption = Annotated[
-    Path,
-    option(
-        "--out FOLDER", WHERE, "The folder of results: ids of runs and baselines are looked up in it.", takes="a folder"
-    ),
-]
-DETAILS = "All notes, not the two lines of those that matter most."
-DetailsOption = Annotated[bool, option("--details", WHERE, DETAILS)]
-QuietOption = Annotated[bool, option("--quiet -q", WHERE, "No progress.")]
+ALLOW_CODE = option(
+    "--allow code",
+    WHERE,
+    "With --resume: add to a run that was measured with other code; pictures then name every commit. Default: nothing.",
+)
+RESULTS_FOLDER = option(
+    "--out FOLDER",
+    WHERE,
+    "The folder of results: ids of runs and baselines are looked up in it.",
+    OUT,
+    takes="a folder",
+)
+QUIET = option("--quiet -q", WHERE, "No progress.")
+
+
+def details_option(also: str = "") -> Any:
+    """--details, and what it shows beside all notes."""
+    return option("--details", WHERE, f"{also}All notes, not the two lines of those that matter most.")
+
+
+DETAILS = details_option()
 
 
 def out_option(what: str = "Records") -> Any:
     """--out of a command that writes into a folder of this machine."""
-    return option(
-        "--out FOLDER", WHERE, f"{what} go to FOLDER/MACHINE/.", takes="a folder that can be written; it is made"
-    )
+    says, takes = f"{what} go to FOLDER/MACHINE/.", "a folder that can be written; it is made"
+    return option("--out FOLDER", WHERE, says, OUT, takes=takes)
 
 
-OutOption = Annotated[Path, out_option()]
+OUT_FOLDER = out_option()
 
 
 def results_argument(more: str = "", default: str = "the newest run") -> Any:
     """The argument RESULTS of a command that reads results; `more` says what else it takes."""
     text = f"Files or folders of records, or ids of runs{more}. Default: {default}."
-    return typer.Argument(metavar="RESULTS", help=text)
+    return typer.Argument(None, metavar="RESULTS", help=text)
 
 
-ResultsArgument = Annotated[list[str] | None, results_argument()]
+RESULTS = results_argument()
 
 
 def output_option(text: str, read: Callable[[Path], object] | None = None) -> Any:
@@ -490,11 +498,11 @@ def picture_option(text: str = "A .png, .svg or .pdf file. Default: beside the r
     return output_option(text, check_picture)
 
 
-def format_option(names: Iterable[str], default: str = "") -> Any:
+def format_option(names: Iterable[str], default: str | None = "table", says: str = "") -> Any:
     """--format, of which --json is the short form (`GroupedCommand`)."""
-    text = f"{', '.join(names)}. --json is short for --format json. {default}"
-    return option("--format FORMAT", WHERE, text.rstrip())
+    text = f"{', '.join(names)}. --json is short for --format json. {says}"
+    return option("--format FORMAT", WHERE, text.rstrip(), default)
 
 
 TableOrJson = Literal["table", "json"]
-FormatOption = Annotated[TableOrJson, format_option(get_args(TableOrJson))]
+FORMAT = format_option(get_args(TableOrJson))

@@ -8,25 +8,13 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.present import options
 from tcbench.present.app import INTERRUPTED, OUT, command, given
-from tcbench.present.options import (
-    HOW,
-    SELECTION,
-    TIMES,
-    WHERE,
-    DetailsOption,
-    OutOption,
-    QuietOption,
-    option,
-    seconds,
-    selects,
-    tune,
-)
 from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
@@ -56,100 +44,74 @@ tcbench gate --base-python old/bin/python          the same code on other librar
 tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
 """,
 )
-@selects(without="quick trials budget_s host_speed")
+@options.selects(without="quick trials budget_s host_speed")
 def gate(
     *,
     context: typer.Context,
-    base: Annotated[
-        str | None,
-        option(
-            "--base REVISION",
-            BUILDS,
-            "The git revision to judge against. Default: where this branch left the main one, else the last commit.",
-            takes="a revision of the repository here",
-        ),
-    ] = None,
-    current: Annotated[
-        str | None,
-        option(
-            "--current REVISION",
-            BUILDS,
-            "The git revision to judge. Default: the working tree.",
-            takes="a revision of the repository here",
-        ),
-    ] = None,
-    base_python: Annotated[
-        str | None,
-        option(
-            "--base-python PYTHON",
-            BUILDS,
-            "In place of --base: the interpreter to judge against.",
-            takes="an interpreter in which tcbench is installed",
-        ),
-    ] = None,
-    current_python: Annotated[
-        str | None,
-        option(
-            "--current-python PYTHON",
-            BUILDS,
-            "The interpreter to judge. Default: that of this command.",
-            takes="an interpreter in which tcbench is installed",
-        ),
-    ] = None,
-    bisect: Annotated[
-        str | None,
-        option(
-            "--bisect GOOD..BAD",
-            BUILDS,
-            "In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
-            takes="two revisions, of which the first is an ancestor of the second",
-        ),
-    ] = None,
-    setup: Annotated[
-        str | None,
-        option(
-            "--setup COMMAND",
-            BUILDS,
-            "Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
-            "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
-            takes="a command line, or nothing",
-        ),
-    ] = None,
-    looks: Annotated[
-        str | None,
-        option(
-            "--looks N,N,...",
-            HOW,
-            "Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
-            "--bisect 3,6,12,24.",
-            takes="one to four whole numbers from 2 up, ascending",
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        option(
-            "--budget TIME",
-            HOW,
-            "Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
-            takes=TIMES,
-            read=functools.partial(seconds, "--budget"),
-        ),
-    ] = None,
+    base: str | None = options.option(
+        "--base REVISION",
+        BUILDS,
+        "The git revision to judge against. Default: where this branch left the main one, else the last commit.",
+        takes="a revision of the repository here",
+    ),
+    current: str | None = options.option(
+        "--current REVISION",
+        BUILDS,
+        "The git revision to judge. Default: the working tree.",
+        takes="a revision of the repository here",
+    ),
+    base_python: str | None = options.option(
+        "--base-python PYTHON",
+        BUILDS,
+        "In place of --base: the interpreter to judge against.",
+        takes="an interpreter in which tcbench is installed",
+    ),
+    current_python: str | None = options.option(
+        "--current-python PYTHON",
+        BUILDS,
+        "The interpreter to judge. Default: that of this command.",
+        takes="an interpreter in which tcbench is installed",
+    ),
+    bisect: str | None = options.option(
+        "--bisect GOOD..BAD",
+        BUILDS,
+        "In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
+        takes="two revisions, of which the first is an ancestor of the second",
+    ),
+    setup: str | None = options.option(
+        "--setup COMMAND",
+        BUILDS,
+        "Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
+        "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
+        takes="a command line, or nothing",
+    ),
+    looks: str | None = options.option(
+        "--looks N,N,...",
+        options.HOW,
+        "Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
+        "--bisect 3,6,12,24.",
+        takes="one to four whole numbers from 2 up, ascending",
+    ),
+    budget: str | None = options.option(
+        "--budget TIME",
+        options.HOW,
+        "Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
+        takes=options.TIMES,
+        read=functools.partial(options.seconds, "--budget"),
+    ),
     chosen: Selection,
-    metric: outcome.MetricOption = None,
-    threshold_: outcome.ThresholdOption = "3%",
-    allow: outcome.AllowOption = None,
-    strict: outcome.StrictOption = False,
-    lenient: Annotated[
-        bool, option("--lenient", outcome.JUDGE, "Exit code 0 also where nothing at all was settled.")
-    ] = False,
-    format_: outcome.FormatOption = "table",
-    output: outcome.OutputOption = None,
-    out: OutOption = OUT,
-    resume: Annotated[bool, option("--resume", WHERE, "Go on with the newest gate that did not end.")] = False,
-    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run and how long, and stop.")] = False,
-    details: DetailsOption = False,
-    quiet: QuietOption = False,
+    metric: list[str] | None = outcome.METRIC,
+    threshold_: str = outcome.THRESHOLD,
+    allow: list[str] | None = outcome.ALLOW,
+    strict: bool = outcome.STRICT,
+    lenient: bool = options.option("--lenient", outcome.JUDGE, "Exit code 0 also where nothing at all was settled."),
+    format_: outcome.Format = outcome.FORMAT,
+    output: Path | None = outcome.OUTPUT,
+    out: Path = options.OUT_FOLDER,
+    resume: bool = options.option("--resume", options.WHERE, "Go on with the newest gate that did not end."),
+    dry_run: bool = options.option("--dry-run", options.WHERE, "Show what would run and how long, and stop."),
+    details: bool = options.DETAILS,
+    quiet: bool = options.QUIET,
 ) -> None:
     """Run base and current in turns, each trial in a process of its own, and judge all cells together. A cell that is
     decided stops; one that is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no
@@ -178,8 +140,8 @@ def gate(
     may_differ = outcome.allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | outcome.COMPARED)
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
-    budget_s = seconds("--budget", budget)
-    tune(chosen)
+    budget_s = options.seconds("--budget", budget)
+    options.tune(chosen)
     stderr = tables.make_console(stderr=True, quiet=quiet)
     say = stderr.say
     if bisect is not None:
@@ -242,7 +204,7 @@ def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
         )
 
 
-_OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet", *SELECTION}
+_OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet", *options.SELECTION}
 """The parameters of `gate` that `--bisect` takes."""
 
 

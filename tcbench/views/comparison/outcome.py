@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import typer
 
@@ -88,46 +88,34 @@ def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> l
     return list(dict.fromkeys(words))
 
 
-MetricOption = Annotated[
-    list[str] | None,
-    option(
-        "--metric NAME",
-        JUDGE,
-        "throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
-        takes="`throughput`, `memory`, `energy`",
-        read=metrics,
-    ),
-]
-ThresholdOption = Annotated[
-    str,
-    option(
-        "--threshold SHARE",
-        JUDGE,
-        "The loss that matters: 3% or 0.03.",
-        takes="a share above 0% and below 100%, as 3% or 0.03",
-        read=threshold,
-    ),
-]
+METRIC = option(
+    "--metric NAME",
+    JUDGE,
+    "throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
+    takes="`throughput`, `memory`, `energy`",
+    read=metrics,
+)
+THRESHOLD = option(
+    "--threshold SHARE",
+    JUDGE,
+    "The loss that matters: 3% or 0.03.",
+    "3%",
+    takes="a share above 0% and below 100%, as 3% or 0.03",
+    read=threshold,
+)
 _FACETS = "simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, measure, input"
-AllowOption = Annotated[
-    list[str] | None,
-    option(
-        "--allow FACET,...",
-        JUDGE,
-        f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: "
-        "nothing.",
-        takes=f"{_FACETS}, all, missing",
-        read=allowed,
-    ),
-]
-StrictOption = Annotated[bool, option("--strict", JUDGE, "Exit code 4 where something is inconclusive.")]
-FormatOption = Annotated[Format, format_option(get_args(Format))]
-OutputOption = Annotated[
-    Path | None,
-    output_option(
-        "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
-    ),
-]
+ALLOW = option(
+    "--allow FACET,...",
+    JUDGE,
+    f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: nothing.",
+    takes=f"{_FACETS}, all, missing",
+    read=allowed,
+)
+STRICT = option("--strict", JUDGE, "Exit code 4 where something is inconclusive.")
+FORMAT = format_option(get_args(Format))
+OUTPUT = output_option(
+    "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
+)
 
 
 def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: Labels) -> None:
