@@ -23,7 +23,7 @@ def _as_text(value: object) -> str:
     raise NotImplementedError(f"{type(value).__name__} is no JSON")
 
 
-def document(schema: str, version: int, **values: Any) -> str:
+def document(schema: str, version: int = 1, /, **values: Any) -> str:
     """A document of a schema and its version, as JSON."""
     return encoded({"schema": schema, "schema_version": version, **values})
 

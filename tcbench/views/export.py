@@ -34,11 +34,6 @@ from tcbench.present.tables import keyed
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA = "tcbench-export"
-SCHEMA_VERSION = 2
-"""Of the JSON. History: 1, first form; 2, of a cell with several trials `images_per_s` and `step_time_mean_s` are
-geometric means over its trials, no more over all steps at once."""
-
 
 Row = dict[str, Any]
 
@@ -196,9 +191,10 @@ def _ends(name: str, interval: Interval | None) -> Row:
 
 
 def to_json(records: Sequence[Record], per: str) -> str:
-    """Rows under a schema's name and version, a line each."""
+    """Rows under a schema's name and version, a line each. In form 1 `images_per_s` and `step_time_mean_s` of a cell
+    were over the steps of all its trials at once; now they are geometric means over trials."""
     made = table(records, per)
-    head = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "per": per}).removesuffix("}")
+    head = json.dumps({"schema": "tcbench-export", "schema_version": 2, "per": per}).removesuffix("}")
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
     lines = (encode(dict(zip(made.columns, values, strict=True))) for values in made.rows)
     return head + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"

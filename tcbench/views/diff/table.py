@@ -17,10 +17,6 @@ from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
 from tcbench.present.tables import COUNT, Column, Kind, Table
 
-SCHEMA = "tcbench-diff"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
-
 TOP = 10
 """Parts of a level that are shown; the others are added up."""
 
@@ -193,7 +189,7 @@ def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[s
         }
         for diff in diffs
     ]
-    return document(SCHEMA, SCHEMA_VERSION, **fields(labels, "base current"), not_paired=missing, cells=cells)
+    return document("tcbench-diff", **fields(labels, "base current"), not_paired=missing, cells=cells)
 
 
 def _side(side: DiffSide) -> dict[str, Any]:
