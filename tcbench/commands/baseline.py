@@ -4,9 +4,11 @@ from pathlib import Path
 
 import typer
 
+from tcbench.core.text import plain
 from tcbench.present import options
 from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app
 from tcbench.present.notes import aside
+from tcbench.present.results import read
 
 baseline_app = typer.Typer(
     cls=CommandGroup,
@@ -35,7 +37,6 @@ def set_(
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
-    from tcbench.present.results import read
     from tcbench.run import baseline
     from tcbench.views import baseline as view
 
@@ -53,7 +54,6 @@ def list_(
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show the baselines here."""
-    from tcbench.core.text import plain
     from tcbench.present.tables import make_console
     from tcbench.run import baseline
     from tcbench.views import baseline as view
@@ -83,7 +83,6 @@ def show(
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.core import store
     from tcbench.present import simulated, tables
-    from tcbench.present.results import read
     from tcbench.run import baseline
     from tcbench.views import baseline as view
     from tcbench.views.throughput import table as results

@@ -12,10 +12,11 @@ import typer
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command
+from tcbench.present.next_steps import NextStep, folder
+from tcbench.present.results import read_with_documents, training
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Scorecard
-    from tcbench.present.next_steps import NextStep
 
 
 @command(
@@ -47,7 +48,6 @@ def claims(
     whatever holds."""
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
-    from tcbench.present.results import read_with_documents, training
     from tcbench.present.tables import make_console
     from tcbench.run.scenario import claims_of
     from tcbench.views import claims as view
@@ -73,7 +73,6 @@ def claims(
 
 def _next_steps(cards: Sequence[Scorecard], out: Path) -> Iterator[NextStep]:
     """The commands that measure what is missing; their results go to the folder that these came from."""
-    from tcbench.present.next_steps import NextStep, folder
 
     for line in dict.fromkeys(line for card in cards for line in card.commands):
         for one in line.split(" && "):

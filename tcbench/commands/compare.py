@@ -9,6 +9,8 @@ from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
 from tcbench.present import options
 from tcbench.present.app import command, given
+from tcbench.present.results import newest, read_files
+from tcbench.present.sides import Labels
 from tcbench.views.comparison import outcome
 
 
@@ -49,8 +51,6 @@ def compare(
     comparable."""
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
-    from tcbench.present.results import read_files
-    from tcbench.present.sides import Labels
     from tcbench.run import gate_file
 
     names, rule, may_differ = outcome.metrics(metric), Rule(outcome.threshold(threshold_)), outcome.allowed(allow)
@@ -86,7 +86,6 @@ _Named = tuple[Path, str]
 def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
     """The paths of the two sides' records, and their names. Raises SelectionError or StoreError."""
     from tcbench.core import store
-    from tcbench.present.results import newest
     from tcbench.run import baseline as baselines
 
     if baseline is None:

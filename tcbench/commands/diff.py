@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
+from tcbench.core.text import plain
 from tcbench.present import options
 from tcbench.present.app import command
+from tcbench.present.next_steps import of_cell
+from tcbench.present.notes import Caution
+from tcbench.present.results import chosen, parted, read_files
+from tcbench.present.sides import Labels
 
 if TYPE_CHECKING:
     from tcbench.analysis.diff import Diff
@@ -55,10 +60,6 @@ def diff(
     sides have two trials; profiles tell layers and kernels too. Cells are matched by config and batch size; where each
     side has one, by that. Exit code 5 for two that did not train the same."""
     from tcbench.core import store
-    from tcbench.core.text import plain
-    from tcbench.present.next_steps import of_cell
-    from tcbench.present.notes import Caution
-    from tcbench.present.sides import Labels
     from tcbench.present.tables import make_console
     from tcbench.views.diff import table as view
 
@@ -104,7 +105,6 @@ def diff(
 
 def _are_timelines(paths: Sequence[Path]) -> bool:
     """Whether both are timelines. Raises SelectionError where one is."""
-    from tcbench.present.results import parted
 
     records, timelines = parted(paths)
     if records and timelines:
@@ -135,7 +135,6 @@ def _of_records(
 ) -> tuple[list[Diff], list[str]]:
     """The pairs' diffs, and a line for each cell that has no partner."""
     from tcbench.analysis.diff import of_records
-    from tcbench.present.results import chosen, read_files
 
     wanted = (configs, (to,) if to is not None else configs)
     both = [

@@ -10,11 +10,12 @@ import typer
 
 from tcbench.present import options
 from tcbench.present.app import command, interruptible
+from tcbench.present.next_steps import NextStep, folder, of_cell
+from tcbench.present.results import read_with_timelines
 
 if TYPE_CHECKING:
     from tcbench.analysis.explanation import Explanation
     from tcbench.core.timeline import Timeline
-    from tcbench.present.next_steps import NextStep
 
 
 @command(
@@ -39,7 +40,6 @@ def explain(
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.present import simulated
     from tcbench.present.progress import Stages
-    from tcbench.present.results import read_with_timelines
     from tcbench.present.tables import make_console
     from tcbench.run import forecast, prediction
     from tcbench.run.plan import advisable
@@ -78,7 +78,6 @@ def explain(
 def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: Path) -> Iterator[NextStep]:
     """To try a rung, to look into the fastest cell, to read all of it."""
     from tcbench.engine.backends import DEFAULT
-    from tcbench.present.next_steps import NextStep, folder, of_cell
 
     rates = [(e.bottleneck.images_per_s, e.summary.cell, e.advice) for e in explained if e.bottleneck]
     rates.sort(key=lambda row: -row[0])

@@ -9,6 +9,7 @@ from tcbench.core import files
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command
+from tcbench.present.results import read
 
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
 
@@ -38,7 +39,6 @@ def export(
     format_ = format_ or _named(output)
     _check(format_, per, output)
 
-    from tcbench.present.results import read
     from tcbench.views import export as view
 
     records = read(results, out)

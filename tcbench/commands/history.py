@@ -9,6 +9,9 @@ import typer
 
 from tcbench.present import options
 from tcbench.present.app import command
+from tcbench.present.notes import Caution
+from tcbench.present.results import chosen as chosen_of
+from tcbench.present.results import read, read_files, runs_here, without_gates
 from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
@@ -46,9 +49,6 @@ def history(
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
     from tcbench.present.format import counted
-    from tcbench.present.notes import Caution
-    from tcbench.present.results import chosen as chosen_of
-    from tcbench.present.results import read, read_files, runs_here, without_gates
     from tcbench.present.tables import make_console
     from tcbench.views.history import table as view
 

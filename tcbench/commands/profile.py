@@ -16,11 +16,11 @@ from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 from tcbench.present import options
 from tcbench.present.app import SOME_CELL_FAILED, command, interruptible
+from tcbench.present.next_steps import NextStep, newest_run, of_run
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Selection
     from tcbench.core.timeline import Timeline
-    from tcbench.present.next_steps import NextStep
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
     from tcbench.run.profiler import Listen
@@ -174,7 +174,6 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
 
 def _after_host(out: Path) -> list[NextStep]:
     """`tcbench explain`, where there is a run to explain."""
-    from tcbench.present.next_steps import newest_run, of_run
 
     run = newest_run(out)
     return [of_run("explain", run, out, "names the costliest function beside the verdict")] if run else []
@@ -245,7 +244,6 @@ def _summary(timeline: Timeline) -> str:
 
 def _next_step(timeline: Timeline, trace: Path) -> NextStep:
     """The first recorded step from near."""
-    from tcbench.present.next_steps import NextStep
 
     end_ms = max(1, round((timeline.steps[0].end_s - timeline.begin_s) * 1e3)) if timeline.steps else 1
     words = ("timeline", str(trace), "--zoom", f"0:{end_ms}", "-o", "zoomed.png")

@@ -10,15 +10,18 @@ import typer
 
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
+from tcbench.core.text import plain
 from tcbench.present import options
 from tcbench.present.app import command, refuse_input
 from tcbench.present.notes import aside
+from tcbench.present.results import PROFILES, place, read_files, read_with_documents, training
+from tcbench.present.results import Results as Given
+from tcbench.present.sides import Labels
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import AskedClaims, OtherSource, Scorecard
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
-    from tcbench.present.results import Results as Given
     from tcbench.views.report.build import Compared
 
 _PAGES = (".html", ".htm")
@@ -69,7 +72,6 @@ def report(
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 
     from tcbench.analysis.explanation import explain
-    from tcbench.present.results import place, read_with_documents, training
     from tcbench.run import prediction
     from tcbench.run.plan import advisable
 
@@ -112,9 +114,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
 
     from tcbench import tracing
     from tcbench.core.record import MeasureSettings
-    from tcbench.core.text import plain
     from tcbench.present.charts.provenance import MAX_PANELS
-    from tcbench.present.results import PROFILES
 
     timelines = list(given.timelines)
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in given.paths)
@@ -163,9 +163,6 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.analysis.compare import compare
     from tcbench.analysis.diff import changed
     from tcbench.core import store
-    from tcbench.core.text import plain
-    from tcbench.present.results import read_files
-    from tcbench.present.sides import Labels
     from tcbench.run import baseline as baselines
     from tcbench.run import gate_file
     from tcbench.views.comparison.outcome import check_distinct

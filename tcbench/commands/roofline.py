@@ -11,6 +11,7 @@ import typer
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command
+from tcbench.present.results import named, place, read_with_timelines
 
 if TYPE_CHECKING:
     from tcbench.analysis.roofline import Ceilings
@@ -53,7 +54,6 @@ def roofline(
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import by_code, summarise
     from tcbench.present.charts.files import save
-    from tcbench.present.results import place, read_with_timelines
     from tcbench.present.tables import make_console
     from tcbench.run import ceilings
     from tcbench.views.roofline import table as view
@@ -99,7 +99,6 @@ def _chosen(
     """The measured cells that are asked for, of known layers or of declared work. Raises SelectionError when there are
     none."""
     from tcbench.engine.backends import builds_models, model_of
-    from tcbench.present.results import named
 
     measured = [s for s in summaries if s.images_per_s is not None]
     able = [s for s in measured if model_of(s.cell) or s.flops]

@@ -12,6 +12,7 @@ import typer
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given
+from tcbench.present.next_steps import NextStep, again, of_run
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Record, Selection
@@ -231,7 +232,6 @@ def _show_results(
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.present import simulated, tables
     from tcbench.present.charts.files import save_each
-    from tcbench.present.next_steps import NextStep, again, of_run
     from tcbench.views import networks as of_networks
     from tcbench.views.scaling import table as scaling
     from tcbench.views.scaling.chart import scaling_chart

@@ -7,6 +7,7 @@ import typer
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command
+from tcbench.present.results import newest_timeline, place
 
 
 def window(text: str | None) -> tuple[float, float] | None:
@@ -54,7 +55,6 @@ def timeline(
     """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
     from tcbench import tracing
     from tcbench.present.charts.files import save
-    from tcbench.present.results import newest_timeline, place
     from tcbench.views.timeline.chart import timeline_chart
 
     files = files or [newest_timeline(out)]

@@ -14,7 +14,10 @@ import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present import options
-from tcbench.present.app import INTERRUPTED, OUT, command, given
+from tcbench.present.app import INTERRUPTED, OUT, command, command_again, given
+from tcbench.present.next_steps import from_here
+from tcbench.present.results import by_age
+from tcbench.present.sides import Labels
 from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
@@ -122,7 +125,6 @@ def gate(
     from tcbench.core.store import read
     from tcbench.present import tables
     from tcbench.present.progress import Stages
-    from tcbench.present.sides import Labels
     from tcbench.run import builds, gate_file, images
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
@@ -234,7 +236,6 @@ def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None
     from tcbench.core import store
     from tcbench.hardware import load
     from tcbench.present.format import counted, duration
-    from tcbench.present.results import by_age
 
     newest = next((path for path in by_age(out / plan.device.machine) if not store.is_blank(path)), None)
     expected = estimate((), store.read([newest]).records if newest else (), load.slowdown())
@@ -303,7 +304,6 @@ def _settled(
     spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
     130 when interrupted."""
     from tcbench.core import store
-    from tcbench.present.app import command_again
     from tcbench.present.format import counted, duration
     from tcbench.present.progress import RunProgress, Stages
     from tcbench.run import gate_file, images, turns
@@ -350,7 +350,6 @@ def _settled(
 
 def _named(path: Path) -> tuple[str, str]:
     """The files of a gate's records, as a command names them."""
-    from tcbench.present.next_steps import from_here
     from tcbench.run import gate_file
 
     base, current = map(from_here, gate_file.record_files(path).values())

@@ -14,6 +14,7 @@ import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.present.app import interruptible
+from tcbench.present.next_steps import NextStep, from_here, next_lines
 from tcbench.views.comparison.outcome import INCONCLUSIVE, REGRESSION
 
 if TYPE_CHECKING:
@@ -196,7 +197,6 @@ def _not_slower(comparison: Comparison, say: Say) -> State:
 def _next_lines(bisection: Bisection, path: Path) -> list[str]:
     """The command that goes on from a commit that was named."""
     from tcbench.core.store import SUFFIX
-    from tcbench.present.next_steps import NextStep, from_here, next_lines
 
     if bisection.named is None:
         return []
