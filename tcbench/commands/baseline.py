@@ -6,7 +6,7 @@ import typer
 
 from tcbench.core.text import plain
 from tcbench.present import options
-from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app
+from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app, make_console
 from tcbench.present.notes import aside
 from tcbench.present.results import read
 
@@ -54,7 +54,6 @@ def list_(
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show the baselines here."""
-    from tcbench.present.tables import make_console
     from tcbench.run import baseline
     from tcbench.views import baseline as view
 
@@ -82,7 +81,7 @@ def show(
     """Show what a baseline holds: where it is from, and its results."""
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.core import store
-    from tcbench.present import simulated, tables
+    from tcbench.present import simulated
     from tcbench.run import baseline
     from tcbench.views import baseline as view
     from tcbench.views.throughput import table as results
@@ -95,7 +94,7 @@ def show(
     if format_ == "json":
         typer.echo(results.summary_json(name, path, summaries, over_base))
         return
-    console = tables.make_console(details=details)
+    console = make_console(details=details)
     console.say(*simulated.lines(record.environment for record in records), style="bold")
     console.say(view.facts(held), "")
     console.print(results.results_table(summaries, over_base))

@@ -11,7 +11,7 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
-from tcbench.present.app import command
+from tcbench.present.app import command, make_console
 from tcbench.present.next_steps import NextStep, folder
 from tcbench.present.results import read_with_documents, training
 
@@ -48,7 +48,6 @@ def claims(
     whatever holds."""
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
-    from tcbench.present.tables import make_console
     from tcbench.run.scenario import claims_of
     from tcbench.views import claims as view
 

@@ -5,7 +5,7 @@ from functools import partial
 import typer
 
 from tcbench.present import options
-from tcbench.present.app import CommandGroup, GroupedCommand, app
+from tcbench.present.app import CommandGroup, GroupedCommand, app, stages
 
 data_app = typer.Typer(
     cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help="Make the images that runs read."
@@ -20,10 +20,8 @@ def make(
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
     from tcbench.engine.feeds import generated
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
 
-    with Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        advance = partial(stages.advance, "generating JPEGs")
-        made = generated.generate(progress=advance) if force else generated.ensure_generated(advance)
+    with stages(quiet) as advance:
+        progress = partial(advance, "generating JPEGs")
+        made = generated.generate(progress=progress) if force else generated.ensure_generated(progress)
     typer.echo(f"{len(made.files)} images in {len(made.classes)} classes: {made.root}")

@@ -11,7 +11,7 @@ import typer
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
 from tcbench.present import options
-from tcbench.present.app import command
+from tcbench.present.app import command, make_console
 from tcbench.present.next_steps import of_cell
 from tcbench.present.notes import Caution
 from tcbench.present.results import chosen, parted, read_files
@@ -60,7 +60,6 @@ def diff(
     sides have two trials; profiles tell layers and kernels too. Cells are matched by config and batch size; where each
     side has one, by that. Exit code 5 for two that did not train the same."""
     from tcbench.core import store
-    from tcbench.present.tables import make_console
     from tcbench.views.diff import table as view
 
     sizes, configs = chosen.batch_sizes, chosen.configs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.present import options
-from tcbench.present.app import command, interruptible
+from tcbench.present.app import command, make_console, stages
 from tcbench.present.next_steps import NextStep, folder, of_cell
 from tcbench.present.results import read_with_timelines
 
@@ -39,8 +39,6 @@ def explain(
     second or two for each. On a GPU it comes from a table of what cards attain."""
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.present import simulated
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
     from tcbench.run import forecast, prediction
     from tcbench.run.plan import advisable
     from tcbench.views.bottleneck import table as view
@@ -53,8 +51,8 @@ def explain(
         return
     known = explanations(given.records, advisable)
     kept = "; what is finished is kept: the same command goes on from there"
-    with interruptible(lambda: kept), Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        expected = prediction.of_untried(known, processes=forecast.PROCESSES, progress=stages.advance)
+    with stages(quiet, lambda: kept) as advance:
+        expected = prediction.of_untried(known, processes=forecast.PROCESSES, progress=advance)
     explained = explanations(given.records, advisable, expected)
     if format_ == "json":
         typer.echo(view.to_json(explained))

@@ -9,7 +9,7 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
-from tcbench.present.app import command, interruptible
+from tcbench.present.app import command, make_console, stages
 
 if TYPE_CHECKING:
     from tcbench.core.record import Selection
@@ -135,8 +135,6 @@ def forecast(
 def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast:
     from tcbench.engine.accelerators import device
     from tcbench.hardware import gpus
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
     from tcbench.run import forecast as forecasts
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
@@ -145,12 +143,11 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     _, its_device = device.absent(card)
     planned = plan.make(scenarios.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
     done = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: done), Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        return forecasts.forecast(planned, card, fresh=fresh, progress=stages.advance)
+    with stages(quiet, lambda: done) as advance:
+        return forecasts.forecast(planned, card, fresh=fresh, progress=advance)
 
 
 def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) -> None:
-    from tcbench.present.tables import make_console
     from tcbench.views.scale_out import table as view
 
     if output is not None:
@@ -173,8 +170,6 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) 
 
 def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
     from tcbench.engine.accelerators.device import host
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
     from tcbench.run import images, prediction
     from tcbench.run.plan import plan_of
     from tcbench.views import step_times as view
@@ -183,11 +178,11 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
         raise SelectionError(f"--device {chosen.device}: expected {host().name}; of a GPU, --gpu")
     planned = plan_of(chosen)
     done = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: done), Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        images.check_folder(planned, stages.advance)
-        images.generate(planned, stages.advance)
+    with stages(quiet, lambda: done) as advance:
+        images.check_folder(planned, advance)
+        images.generate(planned, advance)
         cells = [each.cell for each in planned.cells if each.skip_reason is None]
-        told = prediction.predict(cells, fresh=fresh, progress=stages.advance)
+        told = prediction.predict(cells, fresh=fresh, progress=advance)
     if json:
         typer.echo(view.to_json(planned, told))
         return
@@ -199,7 +194,6 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
 
 
 def _print(result: Forecast, details: bool, json: bool) -> None:
-    from tcbench.present.tables import make_console
     from tcbench.views import forecast as view
 
     if json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.present import options
-from tcbench.present.app import command
+from tcbench.present.app import command, make_console
 from tcbench.present.notes import Caution
 from tcbench.present.results import chosen as chosen_of
 from tcbench.present.results import read, read_files, runs_here, without_gates
@@ -49,7 +49,6 @@ def history(
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
     from tcbench.present.format import counted
-    from tcbench.present.tables import make_console
     from tcbench.views.history import table as view
 
     rule = Rule(outcome.threshold(threshold))

@@ -15,7 +15,7 @@ import typer
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 from tcbench.present import options
-from tcbench.present.app import SOME_CELL_FAILED, command, interruptible
+from tcbench.present.app import SOME_CELL_FAILED, command, interruptible, make_console, stages
 from tcbench.present.next_steps import NextStep, newest_run, of_run
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ def profile(
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
     """
-    from tcbench.present.tables import make_console
     from tcbench.run import profiler
     from tcbench.tracing import perfetto
 
@@ -137,15 +136,13 @@ def profile(
 def _with_progress(run: Callable[[Listen], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
     """Make the input ready, and run the one trial."""
     from tcbench.analysis.eta import estimate
-    from tcbench.present.progress import RunProgress, Stages
-    from tcbench.present.tables import make_console
+    from tcbench.present.progress import RunProgress
     from tcbench.run import images
 
-    console = make_console(stderr=True, quiet=quiet)
-    with Stages(console) as stages:
-        images.check_folder(plan, stages.advance)
-        images.generate(plan, stages.advance)
-    progress = RunProgress(console, estimate([planned.cell]), 1)
+    with stages(quiet) as advance:
+        images.check_folder(plan, advance)
+        images.generate(plan, advance)
+    progress = RunProgress(make_console(stderr=True, quiet=quiet), estimate([planned.cell]), 1)
     with interruptible(lambda: "; nothing was kept"), progress:
         return run(progress.listen)
 

@@ -10,7 +10,7 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
-from tcbench.present.app import command
+from tcbench.present.app import command, make_console
 from tcbench.present.results import named, place, read_with_timelines
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def roofline(
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import by_code, summarise
     from tcbench.present.charts.files import save
-    from tcbench.present.tables import make_console
     from tcbench.run import ceilings
     from tcbench.views.roofline import table as view
     from tcbench.views.roofline.chart import roofline_chart

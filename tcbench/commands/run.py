@@ -11,7 +11,7 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
-from tcbench.present.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given
+from tcbench.present.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given, make_console, stages
 from tcbench.present.next_steps import NextStep, again, of_run
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ def run(
     when some cell failed; 130 when interrupted.
     """
     from tcbench.core.store import run_id_suffix
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
     from tcbench.run import images
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
@@ -65,8 +63,8 @@ def run(
     of_label = run_id_suffix(label)
     options.tune(chosen)
     plan = plan_of(chosen)
-    with Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        images.check_folder(plan, stages.advance)
+    with stages(quiet) as advance:
+        images.check_folder(plan, advance)
     plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
     if dry_run:
         _show_plan(plan, format_ == "json")
@@ -91,14 +89,13 @@ def _start(plan: Plan, before: Sequence[Record] = ()) -> Rounds:
 
 
 def _show_plan(plan: Plan, json: bool) -> None:
-    from tcbench.present import tables
     from tcbench.views import planning
 
     state = _start(plan)
     if json:
         typer.echo(planning.plan_json(plan, state))
         return
-    out = tables.make_console()
+    out = make_console()
     out.say(*filter(None, (planning.plan_line(plan), plan.left_out, planning.rounds_line(state))))
     out.print(planning.plan_table(plan, state))
 
@@ -119,9 +116,8 @@ def _run(
 ) -> bool:
     """Run a plan to its end, store and show it. `whole` as in `_next_steps`. True when some cell failed."""
     from tcbench.core import messages, store
-    from tcbench.present import tables
     from tcbench.present.format import counted
-    from tcbench.present.progress import RunProgress, Stages
+    from tcbench.present.progress import RunProgress
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
     from tcbench.run.ranks import probe_largest
@@ -129,7 +125,7 @@ def _run(
     from tcbench.views import planning
     from tcbench.views.throughput import table as console
 
-    stderr = tables.make_console(stderr=True, quiet=quiet)
+    stderr = make_console(stderr=True, quiet=quiet)
     say = stderr.say
     resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
@@ -145,8 +141,8 @@ def _run(
             launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
         )
         with store.Store(path) as records:
-            with Stages(stderr) as stages:
-                images.generate(plan, stages.advance)
+            with stages(quiet) as advance:
+                images.generate(plan, advance)
             say(planning.plan_line(plan))
             if plan.left_out:
                 say(plan.left_out)
@@ -230,7 +226,7 @@ def _show_results(
     from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
-    from tcbench.present import simulated, tables
+    from tcbench.present import simulated
     from tcbench.present.charts.files import save_each
     from tcbench.views import networks as of_networks
     from tcbench.views.scaling import table as scaling
@@ -250,7 +246,7 @@ def _show_results(
     if json:
         typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
         return
-    stdout = tables.make_console()
+    stdout = make_console()
     stdout.print()
     stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
     stdout.table(console.results_table(summaries, ratios))

@@ -1,4 +1,7 @@
-"""The application itself, and what its commands share of form: help in groups, examples, exit codes."""
+"""The application itself, and what its commands share of form: help in groups, examples, consoles, exit codes. Rich,
+whose import takes long, is imported with the first console."""
+
+from __future__ import annotations
 
 import contextlib
 import itertools
@@ -7,13 +10,16 @@ import shlex
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tcbench import __version__
 from tcbench.core.errors import TcbenchError
+
+if TYPE_CHECKING:
+    from tcbench.present.tables import Screen
 
 INTERRUPTED = 130
 SOME_CELL_FAILED = 3
@@ -255,3 +261,29 @@ def interruptible(says: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted{says()}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+_PLAIN_WIDTH = 132
+"""Columns where there is no terminal to ask."""
+
+
+def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = False) -> Screen:
+    """As wide as the terminal, and 80 columns at least, or wide enough for a table in a file. `quiet`: silent."""
+    from tcbench.present.tables import Screen
+
+    console = Screen(stderr=stderr)
+    if not console.is_terminal:
+        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details, quiet=quiet)
+    width = None if stderr else max(console.width, 80)
+    return Screen(stderr=stderr, width=width, columns=console.width, details=details, quiet=quiet)
+
+
+@contextlib.contextmanager
+def stages(quiet: bool, says: Callable[[], str] | None = None) -> Iterator[Callable[[str, int, int], None]]:
+    """What goes before an answer, counted on standard error: to be told what, how much of it is done, of how much. With
+    `says`, an interrupt within it ends the command as in `interruptible`."""
+    from tcbench.present.progress import Stages
+
+    ending = contextlib.nullcontext() if says is None else interruptible(says)
+    with ending, Stages(make_console(stderr=True, quiet=quiet)) as shown:
+        yield shown.advance

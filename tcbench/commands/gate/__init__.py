@@ -14,7 +14,7 @@ import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present import options
-from tcbench.present.app import INTERRUPTED, OUT, command, command_again, given
+from tcbench.present.app import INTERRUPTED, OUT, command, command_again, given, make_console, stages
 from tcbench.present.next_steps import from_here
 from tcbench.present.results import by_age
 from tcbench.present.sides import Labels
@@ -123,15 +123,13 @@ def gate(
     was measured on both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
     from tcbench.core.store import read
-    from tcbench.present import tables
-    from tcbench.present.progress import Stages
     from tcbench.run import builds, gate_file, images
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
 
     def check(made: Plan) -> None:
-        with Stages(stderr) as stages:
-            images.check_folder(made, stages.advance)
+        with stages(stderr.quiet) as advance:
+            images.check_folder(made, advance)
 
     if bisect is not None:
         _refuse_beside_bisect(context, format_)
@@ -144,7 +142,7 @@ def gate(
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = options.seconds("--budget", budget)
     options.tune(chosen)
-    stderr = tables.make_console(stderr=True, quiet=quiet)
+    stderr = make_console(stderr=True, quiet=quiet)
     say = stderr.say
     if bisect is not None:
         from tcbench.commands.gate import bisect as bisecting
@@ -251,10 +249,9 @@ def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None
 
 def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: GateQuestion, out: Path, budget_s: float | None) -> None:
     """Print the cells that a gate would run, and how long that would take."""
-    from tcbench.present import tables
     from tcbench.views import planning
 
-    stdout = tables.make_console()
+    stdout = make_console()
 
     stdout.say(f"base {ready[0].says}, current {ready[1].says}")
     stdout.say(planning.plan_line(plan))
@@ -305,7 +302,7 @@ def _settled(
     130 when interrupted."""
     from tcbench.core import store
     from tcbench.present.format import counted, duration
-    from tcbench.present.progress import RunProgress, Stages
+    from tcbench.present.progress import RunProgress
     from tcbench.run import gate_file, images, turns
     from tcbench.run.gate import start
     from tcbench.run.ranks import probe_largest
@@ -320,8 +317,8 @@ def _settled(
         with contextlib.ExitStack() as stack:
             stores = {side: stack.enter_context(store.Store(file)) for side, file in paths.items()}
             gate_file.write(path, content)
-            with Stages(stderr) as stages:
-                images.generate(plan, stages.advance)
+            with stages(stderr.quiet) as advance:
+                images.generate(plan, advance)
             says, expected = _expected(plan, asked, out, budget_s)
             say(planning.plan_line(plan))
             say(says)

@@ -19,7 +19,7 @@ import typer
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
-from tcbench.present.app import given
+from tcbench.present.app import given, make_console
 from tcbench.present.notes import aside
 from tcbench.present.options import ANOTHER_FILE, check_picture, format_option, option, output_option
 from tcbench.present.sides import Labels, several
@@ -201,8 +201,6 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
     file = None if chart else output
     text = None if format_ == "table" and file is None else formats[format_](comparison, labels)
     if text is None or file is not None:
-        from tcbench.present.tables import make_console
-
         table.show(comparison, make_console(details=details), labels)
     else:
         typer.echo(text, nl=False)
