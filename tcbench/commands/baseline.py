@@ -6,17 +6,11 @@ import typer
 
 from tcbench.core.text import plain
 from tcbench.present import options
-from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app, make_console
+from tcbench.present.app import OUT, GroupedCommand, command_group, make_console
 from tcbench.present.notes import aside
-from tcbench.present.results import read
+from tcbench.present.results import read_results
 
-baseline_app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Keep results under a name, to compare others with.",
-)
-app.add_typer(baseline_app, name="baseline")
+baseline_app = command_group("baseline", "Keep results under a name, to compare others with.")
 
 
 def complete_baseline(incomplete: str) -> list[str]:
@@ -40,7 +34,7 @@ def set_(
     from tcbench.run import baseline
     from tcbench.views import baseline as view
 
-    records = read(results, out)
+    records = read_results(results, out).records
     path = baseline.keep(name, records, out, replace=force)
     described = baseline.describe(name, path, records)
     typer.echo(view.kept(described))
@@ -49,10 +43,7 @@ def set_(
 
 
 @baseline_app.command("list", cls=GroupedCommand)
-def list_(
-    format_: options.TableOrJson = options.FORMAT,
-    out: Path = options.RESULTS_FOLDER,
-) -> None:
+def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RESULTS_FOLDER) -> None:
     """Show the baselines here."""
     from tcbench.run import baseline
     from tcbench.views import baseline as view
@@ -87,7 +78,7 @@ def show(
     from tcbench.views.throughput import table as results
 
     path = baseline.path(name, out)
-    records = read([str(path)], out)
+    records = read_results([str(path)], out).records
     held = baseline.describe(name, path, records)
     summaries = summarise(store.current(records))
     over_base = speedups(summaries)

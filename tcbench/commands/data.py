@@ -5,12 +5,9 @@ from functools import partial
 import typer
 
 from tcbench.present import options
-from tcbench.present.app import CommandGroup, GroupedCommand, app, stages
+from tcbench.present.app import GroupedCommand, command_group, stages
 
-data_app = typer.Typer(
-    cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help="Make the images that runs read."
-)
-app.add_typer(data_app, name="data")
+data_app = command_group("data", "Make the images that runs read.")
 
 
 @data_app.command("make", cls=GroupedCommand, short_help="Generate the JPEGs that runs read by default.")

@@ -7,9 +7,7 @@ from tcbench.present.app import OUT, command
 
 
 @command("Check this machine, and show how to fix what is missing.")
-def doctor(
-    format_: options.TableOrJson = options.FORMAT,
-) -> None:
+def doctor(format_: options.TableOrJson = options.FORMAT) -> None:
     """Check what is installed here, what is missing, and what would spoil a measurement; show the command that fixes
     each.
 

@@ -9,7 +9,7 @@ from tcbench.core import files
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command
-from tcbench.present.results import read
+from tcbench.present.results import read_results
 
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
 
@@ -41,7 +41,7 @@ def export(
 
     from tcbench.views import export as view
 
-    records = read(results, out)
+    records = read_results(results, out).records
     if format_ == "parquet":
         data = view.to_parquet(records, per or "trial")
     elif format_ in view.SERVICES:

@@ -123,7 +123,7 @@ def forecast(
         refused = {"--model": chosen.models, "--fresh": fresh, "--image-size": chosen.image_size}
         for name in (name for name, value in refused.items() if value):
             raise SelectionError(f"{name}: has no meaning with --over: nothing is forecast but the all-reduce")
-        records = results.chosen(results.read(over, out), chosen.configs, chosen.batch_sizes)
+        records = results.chosen(results.read_results(over, out).records, chosen.configs, chosen.batch_sizes)
         bases, left_out = scale_out.measured(records, all_configs=bool(chosen.configs)), list[str]()
     else:
         assert gpu is not None

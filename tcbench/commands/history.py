@@ -11,7 +11,7 @@ from tcbench.present import options
 from tcbench.present.app import command, make_console
 from tcbench.present.notes import Caution
 from tcbench.present.results import chosen as chosen_of
-from tcbench.present.results import read, read_files, runs_here, without_gates
+from tcbench.present.results import read_files, read_results, runs_here, without_gates
 from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def history(
     rule = Rule(outcome.threshold(threshold))
     facets = outcome.allowed(allow).facets
     paths, others = ([], 0) if results else runs_here(out)
-    results_read = read_files(paths).records if paths else read(results, out)
+    results_read = read_files(paths).records if paths else read_results(results, out).records
     records = without_gates(results_read, results or ())
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}

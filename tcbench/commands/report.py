@@ -14,7 +14,7 @@ from tcbench.core.text import plain
 from tcbench.present import options
 from tcbench.present.app import command, refuse_input
 from tcbench.present.notes import aside
-from tcbench.present.results import PROFILES, place, read_files, read_with_documents, training
+from tcbench.present.results import PROFILES, files_beside, place, read_files, read_with_documents, training
 from tcbench.present.results import Results as Given
 from tcbench.present.sides import Labels
 
@@ -117,18 +117,13 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     from tcbench.present.charts.provenance import MAX_PANELS
 
     timelines = list(given.timelines)
-    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in given.paths)
-    beside = {
-        trace.resolve(): trace
-        for path in folders
-        for trace in (path.rglob(PROFILES) if path in given.paths else path.glob(PROFILES))
-    }
+    there = files_beside(given.paths, PROFILES)
     for path in given.traces:
-        beside.pop(path.resolve(), None)
+        there.pop(path.resolve(), None)
     measure = MeasureSettings()  # a profile has its own number of steps
     measured = {replace(record.cell, measure=measure) for record in given.records}
     notes = []
-    newest_first = sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))
+    newest_first = sorted(there.values(), key=lambda path: (-path.stat().st_mtime, path))
     for trace in newest_first[: max(0, MAX_PANELS - len(timelines))]:
         try:
             taken = tracing.record_in(trace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ import typer
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command, make_console
-from tcbench.present.results import named, place, read_with_timelines
+from tcbench.present.results import chosen as chosen_of
+from tcbench.present.results import place, read_with_timelines
 
 if TYPE_CHECKING:
     from tcbench.analysis.roofline import Ceilings
@@ -62,7 +64,7 @@ def roofline(
         return summary.machine, summary.cell.device, summary.cell.threads
 
     given = read_with_timelines(results, out, alone=False)
-    summaries = _chosen(summarise(given.records), chosen.batch_sizes, chosen.configs)
+    summaries = chosen_of(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
     rooflines, groups = [], by_code(given.records)
     known: dict[tuple[str | None, str, int], Ceilings] = {}
     for summary in summaries:
@@ -92,11 +94,8 @@ def roofline(
     console.say(f"wrote {output}")
 
 
-def _chosen(
-    summaries: tuple[CellSummary, ...], sizes: tuple[int, ...] | None, configs: tuple[str, ...]
-) -> list[CellSummary]:
-    """The measured cells that are asked for, of known layers or of declared work. Raises SelectionError when there are
-    none."""
+def _able(summaries: Sequence[CellSummary]) -> list[CellSummary]:
+    """The measured cells of known layers or of declared work. Raises SelectionError when there are none."""
     from tcbench.engine.backends import builds_models, model_of
 
     measured = [s for s in summaries if s.images_per_s is not None]
@@ -111,11 +110,4 @@ def _chosen(
         raise SelectionError(f"nothing is known of the layers of {model}; `tcbench list` shows what is")
     if not able:
         raise SelectionError("no measured cell to show here; `tcbench run` makes some")
-    wanted = named(configs or ("*",), list(dict.fromkeys(s.cell.config for s in able)))
-    chosen = [s for s in able if s.cell.config in wanted and (sizes is None or s.cell.batch_size in sizes)]
-    if not chosen:
-        sizes_there = ", ".join(map(str, sorted({s.cell.batch_size for s in able if s.cell.config in wanted})))
-        raise SelectionError(
-            f"--bs {','.join(map(str, sizes or ()))}: not in these results; expected some of {sizes_there}"
-        )
-    return chosen
+    return able

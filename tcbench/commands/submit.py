@@ -220,7 +220,8 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
         # An older run's are not this job's.
         if records is not None and records.stat().st_mtime < job.submitted_at:
             records = None
-        measured = f", {counted(_lines(records), 'record')} in {records}" if records else ""
+        n = records.read_bytes().count(b"\n") if records else 0
+        measured = f", {counted(n, 'record')} in {records}" if records else ""
         bad = job.ended and job.exit_code != 0
         failed = failed or bad
         if not job.ended:
@@ -237,10 +238,6 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
             said[job.id] = line
             _say(line, quiet and not bad)
     return failed
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n")
 
 
 def _say(line: str, quiet: bool) -> None:

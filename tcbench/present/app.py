@@ -185,6 +185,13 @@ app = typer.Typer(
 )
 
 
+def command_group(name: str, says: str) -> typer.Typer:
+    """A command of commands."""
+    group = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=says)
+    app.add_typer(group, name=name)
+    return group
+
+
 def command(
     short: str, epilog: str = "", name: str | None = None, cls: type[GroupedCommand] = GroupedCommand
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

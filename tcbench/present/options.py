@@ -418,13 +418,10 @@ def words(chosen: Selection) -> list[str]:
             continue
         if name == "input":
             value = f"modelled:{value.images_per_s:.0f}" if value.kind == "modelled" else value.path or value.kind
-        texts = [f"{part:.12g}" if isinstance(part, float) else str(part) for part in _parts(value)]
+        parts = value if isinstance(value, tuple) else (value,)
+        texts = [f"{part:.12g}" if isinstance(part, float) else str(part) for part in parts]
         words += [field.flag] if value is True else [field.flag, ",".join(texts)]
     return words
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def tune(chosen: Selection) -> None:

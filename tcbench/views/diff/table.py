@@ -138,14 +138,10 @@ def _launches(part: StepPart) -> str:
 def head(diff: Diff, labels: Labels) -> str:
     """The two sides in one line."""
     base, current = (
-        f"{name}: {side.label} on {side.device_name} ({_measured(side)})"
+        f"{name}: {side.label} on {side.device_name} ({counted(side.trials, 'trial')}, {counted(side.steps, 'step')})"
         for name, side in zip((labels.base, labels.current), (diff.base, diff.current), strict=True)
     )
     return f"base {base}\ncurrent {current}"
-
-
-def _measured(side: DiffSide) -> str:
-    return f"{counted(side.trials, 'trial')}, {counted(side.steps, 'step')}"
 
 
 def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
