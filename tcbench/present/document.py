@@ -28,6 +28,11 @@ def document(schema: str, version: int = 1, /, **values: Any) -> str:
     return encoded({"schema": schema, "schema_version": version, **values})
 
 
+def versioned(**values: Any) -> str:
+    """What is printed under --json and is no document of its own, with the version that all of it has."""
+    return encoded({"schema_version": 1, **values})
+
+
 def fields(of: object, names: str) -> dict[str, Any]:
     """A value's attributes by name, for JSON. `key=name.inner`: an attribute's attribute, None where that is None."""
     pairs = (name.partition("=") for name in names.split())

@@ -1,4 +1,4 @@
-"""The console, tables that are written once, and the version of JSON: what all commands print with.
+"""The console, and tables that are written once: what all commands print with.
 
 A table is columns, each with a heading, a kind and a value, over rows of any type; a console, the page and Markdown
 take any of them.
@@ -18,14 +18,10 @@ from rich.text import Text
 from tcbench.analysis.stats import Interval
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
-from tcbench.present.document import encoded
 from tcbench.present.format import factor, milliseconds, number, percent, plus_minus, rate, size
 from tcbench.present.next_steps import NextStep, next_lines
 from tcbench.present.notes import broken, fitting
 from tcbench.present.streams import harmless
-
-JSON_SCHEMA_VERSION = 1
-"""Version of everything printed under --json."""
 
 
 class Screen(Console):
@@ -351,8 +347,3 @@ def config_in_ladder(cell: Cell, above: Cell | None) -> str:
     if above and cell.config.startswith(above.config + "+"):
         return "  + " + " + ".join(cell.config.removeprefix(above.config + "+").split("+"))
     return cell.config
-
-
-def versioned(**values: Any) -> str:
-    """The JSON that --json prints, with the version of its form."""
-    return encoded({"schema_version": JSON_SCHEMA_VERSION, **values})

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from tcbench.core.finding import Finding
 from tcbench.present.app import make_console
-from tcbench.present.document import fields
-from tcbench.present.tables import Column, Table, versioned
+from tcbench.present.document import fields, versioned
+from tcbench.present.tables import Column, Table
 
 _STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "unusable": "red", "broken": "red"}
 

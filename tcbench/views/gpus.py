@@ -14,8 +14,8 @@ from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
 from tcbench.present.app import make_console
-from tcbench.present.document import fields
-from tcbench.present.tables import COUNT, Column, Kind, Table, versioned
+from tcbench.present.document import fields, versioned
+from tcbench.present.tables import COUNT, Column, Kind, Table
 
 
 @dataclass(frozen=True)

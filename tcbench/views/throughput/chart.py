@@ -10,7 +10,7 @@ from tcbench.analysis.summary import CellKey, CellSummary, base_config, best
 from tcbench.present import cells
 from tcbench.present.cells import Row
 from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
-from tcbench.present.charts.legend import legend_rows
+from tcbench.present.charts.palette import legend_rows
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
