@@ -27,7 +27,7 @@ NAME = typer.Argument(metavar="NAME", help="The baseline's name.", autocompletio
 def set_(
     name: str = NAME,
     results: list[str] | None = options.RESULTS,
-    force: bool = options.option("--force", None, "Replace the baseline that has this name."),
+    force: bool = options.PLAIN.option("--force", "Replace the baseline that has this name."),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""

@@ -32,9 +32,8 @@ def claims(
         "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
         "numerics` (else the newest beside the records)"
     ),
-    scenario: str | None = options.option(
+    scenario: str | None = options.PLAIN.option(
         "--scenario NAME",
-        None,
         "The scenario whose claims to judge, by its name or file. Default: that of the results.",
         takes="a scenario that `tcbench list` shows, or a TOML file",
         complete=options.complete_scenario,

@@ -32,8 +32,8 @@ def compare(
     current: str | None = typer.Argument(
         None, metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."
     ),
-    baseline: str | None = options.option(
-        "--baseline NAME", None, "In place of BASE: what `tcbench baseline set NAME` kept.", takes=options.BASELINE
+    baseline: str | None = options.PLAIN.option(
+        "--baseline NAME", "In place of BASE: what `tcbench baseline set NAME` kept.", takes=options.BASELINE
     ),
     out: Path = options.RESULTS_FOLDER,
     metric: list[str] | None = outcome.METRIC,

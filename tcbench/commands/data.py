@@ -12,7 +12,7 @@ data_app = command_group("data", "Make the images that runs read.")
 
 @data_app.command("make", cls=GroupedCommand, short_help="Generate the JPEGs that runs read by default.")
 def make(
-    force: bool = options.option("--force", None, "Make it again even if it exists."),
+    force: bool = options.PLAIN.option("--force", "Make it again even if it exists."),
     quiet: bool = options.QUIET,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""

@@ -43,13 +43,12 @@ def diff(
     ),
     current: str | None = typer.Argument(None, metavar="CURRENT", help="The same. Default, with --to: BASE itself."),
     chosen: Selection,
-    to: str | None = options.option(
+    to: str | None = options.PLAIN.option(
         "--to CONFIG",
-        None,
         "CURRENT's config, where it is another than BASE's. Default: BASE's.",
         takes="a config of CURRENT, where --config names one of BASE",
     ),
-    top: int = options.option("--top N", None, "Parts to show of each kind.", 10, least=1),
+    top: int = options.PLAIN.option("--top N", "Parts to show of each kind.", 10, least=1),
     output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,

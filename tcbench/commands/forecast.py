@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tcbench.run.forecast import Forecast
     from tcbench.run.scale_out import ScaleOut
 
-MANY = "Many ranks"
+MANY = options.Group("Many ranks")
 _NETWORKS = "dgx-1, dgx-a100, dgx-h100, abci, big-basin, mn-1, p40-100gbe"
 
 
@@ -35,9 +35,8 @@ tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...fro
 @options.selects(
     "scenario batch_sizes configs models image_size input device threads",
     scenario=options.OptionField(options.scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
-    device=options.field(
+    device=options.WHAT.field(
         "--device cpu",
-        options.WHAT,
         "In place of --gpu, this machine's processor: what steps would launch is timed. Default: none.",
         str,
         "",
@@ -46,34 +45,30 @@ tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...fro
 )
 def forecast(
     *,
-    gpu: str | None = options.option(
+    gpu: str | None = options.WHAT.option(
         "--gpu GPU",
-        options.WHAT,
         "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this, "
         "--device or --over is needed.",
         takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
         complete=options.complete_gpu,
     ),
     chosen: Selection,
-    fresh: bool = options.option("--fresh", options.WHAT, "Compute again, ignoring kept results."),
-    ranks: str | None = options.option(
+    fresh: bool = options.WHAT.option("--fresh", "Compute again, ignoring kept results."),
+    ranks: str | None = MANY.option(
         "--ranks N,N,...",
-        MANY,
         "The same step on so many ranks. Default: one.",
         takes=options.COUNTS,
         read=options.rank_counts,
     ),
-    link: str | None = options.option(
+    link: str | None = MANY.option(
         "--link NAME",
-        MANY,
         f"The network between them: {_NETWORKS}; or "
         "bandwidth,latency in GB/s and microseconds, such as 12.5,10. Default: none; --ranks needs it.",
         takes=f"{_NETWORKS}, or two numbers above 0: GB/s and microseconds",
         complete=options.complete_network,
     ),
-    over: list[str] | None = options.option(
+    over: list[str] | None = MANY.option(
         "--over RESULTS",
-        MANY,
         "In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
         takes=options.RUN,
     ),

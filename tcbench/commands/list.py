@@ -6,7 +6,7 @@ from tcbench.present.app import command
 
 @command("Show scenarios, configs and rungs, or GPUs.", "tcbench list\ntcbench list --gpus", name="list")
 def list_(
-    gpus: bool = options.option("--gpus", None, "GPUs: Tensor Cores, formats, software that serves them, peak rates."),
+    gpus: bool = options.PLAIN.option("--gpus", "GPUs: Tensor Cores, formats, software that serves them, peak rates."),
     details: bool = options.DETAILS,
     format_: options.TableOrJson = options.FORMAT,
 ) -> None:

@@ -36,27 +36,22 @@ def plot(
     context: typer.Context,
     results: list[str] | None = options.RESULTS,
     output: Path | None = options.picture_option(),
-    kind: Literal["throughput", "ladder", "networks", "scaling"] | None = options.option(
-        "--kind KIND",
-        None,
-        "throughput, ladder, networks or scaling. Default: throughput; networks where a run has several.",
+    kind: Literal["throughput", "ladder", "networks", "scaling"] | None = options.PLAIN.option(
+        "--kind KIND", "throughput, ladder, networks or scaling. Default: throughput; networks where a run has several."
     ),
-    slide: int | None = options.option(
+    slide: int | None = options.PLAIN.option(
         "--slide N",
-        None,
         "One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
         takes="one of 12, 21, 27, 31, 33",
         holds=lambda n: n in (12, 21, 27, 31, 33),
     ),
-    by: Literal["setting", "machine"] = options.option(
+    by: Literal["setting", "machine"] = options.PLAIN.option(
         "--by WHAT",
-        None,
         "setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per config.",
         "setting",
     ),
-    config: list[str] | None = options.option(
+    config: list[str] | None = options.PLAIN.option(
         "--config GLOB",
-        None,
         "Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
         "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
         takes="configs by name or glob; with --by machine `best`",

@@ -45,26 +45,23 @@ tcbench profile fp32 --bs 8 --host                 the host's functions: a flame
 @options.selects(
     "scenario batch_sizes device input models image_size ranks ...",
     without="quick configs trials budget_s target max_time_s timeout_s seed launcher",
-    batch_sizes=options.field(
+    batch_sizes=options.WHAT.field(
         "--bs N",
-        options.WHAT,
         "Batch size. Default: the scenario's first.",
         int | None,
         read=lambda n: None if n is None else (n,),
         least=1,
         most=999_999,
     ),
-    models=options.field(
+    models=options.WHAT.field(
         "--model NAME",
-        options.WHAT,
         "A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
         takes=options.NETWORKS,
         read=options.model_names,
         complete=options.complete_model,
     ),
-    ranks=options.field(
+    ranks=options.WHAT.field(
         "--ranks N",
-        options.WHAT,
         "So many processes that train together, by mpirun on this machine: a timeline of each.",
         int,
         1,
@@ -79,17 +76,14 @@ def profile(
         help="A config's name, or rungs joined by '+'; its batch size is --bs.",
         autocompletion=options.complete_config,
     ),
-    steps: int = options.option("--steps -n N", options.HOW, "Steps to record.", 5, least=1, most=10_000),
-    tool: Tool = options.option(
+    steps: int = options.HOW.option("--steps -n N", "Steps to record.", 5, least=1, most=10_000),
+    tool: Tool = options.HOW.option(
         "--tool TOOL",
-        options.HOW,
         "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
         "with --host py-spy, cprofile or auto.",
         "auto",
     ),
-    host: bool = options.option(
-        "--host", options.HOW, "The host's Python functions instead of a timeline, for some seconds."
-    ),
+    host: bool = options.HOW.option("--host", "The host's Python functions instead of a timeline, for some seconds."),
     *,
     chosen: Selection,
     out: Path = options.out_option("Files"),

@@ -43,20 +43,18 @@ def report(
         "are shown too"
     ),
     output: Path | None = options.output_option("An .html file. Default: beside the results."),
-    compare: str | None = options.option(
+    compare: str | None = options.PLAIN.option(
         "--compare BASE",
-        None,
         "Compare with these results: a file, a folder or a run's id. Default: none.",
         takes=options.RUN,
     ),
-    baseline: str | None = options.option(
+    baseline: str | None = options.PLAIN.option(
         "--baseline NAME",
-        None,
         "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
         takes=options.BASELINE,
     ),
-    title: str | None = options.option(
-        "--title TEXT", None, "The page's title. Default: made of what was trained and where.", takes="any text"
+    title: str | None = options.PLAIN.option(
+        "--title TEXT", "The page's title. Default: made of what was trained and where.", takes="any text"
     ),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:

@@ -37,11 +37,11 @@ def roofline(
     ),
     output: Path | None = options.picture_option(),
     chosen: Selection,
-    every: bool = options.option(
-        "--all", options.WHAT, "Every cell. Default: each batch size's base, and its fastest of each precision."
+    every: bool = options.WHAT.option(
+        "--all", "Every cell. Default: each batch size's base, and its fastest of each precision."
     ),
-    fresh: bool = options.option("--fresh", options.WHAT, "Measure the ceilings again, ignoring kept ones."),
-    layers: bool = options.option("--layers", options.WHERE, "Also every layer."),
+    fresh: bool = options.WHAT.option("--fresh", "Measure the ceilings again, ignoring kept ones."),
+    layers: bool = options.WHERE.option("--layers", "Also every layer."),
     details: bool = options.DETAILS,
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,

@@ -38,15 +38,14 @@ def run(
     context: typer.Context,
     chosen: Selection,
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.option("--resume", options.WHERE, "Add what is missing to the newest run of this scenario."),
+    resume: bool = options.WHERE.option("--resume", "Add what is missing to the newest run of this scenario."),
     allow: Literal["code"] | None = options.ALLOW_CODE,
-    label: str | None = options.option(
+    label: str | None = options.WHERE.option(
         "--label NAME",
-        options.WHERE,
         "Ends the run's name, after its date. Default: none.",
         takes="1 to 80 letters, digits, `_`, `.` and `-`",
     ),
-    dry_run: bool = options.option("--dry-run", options.WHERE, "Show what would run, and stop."),
+    dry_run: bool = options.WHERE.option("--dry-run", "Show what would run, and stop."),
     quiet: bool = options.QUIET,
     format_: options.TableOrJson = options.FORMAT,
 ) -> None:

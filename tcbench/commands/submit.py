@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Selection
     from tcbench.run.cluster import Job, Target
 
-CLUSTER = "Where it runs"
+CLUSTER = options.Group("Where it runs")
 
 
 def _names(option: str, text: str | None) -> list[str]:
@@ -70,35 +70,32 @@ tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing
 def submit(
     *,
     chosen: Selection,
-    partition: str | None = options.option(
+    partition: str | None = CLUSTER.option(
         "--partition NAME,NAME,...",
-        CLUSTER,
         "Partitions: a job in each. Default, with --gpu: the cluster's own.",
         takes="partitions of the cluster",
         read=functools.partial(_names, "--partition"),
     ),
-    gpu: str | None = options.option(
+    gpu: str | None = CLUSTER.option(
         "--gpu TYPE,TYPE,...",
-        CLUSTER,
         "Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
         "Default, with --partition: any.",
         takes="types of GPU of the cluster",
         read=functools.partial(_names, "--gpu"),
     ),
-    time: int = options.option(
-        "--time MINUTES", CLUSTER, "A job is ended then; --resume goes on.", 60, least=1, most=10_000_000
+    time: int = CLUSTER.option(
+        "--time MINUTES", "A job is ended then; --resume goes on.", 60, least=1, most=10_000_000
     ),
-    sbatch: list[str] | None = options.option(
+    sbatch: list[str] | None = CLUSTER.option(
         "--sbatch OPTION",
-        CLUSTER,
         "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. Default: none.",
         takes="an option of sbatch that `submit` does not set",
         read=_sbatch_options,
     ),
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.option("--resume", options.WHERE, "Submit only what has not come to its end."),
+    resume: bool = options.WHERE.option("--resume", "Submit only what has not come to its end."),
     allow: Literal["code"] | None = options.ALLOW_CODE,
-    dry_run: bool = options.option("--dry-run", options.WHERE, "Show the sbatch scripts, and stop."),
+    dry_run: bool = options.WHERE.option("--dry-run", "Show the sbatch scripts, and stop."),
     quiet: bool = options.QUIET,
 ) -> None:
     """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;

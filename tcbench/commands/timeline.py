@@ -39,16 +39,15 @@ def timeline(
         help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
     ),
     output: Path | None = options.picture_option(),
-    zoom: str | None = options.option(
+    zoom: str | None = options.PLAIN.option(
         "--zoom BEGIN:END",
-        None,
         "Only this part, in ms on the picture's time axis. Default: whole steps.",
         takes="two numbers of ms, ascending",
         read=window,
     ),
-    steps: int | None = options.option("--steps N", None, "Steps of the slowest cell to draw. Default: 3.", least=1),
-    step: int | None = options.option(
-        "--step N", None, "Begin with the step of this number. Default: the first.", least=0
+    steps: int | None = options.PLAIN.option("--steps N", "Steps of the slowest cell to draw. Default: 3.", least=1),
+    step: int | None = options.PLAIN.option(
+        "--step N", "Begin with the step of this number. Default: the first.", least=0
     ),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
 
-BUILDS = "What is compared"
+BUILDS = options.Group("What is compared")
 _INTERIMS, _BISECT_INTERIMS = "3,4,6,8", "3,6,12,24"
 """A bisection ends where its first question stays open, which is of one pair of revisions: it may take more trials, at
 the same levels, so that no name becomes likelier to be wrong."""
@@ -51,53 +51,45 @@ tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slowe
 def gate(
     *,
     context: typer.Context,
-    base: str | None = options.option(
+    base: str | None = BUILDS.option(
         "--base REVISION",
-        BUILDS,
         "The git revision to judge against. Default: where this branch left the main one, else the last commit.",
         takes="a revision of the repository here",
     ),
-    current: str | None = options.option(
+    current: str | None = BUILDS.option(
         "--current REVISION",
-        BUILDS,
         "The git revision to judge. Default: the working tree.",
         takes="a revision of the repository here",
     ),
-    base_python: str | None = options.option(
+    base_python: str | None = BUILDS.option(
         "--base-python PYTHON",
-        BUILDS,
         "In place of --base: the interpreter to judge against.",
         takes="an interpreter in which tcbench is installed",
     ),
-    current_python: str | None = options.option(
+    current_python: str | None = BUILDS.option(
         "--current-python PYTHON",
-        BUILDS,
         "The interpreter to judge. Default: that of this command.",
         takes="an interpreter in which tcbench is installed",
     ),
-    bisect: str | None = options.option(
+    bisect: str | None = BUILDS.option(
         "--bisect GOOD..BAD",
-        BUILDS,
         "In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
         takes="two revisions, of which the first is an ancestor of the second",
     ),
-    setup: str | None = options.option(
+    setup: str | None = BUILDS.option(
         "--setup COMMAND",
-        BUILDS,
         "Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
         "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
         takes="a command line, or nothing",
     ),
-    looks: str | None = options.option(
+    looks: str | None = options.HOW.option(
         "--looks N,N,...",
-        options.HOW,
         "Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
         "--bisect 3,6,12,24.",
         takes="one to four whole numbers from 2 up, ascending",
     ),
-    budget: str | None = options.option(
+    budget: str | None = options.HOW.option(
         "--budget TIME",
-        options.HOW,
         "Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
         takes=options.TIMES,
         read=functools.partial(options.seconds, "--budget"),
@@ -107,12 +99,12 @@ def gate(
     threshold_: str = outcome.THRESHOLD,
     allow: list[str] | None = outcome.ALLOW,
     strict: bool = outcome.STRICT,
-    lenient: bool = options.option("--lenient", outcome.JUDGE, "Exit code 0 also where nothing at all was settled."),
+    lenient: bool = outcome.JUDGE.option("--lenient", "Exit code 0 also where nothing at all was settled."),
     format_: outcome.Format = outcome.FORMAT,
     output: Path | None = outcome.OUTPUT,
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.option("--resume", options.WHERE, "Go on with the newest gate that did not end."),
-    dry_run: bool = options.option("--dry-run", options.WHERE, "Show what would run and how long, and stop."),
+    resume: bool = options.WHERE.option("--resume", "Go on with the newest gate that did not end."),
+    dry_run: bool = options.WHERE.option("--dry-run", "Show what would run and how long, and stop."),
     details: bool = options.DETAILS,
     quiet: bool = options.QUIET,
 ) -> None:

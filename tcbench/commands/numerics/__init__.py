@@ -47,26 +47,21 @@ tcbench numerics --rungs                  every config against the one without i
 @options.selects("scenario device")
 def numerics(
     *,
-    rungs: bool = options.option(
-        "--rungs", options.WHAT, "Check each config of the scenario against its rungs' tolerances."
-    ),
-    ranks: int | None = options.option(
+    rungs: bool = options.WHAT.option("--rungs", "Check each config of the scenario against its rungs' tolerances."),
+    ranks: int | None = options.WHAT.option(
         "--ranks N",
-        options.WHAT,
         "Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
         "Default: one rank, in several precisions.",
         least=2,
         most=4096,
     ),
-    second_order: bool = options.option(
+    second_order: bool = options.WHAT.option(
         "--second-order",
-        options.WHAT,
         "Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
         "with it --bs 1024, --steps 24, --seeds 3.",
     ),
-    config: list[str] | None = options.option(
+    config: list[str] | None = options.WHAT.option(
         "--config NAME",
-        options.WHAT,
         "With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
         "one --config. Default: all.",
         takes=options.CONFIGS,
@@ -74,68 +69,54 @@ def numerics(
         complete=options.complete_config,
     ),
     chosen: Selection,
-    data: Path | None = options.option(
+    data: Path | None = options.WHAT.option(
         "--data FOLDER",
-        options.WHAT,
         "Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
         "generated images, a small ResNet.",
         takes="a folder of class folders of JPEGs",
     ),
-    bs: int | None = options.option(
-        "--bs N", options.WHAT, "Batch size. Default: 32; with --data the scenario's first.", least=2, most=65536
+    bs: int | None = options.WHAT.option(
+        "--bs N", "Batch size. Default: 32; with --data the scenario's first.", least=2, most=65536
     ),
-    image_size: int | None = options.option(
-        "--image-size PIXELS",
-        options.WHAT,
-        "Side of the square images. Default: 16; with --data the scenario's.",
-        least=8,
-        most=8192,
+    image_size: int | None = options.WHAT.option(
+        "--image-size PIXELS", "Side of the square images. Default: 16; with --data the scenario's.", least=8, most=8192
     ),
-    seeds: int | None = options.option(
-        "--seeds N", options.HOW, "Runs of each technique, each from its own weights. Default: 5.", least=1, most=1000
+    seeds: int | None = options.HOW.option(
+        "--seeds N", "Runs of each technique, each from its own weights. Default: 5.", least=1, most=1000
     ),
-    steps: int | None = options.option(
-        "--steps N", options.HOW, "Steps of each run. Default: 240; with --rungs 5.", least=1, most=1_000_000
+    steps: int | None = options.HOW.option(
+        "--steps N", "Steps of each run. Default: 240; with --rungs 5.", least=1, most=1_000_000
     ),
-    learning_rate: float | None = options.option(
+    learning_rate: float | None = options.HOW.option(
         "--lr RATE",
-        options.HOW,
         "Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
         takes="a rate above 0 and up to 1000000, such as 0.001",
         holds=lambda x: 0 < x <= 1e6,
     ),
-    scale: str | None = options.option(
+    scale: str | None = options.HOW.option(
         "--scale 2^K",
-        options.HOW,
         "The static loss scale. Default: the middle of the range that the gradients show to be safe.",
         takes="a power of two from 2^-20 to 2^60",
         read=loss_scale,
     ),
-    global_batch: int | None = options.option(
+    global_batch: int | None = options.HOW.option(
         "--global-batch N",
-        options.HOW,
         "Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
         least=2,
         most=10**9,
     ),
-    margin: float | None = options.option(
+    margin: float | None = options.HOW.option(
         "--margin SHARE",
-        options.HOW,
         "Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
         "0.1 of the loss.",
         takes="a share between 0 and 1, such as 0.02",
         holds=lambda x: 0 < x < 1,
     ),
-    threads: int | None = options.option(
-        "--threads N",
-        options.HOW,
-        "Threads of each run. Default: 1; with --data or --rungs all usable cores.",
-        least=1,
-        most=4096,
+    threads: int | None = options.HOW.option(
+        "--threads N", "Threads of each run. Default: 1; with --data or --rungs all usable cores.", least=1, most=4096
     ),
-    timeout: float | None = options.option(
+    timeout: float | None = options.HOW.option(
         "--timeout SECONDS",
-        options.HOW,
         "A run that takes longer is ended. Default: 7200.",
         takes="seconds above 0 and up to 1000000",
         holds=lambda x: 0 < x <= 1e6,

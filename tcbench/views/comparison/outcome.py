@@ -21,7 +21,7 @@ from tcbench.core.errors import NotComparableError, SelectionError, StoreError, 
 from tcbench.core.text import plain
 from tcbench.present.app import given, make_console
 from tcbench.present.notes import aside
-from tcbench.present.options import ANOTHER_FILE, check_picture, format_option, option, output_option
+from tcbench.present.options import ANOTHER_FILE, Group, check_picture, format_option, output_option
 from tcbench.present.sides import Labels, several
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Format = Literal["table", "markdown", "json", "junit", "github"]
 MISSING = "missing"
 """The word of --allow for cells that current lacks."""
 
-JUDGE = "Judging"
+JUDGE = Group("Judging")
 
 
 @dataclass(frozen=True)
@@ -88,30 +88,27 @@ def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> l
     return list(dict.fromkeys(words))
 
 
-METRIC = option(
+METRIC = JUDGE.option(
     "--metric NAME",
-    JUDGE,
     "throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
     takes="`throughput`, `memory`, `energy`",
     read=metrics,
 )
-THRESHOLD = option(
+THRESHOLD = JUDGE.option(
     "--threshold SHARE",
-    JUDGE,
     "The loss that matters: 3% or 0.03.",
     "3%",
     takes="a share above 0% and below 100%, as 3% or 0.03",
     read=threshold,
 )
 _FACETS = "simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, measure, input"
-ALLOW = option(
+ALLOW = JUDGE.option(
     "--allow FACET,...",
-    JUDGE,
     f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: nothing.",
     takes=f"{_FACETS}, all, missing",
     read=allowed,
 )
-STRICT = option("--strict", JUDGE, "Exit code 4 where something is inconclusive.")
+STRICT = JUDGE.option("--strict", "Exit code 4 where something is inconclusive.")
 FORMAT = format_option(get_args(Format))
 OUTPUT = output_option(
     "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
