@@ -6,7 +6,7 @@ import typer
 
 from tcbench.core.text import plain
 from tcbench.present import options
-from tcbench.present.app import OUT, GroupedCommand, command_group, make_console
+from tcbench.present.app import OUT, command, command_group, make_console
 from tcbench.present.notes import aside
 from tcbench.present.results import read_results
 
@@ -23,7 +23,7 @@ def complete_baseline(incomplete: str) -> list[str]:
 NAME = typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
 
 
-@baseline_app.command("set", cls=GroupedCommand, short_help="Keep a copy of results under a name.")
+@command("Keep a copy of results under a name.", "set", of=baseline_app)
 def set_(
     name: str = NAME,
     results: list[str] | None = options.RESULTS,
@@ -42,7 +42,7 @@ def set_(
         aside(f"note: {line}")
 
 
-@baseline_app.command("list", cls=GroupedCommand)
+@command(name="list", of=baseline_app)
 def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RESULTS_FOLDER) -> None:
     """Show the baselines here."""
     from tcbench.run import baseline
@@ -62,7 +62,7 @@ def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RES
         typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
 
 
-@baseline_app.command("show", cls=GroupedCommand)
+@command(of=baseline_app)
 def show(
     name: str = NAME,
     details: bool = options.DETAILS,
@@ -93,7 +93,7 @@ def show(
     console.notes(results.footnotes(summaries))
 
 
-@baseline_app.command("remove", cls=GroupedCommand)
+@command(of=baseline_app)
 def remove(name: str = NAME, out: Path = options.RESULTS_FOLDER) -> None:
     """Delete a baseline. The runs it was made of stay."""
     from tcbench.run import baseline

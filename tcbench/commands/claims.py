@@ -19,14 +19,7 @@ if TYPE_CHECKING:
     from tcbench.analysis.claims import Scorecard
 
 
-@command(
-    "Say which of the talk's claims hold here.",
-    """
-tcbench claims                                    the newest run
-tcbench claims results/*/naruse2018-*.jsonl --format markdown
-tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
-""",
-)
+@command("Say which of the talk's claims hold here.")
 def claims(
     results: list[str] | None = options.results_argument(
         "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
@@ -44,7 +37,13 @@ def claims(
 ) -> None:
     """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
     claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
-    whatever holds."""
+    whatever holds.
+
+    Examples:
+    tcbench claims                                    the newest run
+    tcbench claims results/*/naruse2018-*.jsonl --format markdown
+    tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
+    """
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
     from tcbench.run.scenario import claims_of

@@ -14,16 +14,7 @@ from tcbench.present.sides import Labels
 from tcbench.views.comparison import outcome
 
 
-@command(
-    "Compare results with earlier ones: what surely got slower?",
-    """
-tcbench compare results/before.jsonl results/after.jsonl
-tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
-tcbench compare --baseline main                              the newest run with what was kept as 'main'
-tcbench compare --baseline main --format github --strict     in CI
-tcbench compare v100/ h200/ --allow all --metric throughput,energy
-""",
-)
+@command("Compare results with earlier ones: what surely got slower?")
 def compare(
     context: typer.Context,
     base: str | None = typer.Argument(
@@ -48,7 +39,15 @@ def compare(
     that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Of the two sides of a gate it shows
     the gate's verdicts, unless --threshold or --metric asks for others. Exit codes: 0 no regression; 1 a
     regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
-    comparable."""
+    comparable.
+
+    Examples:
+    tcbench compare results/before.jsonl results/after.jsonl
+    tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
+    tcbench compare --baseline main                              the newest run with what was kept as 'main'
+    tcbench compare --baseline main --format github --strict     in CI
+    tcbench compare v100/ h200/ --allow all --metric throughput,energy
+    """
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
     from tcbench.run import gate_file

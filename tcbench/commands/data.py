@@ -5,12 +5,12 @@ from functools import partial
 import typer
 
 from tcbench.present import options
-from tcbench.present.app import GroupedCommand, command_group, stages
+from tcbench.present.app import command, command_group, stages
 
 data_app = command_group("data", "Make the images that runs read.")
 
 
-@data_app.command("make", cls=GroupedCommand, short_help="Generate the JPEGs that runs read by default.")
+@command("Generate the JPEGs that runs read by default.", of=data_app)
 def make(
     force: bool = options.PLAIN.option("--force", "Make it again even if it exists."),
     quiet: bool = options.QUIET,

@@ -26,15 +26,7 @@ _MOST_CELLS = 8
 """Pairs that are shown; more want --config or --bs."""
 
 
-@command(
-    "Show why a step changed: phase by phase, layer by layer, kernel by kernel.",
-    """
-tcbench diff before.json.gz after.json.gz           phases, layers, kernels
-tcbench diff before.jsonl after.jsonl --config fp32 --bs 8
-tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
-tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
-""",
-)
+@command("Show why a step changed: phase by phase, layer by layer, kernel by kernel.")
 @options.selects("configs batch_sizes")
 def diff(
     *,
@@ -48,7 +40,7 @@ def diff(
         "CURRENT's config, where it is another than BASE's. Default: BASE's.",
         takes="a config of CURRENT, where --config names one of BASE",
     ),
-    top: int = options.PLAIN.option("--top N", "Parts to show of each kind.", 10, least=1),
+    top: int = options.PLAIN.option("--top N", "Parts to show of each kind.", 10, within=(1, None)),
     output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,
@@ -57,7 +49,14 @@ def diff(
     """Take the change of a step apart: what appeared, went, grew and shrank, in milliseconds, as a ratio, and as a
     share of the step's change; with the rest the shares add up to it. Records tell phases, with intervals where both
     sides have two trials; profiles tell layers and kernels too. Cells are matched by config and batch size; where each
-    side has one, by that. Exit code 5 for two that did not train the same."""
+    side has one, by that. Exit code 5 for two that did not train the same.
+
+    Examples:
+    tcbench diff before.json.gz after.json.gz           phases, layers, kernels
+    tcbench diff before.jsonl after.jsonl --config fp32 --bs 8
+    tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
+    tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
+    """
     from tcbench.core import store
     from tcbench.views.diff import table as view
 

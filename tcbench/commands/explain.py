@@ -18,14 +18,7 @@ if TYPE_CHECKING:
     from tcbench.core.timeline import Timeline
 
 
-@command(
-    "Show what limits each cell, and what to try next.",
-    """
-tcbench explain                                   the newest run
-tcbench explain results/*/naruse2018-*.jsonl --details
-tcbench explain profile.json.gz                   what a timeline shows
-""",
-)
+@command("Show what limits each cell, and what to try next.")
 def explain(
     results: list[str] | None = options.results_argument(", or timelines of `tcbench profile`"),
     details: bool = options.details_option("Also a sentence per cell. "),
@@ -36,7 +29,13 @@ def explain(
     """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced), with the
     numbers, the rung to try next and what to expect of it; beside it what was measured, where these results have it.
     What a config that was not run would launch is timed on this machine's processor, once: the first time takes a
-    second or two for each. On a GPU it comes from a table of what cards attain."""
+    second or two for each. On a GPU it comes from a table of what cards attain.
+
+    Examples:
+    tcbench explain                                   the newest run
+    tcbench explain results/*/naruse2018-*.jsonl --details
+    tcbench explain profile.json.gz                   what a timeline shows
+    """
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.present import simulated
     from tcbench.run import forecast, prediction

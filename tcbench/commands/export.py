@@ -14,15 +14,7 @@ from tcbench.present.results import read_results
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
 
 
-@command(
-    "Export results for other tools.",
-    """
-tcbench export -o trials.csv                              the newest run, a row per trial
-tcbench export results --per step -o steps.parquet
-tcbench export --format github-action-benchmark -o output.json
-tcbench export --format bencher | bencher run --adapter json ...
-""",
-)
+@command("Export results for other tools.")
 def export(
     results: list[str] | None = options.RESULTS,
     format_: Format | None = options.format_option(
@@ -35,7 +27,14 @@ def export(
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Export results: tidy tables with units in the columns' names (csv, parquet, json), or what services that follow
-    benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format)."""
+    benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format).
+
+    Examples:
+    tcbench export -o trials.csv                              the newest run, a row per trial
+    tcbench export results --per step -o steps.parquet
+    tcbench export --format github-action-benchmark -o output.json
+    tcbench export --format bencher | bencher run --adapter json ...
+    """
     format_ = format_ or _named(output)
     _check(format_, per, output)
 

@@ -20,18 +20,7 @@ MANY = options.Group("Many ranks")
 _NETWORKS = "dgx-1, dgx-a100, dgx-h100, abci, big-basin, mn-1, p40-100gbe"
 
 
-@command(
-    "Forecast a scenario's needs and speed on a GPU that is not here, or on this CPU.",
-    """
-tcbench forecast --gpu H200                        the talk's matrix on an H200
-tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
-tcbench forecast beyond --gpu B200 --config '*cuda_graph*' --details
-tcbench forecast --gpu my-gpu.json --json
-tcbench forecast --device cpu --model vgg16 --bs 4,16 --image-size 224    this machine, without running it
-tcbench forecast --gpu V100 --bs 32 --ranks 8,64,1024,4096 --link abci    many ranks, by a model of the all-reduce
-tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...from steps that were measured
-""",
-)
+@command("Forecast a scenario's needs and speed on a GPU that is not here, or on this CPU.")
 @options.selects(
     "scenario batch_sizes configs models image_size input device threads",
     scenario=options.OptionField(options.scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
@@ -87,6 +76,15 @@ def forecast(
 
     Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
+
+    Examples:
+    tcbench forecast --gpu H200                        the talk's matrix on an H200
+    tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
+    tcbench forecast beyond --gpu B200 --config '*cuda_graph*' --details
+    tcbench forecast --gpu my-gpu.json --json
+    tcbench forecast --device cpu --model vgg16 --bs 4,16 --image-size 224    this machine, without running it
+    tcbench forecast --gpu V100 --bs 32 --ranks 8,64,1024,4096 --link abci    many ranks, by a model of the all-reduce
+    tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...from steps that were measured
     """
     from tcbench.hardware import networks
 

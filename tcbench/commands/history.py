@@ -18,15 +18,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Selection
 
 
-@command(
-    "Show cells over commits, and where they regressed.",
-    """
-tcbench history                                   this machine's runs
-tcbench history results/                          every run there
-tcbench history --config 'fp16*' --bs 256 -o history.png
-tcbench history results/h200 --threshold 5% --json
-""",
-)
+@command("Show cells over commits, and where they regressed.")
 @options.selects("configs batch_sizes")
 def history(
     *,
@@ -42,7 +34,14 @@ def history(
     """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
     commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
     when they were measured. Commits on unlike machines, drivers or libraries are not compared: a new line begins there
-    and says why."""
+    and says why.
+
+    Examples:
+    tcbench history                                   this machine's runs
+    tcbench history results/                          every run there
+    tcbench history --config 'fp16*' --bs 256 -o history.png
+    tcbench history results/h200 --threshold 5% --json
+    """
     from tcbench.analysis.history import history as histories
     from tcbench.analysis.verdict import Rule
     from tcbench.core import git

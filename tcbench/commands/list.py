@@ -4,7 +4,7 @@ from tcbench.present import options
 from tcbench.present.app import command
 
 
-@command("Show scenarios, configs and rungs, or GPUs.", "tcbench list\ntcbench list --gpus", name="list")
+@command("Show scenarios, configs and rungs, or GPUs.", name="list")
 def list_(
     gpus: bool = options.PLAIN.option("--gpus", "GPUs: Tensor Cores, formats, software that serves them, peak rates."),
     details: bool = options.DETAILS,
@@ -13,6 +13,10 @@ def list_(
     """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it.
 
     With --gpus: which GPU has which Tensor Cores and formats, which CUDA and cuDNN still serve it, and its peak rates.
+
+    Examples:
+    tcbench list
+    tcbench list --gpus
     """
     if gpus:
         from tcbench.views.gpus import show

@@ -21,17 +21,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Record
 
 
-@command(
-    "Draw results as the talk does.",
-    """
-tcbench plot                                      the newest run's throughput
-tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
-tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
-tcbench plot --kind ladder -o ladder.pdf          what each rung buys
-tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
-tcbench plot results --by machine --config fp32,best    machines beside each other
-""",
-)
+@command("Draw results as the talk does.")
 def plot(
     context: typer.Context,
     results: list[str] | None = options.RESULTS,
@@ -59,7 +49,16 @@ def plot(
     ),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
+    """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up.
+
+    Examples:
+    tcbench plot                                      the newest run's throughput
+    tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
+    tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
+    tcbench plot --kind ladder -o ladder.pdf          what each rung buys
+    tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
+    tcbench plot results --by machine --config fp32,best    machines beside each other
+    """
     from tcbench.present.charts.files import save
 
     if by == "machine" and (kind not in (None, "throughput") or slide is not None):

@@ -33,15 +33,7 @@ _TIMED_S = 5.0
 """Budget of the timed pass that comes before the profiled one: enough to be steady."""
 
 
-@command(
-    "Record one cell's timeline: a trace, a picture, a summary.",
-    """
-tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
-tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
-tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
-tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
-""",
-)
+@command("Record one cell's timeline: a trace, a picture, a summary.")
 @options.selects(
     "scenario batch_sizes device input models image_size ranks ...",
     without="quick configs trials budget_s target max_time_s timeout_s seed launcher",
@@ -50,8 +42,7 @@ tcbench profile fp32 --bs 8 --host                 the host's functions: a flame
         "Batch size. Default: the scenario's first.",
         int | None,
         read=lambda n: None if n is None else (n,),
-        least=1,
-        most=999_999,
+        within=(1, 999_999),
     ),
     models=options.WHAT.field(
         "--model NAME",
@@ -66,8 +57,7 @@ tcbench profile fp32 --bs 8 --host                 the host's functions: a flame
         int,
         1,
         read=lambda n: (n,),
-        least=1,
-        most=999_999,
+        within=(1, 999_999),
     ),
 )
 def profile(
@@ -76,7 +66,7 @@ def profile(
         help="A config's name, or rungs joined by '+'; its batch size is --bs.",
         autocompletion=options.complete_config,
     ),
-    steps: int = options.HOW.option("--steps -n N", "Steps to record.", 5, least=1, most=10_000),
+    steps: int = options.HOW.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
     tool: Tool = options.HOW.option(
         "--tool TOOL",
         "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
@@ -94,6 +84,12 @@ def profile(
     functions each phase spends its time, as a table, a flame graph and a file for www.speedscope.app.
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
+
+    Examples:
+    tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
+    tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
+    tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
+    tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
     """
     from tcbench.run import profiler
     from tcbench.tracing import perfetto

@@ -27,15 +27,7 @@ if TYPE_CHECKING:
 _PAGES = (".html", ".htm")
 
 
-@command(
-    "Write one HTML file with everything that results show.",
-    """
-tcbench report                                    the newest run, as RUN-report.html beside it
-tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
-tcbench report --baseline main                    with a comparison
-tcbench report results/ profile.json.gz           several runs, and a timeline
-""",
-)
+@command("Write one HTML file with everything that results show.")
 def report(
     context: typer.Context,
     results: list[str] | None = options.results_argument(
@@ -59,7 +51,14 @@ def report(
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Write one HTML file that opens without a network: what is fastest, what brought it, what would help and how sure
-    that is; charts, claims, timelines, a comparison, the environment, and a table of every trial."""
+    that is; charts, claims, timelines, a comparison, the environment, and a table of every trial.
+
+    Examples:
+    tcbench report                                    the newest run, as RUN-report.html beside it
+    tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
+    tcbench report --baseline main                    with a comparison
+    tcbench report results/ profile.json.gz           several runs, and a timeline
+    """
     from tcbench.present.page.render import render
     from tcbench.present.page.settings import MOST_TRIALS
     from tcbench.views.report.build import ReportInput, build

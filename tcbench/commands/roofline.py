@@ -21,14 +21,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Selection
 
 
-@command(
-    "Show phases and layers under the machine's roofline.",
-    """
-tcbench roofline                                  the newest run
-tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
-tcbench roofline profile.json.gz --layers         with the time of each layer
-""",
-)
+@command("Show phases and layers under the machine's roofline.")
 @options.selects("batch_sizes configs")
 def roofline(
     *,
@@ -51,6 +44,11 @@ def roofline(
     published peak.
 
     S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
+
+    Examples:
+    tcbench roofline                                  the newest run
+    tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
+    tcbench roofline profile.json.gz --layers         with the time of each layer
     """
     from tcbench.analysis.roofline import base_and_fastest
     from tcbench.analysis.roofline import roofline as under_roof

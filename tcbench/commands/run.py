@@ -21,18 +21,7 @@ if TYPE_CHECKING:
     from tcbench.run.rounds import Rounds
 
 
-@command(
-    "Run a scenario; keep records and a chart.",
-    """
-tcbench run                                        the whole ladder on the best device here
-tcbench run --quick                                the best config against the base, in under a minute on most machines
-tcbench run --bs 32,64,128,256 --config 'fp16*'    the fp16 half at the talk's batch sizes
-tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
-tcbench run naruse2018 --data /data/imagenet/train --bs 32
-tcbench run scaling --ranks 1,2,4                  many ranks: over MPI, or NCCL on GPUs
-tcbench run --resume                               the same command again, after an interrupt: only what is missing
-""",
-)
+@command("Run a scenario; keep records and a chart.")
 @options.selects("scenario quick batch_sizes ranks configs device models ...")
 def run(
     context: typer.Context,
@@ -53,6 +42,15 @@ def run(
 
     Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
     when some cell failed; 130 when interrupted.
+
+    Examples:
+    tcbench run                                     the whole ladder on the best device here
+    tcbench run --quick                             the best config against the base, in under a minute on most machines
+    tcbench run --bs 32,64,128,256 --config 'fp16*'  the fp16 half at the talk's batch sizes
+    tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
+    tcbench run naruse2018 --data /data/imagenet/train --bs 32
+    tcbench run scaling --ranks 1,2,4               many ranks: over MPI, or NCCL on GPUs
+    tcbench run --resume                            the same command again, after an interrupt: only what is missing
     """
     from tcbench.core.store import run_id_suffix
     from tcbench.run import images

@@ -54,15 +54,7 @@ def _sbatch_options(given: Sequence[str] | None) -> dict[str, str | bool]:
     return options
 
 
-@command(
-    "Run a scenario on a cluster: one Slurm job for each partition or GPU.",
-    """
-tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
-tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
-tcbench submit naruse2018 --partition a100,h100 --dry-run
-tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
-""",
-)
+@command("Run a scenario on a cluster: one Slurm job for each partition or GPU.")
 @options.selects(
     "scenario batch_sizes ranks configs device models ...",
     scenario=options.OptionField(options.scenario_argument(), str),
@@ -83,9 +75,7 @@ def submit(
         takes="types of GPU of the cluster",
         read=functools.partial(_names, "--gpu"),
     ),
-    time: int = CLUSTER.option(
-        "--time MINUTES", "A job is ended then; --resume goes on.", 60, least=1, most=10_000_000
-    ),
+    time: int = CLUSTER.option("--time MINUTES", "A job is ended then; --resume goes on.", 60, within=(1, 10_000_000)),
     sbatch: list[str] | None = CLUSTER.option(
         "--sbatch OPTION",
         "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. Default: none.",
@@ -104,6 +94,12 @@ def submit(
     Exit code: 0 when every job has come to its end with every cell ok, skipped or out of memory; 2 for a mistake in the
     command or the scenario, and where the cluster does not take a job; 3 when some cell or job failed; 130 when
     interrupted.
+
+    Examples:
+    tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
+    tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
+    tcbench submit naruse2018 --partition a100,h100 --dry-run
+    tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
     """
     from tcbench.core.store import run_id_suffix
     from tcbench.engine.accelerators.device import host

@@ -23,15 +23,7 @@ def window(text: str | None) -> tuple[float, float] | None:
         raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None
 
 
-@command(
-    "Draw timelines: input, CPU and GPU, step by step.",
-    """
-tcbench timeline                                  the newest profile, three steps
-tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
-tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
-tcbench timeline profile.json.gz --step 42
-""",
-)
+@command("Draw timelines: input, CPU and GPU, step by step.")
 def timeline(
     files: list[Path] | None = typer.Argument(
         None,
@@ -45,13 +37,22 @@ def timeline(
         takes="two numbers of ms, ascending",
         read=window,
     ),
-    steps: int | None = options.PLAIN.option("--steps N", "Steps of the slowest cell to draw. Default: 3.", least=1),
+    steps: int | None = options.PLAIN.option(
+        "--steps N", "Steps of the slowest cell to draw. Default: 3.", within=(1, None)
+    ),
     step: int | None = options.PLAIN.option(
-        "--step N", "Begin with the step of this number. Default: the first.", least=0
+        "--step N", "Begin with the step of this number. Default: the first.", within=(0, None)
     ),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
+    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other.
+
+    Examples:
+    tcbench timeline                                  the newest profile, three steps
+    tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
+    tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
+    tcbench timeline profile.json.gz --step 42
+    """
     from tcbench import tracing
     from tcbench.present.charts.files import save
     from tcbench.views.timeline.chart import timeline_chart

@@ -4,6 +4,7 @@ whose import takes long, is imported with the first console."""
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import re
 import shlex
@@ -193,10 +194,16 @@ def command_group(name: str, says: str) -> typer.Typer:
 
 
 def command(
-    short: str, epilog: str = "", name: str | None = None, cls: type[GroupedCommand] = GroupedCommand
+    short: str | None = None, name: str | None = None, of: typer.Typer = app
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: the function becomes a command. `epilog`: an example a line, before two blanks and what it does."""
-    return app.command(name, cls=cls, short_help=short, epilog=epilog or None)
+    """A decorator: the function becomes a command. Its docstring is the help; below "Examples:" there is an example a
+    line, before two blanks and what it does. `short` is for the overview; without it, the help's first sentence."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        says, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
+        return of.command(name, cls=GroupedCommand, help=says, short_help=short, epilog=examples or None)(function)
+
+    return register
 
 
 def given(context: Any, names: Container[str] | None = None, *, without: Container[str] = ()) -> list[str]:

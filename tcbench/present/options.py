@@ -102,13 +102,12 @@ class Group:
         read: Callable[[Any], object] | None = None,
         holds: Callable[[float], bool] | None = None,
         complete: Callable[[str], list[str]] | None = None,
-        least: int | None = None,
-        most: int | None = None,
+        within: tuple[int | None, int | None] = (None, None),
     ) -> Any:
         """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value;
         one that takes no value is False by default. docs/options.md says what it `takes`; `read` raises SelectionError
-        for all else, and so does a number that `holds` refuses. Without either, what it takes depends on what is there.
-        """
+        for all else, and so does a number that `holds` refuses; `within`: the least and the most. Without any of these,
+        what it takes depends on what is there."""
         words = flags.split()
         names = [word for word in words if word.startswith("-")]
 
@@ -125,8 +124,8 @@ class Group:
             *names,
             metavar=None if names == words else words[-1],
             help=says,
-            min=least,
-            max=most,
+            min=within[0],
+            max=within[1],
             callback=check if takes else None,
             autocompletion=complete,
             rich_help_panel=self.name,
@@ -279,7 +278,7 @@ SELECTION = {
         complete=complete_model,
     ),
     "image_size": WHAT.field(
-        "--image-size PIXELS", "Side of the square images. Default: the scenario's.", int | None, least=1, most=8192
+        "--image-size PIXELS", "Side of the square images. Default: the scenario's.", int | None, within=(1, 8192)
     ),
     "quick": WHAT.field(
         "--quick", "The base and the best config alone, three trials each at one batch size: is it faster?", bool
@@ -288,8 +287,7 @@ SELECTION = {
         "--trials N",
         "Trials per cell, each a process of its own. Default: the scenario's, else 5 where the budget allows.",
         int | None,
-        least=1,
-        most=1_000_000,
+        within=(1, 1_000_000),
     ),
     "budget_s": HOW.field(
         "--budget TIME",
@@ -329,13 +327,12 @@ SELECTION = {
         takes=TIMES,
         read=functools.partial(seconds, "--tuning-budget"),
     ),
-    "seed": HOW.field("--seed N", "Seed of the weights and the input.", int, 0, least=0, most=2**32 - 1),
+    "seed": HOW.field("--seed N", "Seed of the weights and the input.", int, 0, within=(0, 2**32 - 1)),
     "threads": HOW.field(
         "--threads N",
         "Threads for BLAS, ops and input of a rank. Default: all usable cores, shared by the ranks.",
         int | None,
-        least=1,
-        most=4096,
+        within=(1, 4096),
     ),
     "host_speed": HOW.field(
         "--host-speed TIMES",

@@ -36,17 +36,7 @@ _INTERIMS, _BISECT_INTERIMS = "3,4,6,8", "3,6,12,24"
 the same levels, so that no name becomes likelier to be wrong."""
 
 
-@command(
-    "Run two versions in turns until it is settled whether one is slower.",
-    """
-tcbench gate                                       the working tree against where its branch left the main one
-tcbench gate --base main                           ...against a revision, with its own environment
-tcbench gate ./my_step.toml --base HEAD            before a commit: a step of your own
-tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
-tcbench gate --base-python old/bin/python          the same code on other libraries
-tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
-""",
-)
+@command("Run two versions in turns until it is settled whether one is slower.")
 @options.selects(without="quick trials budget_s host_speed")
 def gate(
     *,
@@ -112,7 +102,16 @@ def gate(
     decided stops; one that is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no
     regression; 1 a regression, or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4
     nothing at all was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing
-    was measured on both sides; 130 interrupted."""
+    was measured on both sides; 130 interrupted.
+
+    Examples:
+    tcbench gate                                       the working tree against where its branch left the main one
+    tcbench gate --base main                           ...against a revision, with its own environment
+    tcbench gate ./my_step.toml --base HEAD            before a commit: a step of your own
+    tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
+    tcbench gate --base-python old/bin/python          the same code on other libraries
+    tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
+    """
     from tcbench.analysis.verdict import Rule
     from tcbench.core.store import read
     from tcbench.run import builds, gate_file, images

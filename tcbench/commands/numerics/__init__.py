@@ -32,18 +32,7 @@ def loss_scale(text: str | None) -> float | None:
     return value
 
 
-@command(
-    "Train in fp16 and fp32 side by side; look at gradients.",
-    """
-tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
-tcbench numerics --scale 2^40             your own static loss scale
-tcbench numerics --global-batch 32        one machine alone: gradients are not so small
-tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
-tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
-tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer?
-tcbench numerics --rungs                  every config against the one without its last rung
-""",
-)
+@command("Train in fp16 and fp32 side by side; look at gradients.")
 @options.selects("scenario device")
 def numerics(
     *,
@@ -52,8 +41,7 @@ def numerics(
         "--ranks N",
         "Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
         "Default: one rank, in several precisions.",
-        least=2,
-        most=4096,
+        within=(2, 4096),
     ),
     second_order: bool = options.WHAT.option(
         "--second-order",
@@ -76,16 +64,16 @@ def numerics(
         takes="a folder of class folders of JPEGs",
     ),
     bs: int | None = options.WHAT.option(
-        "--bs N", "Batch size. Default: 32; with --data the scenario's first.", least=2, most=65536
+        "--bs N", "Batch size. Default: 32; with --data the scenario's first.", within=(2, 65536)
     ),
     image_size: int | None = options.WHAT.option(
-        "--image-size PIXELS", "Side of the square images. Default: 16; with --data the scenario's.", least=8, most=8192
+        "--image-size PIXELS", "Side of the square images. Default: 16; with --data the scenario's.", within=(8, 8192)
     ),
     seeds: int | None = options.HOW.option(
-        "--seeds N", "Runs of each technique, each from its own weights. Default: 5.", least=1, most=1000
+        "--seeds N", "Runs of each technique, each from its own weights. Default: 5.", within=(1, 1000)
     ),
     steps: int | None = options.HOW.option(
-        "--steps N", "Steps of each run. Default: 240; with --rungs 5.", least=1, most=1_000_000
+        "--steps N", "Steps of each run. Default: 240; with --rungs 5.", within=(1, 1_000_000)
     ),
     learning_rate: float | None = options.HOW.option(
         "--lr RATE",
@@ -102,8 +90,7 @@ def numerics(
     global_batch: int | None = options.HOW.option(
         "--global-batch N",
         "Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
-        least=2,
-        most=10**9,
+        within=(2, 10**9),
     ),
     margin: float | None = options.HOW.option(
         "--margin SHARE",
@@ -113,7 +100,7 @@ def numerics(
         holds=lambda x: 0 < x < 1,
     ),
     threads: int | None = options.HOW.option(
-        "--threads N", "Threads of each run. Default: 1; with --data or --rungs all usable cores.", least=1, most=4096
+        "--threads N", "Threads of each run. Default: 1; with --data or --rungs all usable cores.", within=(1, 4096)
     ),
     timeout: float | None = options.HOW.option(
         "--timeout SECONDS",
@@ -134,6 +121,15 @@ def numerics(
 
     Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
     --rungs, 1 when a config is farther off than its rungs declare.
+
+    Examples:
+    tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
+    tcbench numerics --scale 2^40             your own static loss scale
+    tcbench numerics --global-batch 32        one machine alone: gradients are not so small
+    tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
+    tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
+    tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer?
+    tcbench numerics --rungs                  every config against the one without its last rung
     """
     from tcbench.commands.numerics.call import Call
     from tcbench.engine.accelerators import device as devices
