@@ -70,7 +70,6 @@ def claims(
 
 def _next_steps(cards: Sequence[Scorecard], out: Path) -> Iterator[NextStep]:
     """The commands that measure what is missing; their results go to the folder that these came from."""
-
     for line in dict.fromkeys(line for card in cards for line in card.commands):
         for one in line.split(" && "):
             yield NextStep((*shlex.split(one)[1:], *folder(out)), "measures what is missing")

@@ -102,7 +102,6 @@ def diff(
 
 def _are_timelines(paths: Sequence[Path]) -> bool:
     """Whether both are timelines. Raises SelectionError where one is."""
-
     records, timelines = parted(paths)
     if records and timelines:
         raise SelectionError(

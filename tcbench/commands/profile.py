@@ -161,7 +161,6 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
 
 def _after_host(out: Path) -> list[NextStep]:
     """`tcbench explain`, where there is a run to explain."""
-
     run = newest_run(out)
     return [of_run("explain", run, out, "names the costliest function beside the verdict")] if run else []
 
@@ -231,7 +230,6 @@ def _summary(timeline: Timeline) -> str:
 
 def _next_step(timeline: Timeline, trace: Path) -> NextStep:
     """The first recorded step from near."""
-
     end_ms = max(1, round((timeline.steps[0].end_s - timeline.begin_s) * 1e3)) if timeline.steps else 1
     words = ("timeline", str(trace), "--zoom", f"0:{end_ms}", "-o", "zoomed.png")
     return NextStep(words, "one step; ui.perfetto.dev opens the trace too")

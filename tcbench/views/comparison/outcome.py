@@ -130,7 +130,6 @@ def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: La
 def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: str) -> Comparison:
     """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
     so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
-
     names = labels.base, labels.current
     if comparison.paired == 0:
         bases = dict.fromkeys(cell.base.cell.label for cell in comparison.cells if cell.base)
