@@ -280,11 +280,11 @@ def training(named: Sequence[Path], paths: Sequence[Path]) -> OtherSource:
     from tcbench.analysis.numerics.judgement import by_training
     from tcbench.core.numerics import read
 
-    there = files_beside(paths, BESIDE)
-    if len({path.parent for path in there}) > 1:
-        there = {}
+    beside = files_beside(paths, BESIDE)
+    if len({path.parent for path in beside}) > 1:
+        beside = {}
     chosen: dict[bool, OtherSource] = {}
-    for path in named or sorted(there.values(), key=lambda document: document.name, reverse=True):
+    for path in named or sorted(beside.values(), key=lambda document: document.name, reverse=True):
         try:
             document = read(path)
         except StoreError as error:

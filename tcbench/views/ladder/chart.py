@@ -61,11 +61,7 @@ def ladder_chart(
     drawn, more = first_panels(all_climbs, lambda climb: f"{climb.ladder} at batch size {climb.batch_size}", "--config")
     rows = grouped(((climb.setting, climb.ladder), climb) for climb in drawn)
     blocks = [
-        _LadderBlock(
-            " · ".join(filter(None, [drawable(f"{ladder} ladder"), provenance.names[setting]])),
-            rows[setting, ladder],
-            group[i : i + _ABREAST],
-        )
+        _LadderBlock(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _ABREAST])
         for (setting, ladder), group in rows.items()
         for i in range(0, len(group), _ABREAST)
     ]
@@ -105,6 +101,10 @@ class _LadderBlock:
         configs = [step.config.split("+") for step in self.climbs[0].steps]
         added = [[r for r in now if r not in before] for before, now in itertools.pairwise(configs)]
         return [*map(config_name, ("+".join(configs[0]), *("+" + "+".join(rungs) for rungs in added), "in all"))]
+
+
+def _row_title(ladder: str, setting: str) -> str:
+    return drawable(f"{ladder} ladder") + (f" · {setting}" if setting else "")
 
 
 @dataclass(frozen=True)
