@@ -4,10 +4,10 @@
 """
 
 import contextlib
-import typing
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from typer.main import get_command
 
@@ -132,10 +132,9 @@ def options() -> list[Option]:
 def _declared(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     """A command's parameters: the type without None, and what Typer is told."""
     declared = {}
-    for name, hint in typing.get_type_hints(function, include_extras=True).items():
-        if get_origin(hint) is Annotated:
-            kind, told = get_args(hint)[:2]
-            declared[name] = (get_args(kind)[0] if type(None) in get_args(kind) else kind), told
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        kind = parameter.annotation
+        declared[name] = (get_args(kind)[0] if type(None) in get_args(kind) else kind), parameter.default
     return declared
 
 

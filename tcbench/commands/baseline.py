@@ -1,20 +1,16 @@
 """`tcbench baseline set`, `list`, `show`, `remove`: named copies of results to compare with."""
 
-from typing import Annotated
+from pathlib import Path
 
 import typer
 
-from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app
+from tcbench.core.text import plain
+from tcbench.present import options
+from tcbench.present.app import OUT, command, command_group, make_console
 from tcbench.present.notes import aside
-from tcbench.present.options import DetailsOption, FormatOption, ResultsArgument, ResultsFolderOption, option
+from tcbench.present.results import read_results
 
-baseline_app = typer.Typer(
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Keep results under a name, to compare others with.",
-)
-app.add_typer(baseline_app, name="baseline")
+baseline_app = command_group("baseline", "Keep results under a name, to compare others with.")
 
 
 def complete_baseline(incomplete: str) -> list[str]:
@@ -24,24 +20,21 @@ def complete_baseline(incomplete: str) -> list[str]:
     return [name for name in baseline.names(OUT) if name.startswith(incomplete)]
 
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
-]
+NAME = typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
 
 
-@baseline_app.command("set", cls=GroupedCommand, short_help="Keep a copy of results under a name.")
+@command("Keep a copy of results under a name.", "set", of=baseline_app)
 def set_(
-    name: NameArgument,
-    results: ResultsArgument = None,
-    force: Annotated[bool, option("--force", None, "Replace the baseline that has this name.")] = False,
-    out: ResultsFolderOption = OUT,
+    name: str = NAME,
+    results: list[str] | None = options.RESULTS,
+    force: bool = options.PLAIN.option("--force", "Replace the baseline that has this name."),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
-    from tcbench.present.results import read
     from tcbench.run import baseline
     from tcbench.views import baseline as view
 
-    records = read(results, out)
+    records = read_results(results, out).records
     path = baseline.keep(name, records, out, replace=force)
     described = baseline.describe(name, path, records)
     typer.echo(view.kept(described))
@@ -49,14 +42,9 @@ def set_(
         aside(f"note: {line}")
 
 
-@baseline_app.command("list", cls=GroupedCommand)
-def list_(
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
-) -> None:
+@command(name="list", of=baseline_app)
+def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RESULTS_FOLDER) -> None:
     """Show the baselines here."""
-    from tcbench.core.text import plain
-    from tcbench.present.tables import make_console
     from tcbench.run import baseline
     from tcbench.views import baseline as view
 
@@ -74,31 +62,30 @@ def list_(
         typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
 
 
-@baseline_app.command("show", cls=GroupedCommand)
+@command(of=baseline_app)
 def show(
-    name: NameArgument,
-    details: DetailsOption = False,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
+    name: str = NAME,
+    details: bool = options.DETAILS,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show what a baseline holds: where it is from, and its results."""
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.core import store
-    from tcbench.present import simulated, tables
-    from tcbench.present.results import read
+    from tcbench.present import simulated
     from tcbench.run import baseline
     from tcbench.views import baseline as view
     from tcbench.views.throughput import table as results
 
     path = baseline.path(name, out)
-    records = read([str(path)], out)
+    records = read_results([str(path)], out).records
     held = baseline.describe(name, path, records)
     summaries = summarise(store.current(records))
     over_base = speedups(summaries)
     if format_ == "json":
         typer.echo(results.summary_json(name, path, summaries, over_base))
         return
-    console = tables.make_console(details=details)
+    console = make_console(details=details)
     console.say(*simulated.lines(record.environment for record in records), style="bold")
     console.say(view.facts(held), "")
     console.print(results.results_table(summaries, over_base))
@@ -106,8 +93,8 @@ def show(
     console.notes(results.footnotes(summaries))
 
 
-@baseline_app.command("remove", cls=GroupedCommand)
-def remove(name: NameArgument, out: ResultsFolderOption = OUT) -> None:
+@command(of=baseline_app)
+def remove(name: str = NAME, out: Path = options.RESULTS_FOLDER) -> None:
     """Delete a baseline. The runs it was made of stay."""
     from tcbench.run import baseline
 

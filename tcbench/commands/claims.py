@@ -5,74 +5,54 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    DetailsOption,
-    ResultsFolderOption,
-    complete_scenario,
-    format_option,
-    option,
-    results_argument,
-    words,
-)
+from tcbench.present import options
+from tcbench.present.app import command, make_console
+from tcbench.present.next_steps import NextStep, folder
+from tcbench.present.results import read_with_documents, training
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Scorecard
-    from tcbench.present.next_steps import NextStep
 
 
-@command(
-    "Say which of the talk's claims hold here.",
-    """
-tcbench claims                                    the newest run
-tcbench claims results/*/naruse2018-*.jsonl --format markdown
-tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
-""",
-)
+@command("Say which of the talk's claims hold here.")
 def claims(
-    results: Annotated[
-        list[str] | None,
-        results_argument(
-            "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
-            "numerics` (else the newest beside the records)"
-        ),
-    ] = None,
-    scenario: Annotated[
-        str | None,
-        option(
-            "--scenario NAME",
-            None,
-            "The scenario whose claims to judge, by its name or file. Default: that of the results.",
-            takes="a scenario that `tcbench list` shows, or a TOML file",
-            complete=complete_scenario,
-        ),
-    ] = None,
-    format_: Annotated[
-        Literal["table", "markdown", "json"],
-        format_option(("table", "markdown", "json")),
-    ] = "table",
-    out: ResultsFolderOption = OUT,
-    details: DetailsOption = False,
+    results: list[str] | None = options.results_argument(
+        "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
+        "numerics` (else the newest beside the records)"
+    ),
+    scenario: str | None = options.PLAIN.option(
+        "--scenario NAME",
+        "The scenario whose claims to judge, by its name or file. Default: that of the results.",
+        takes="a scenario that `tcbench list` shows, or a TOML file",
+        complete=options.complete_scenario,
+    ),
+    format_: Literal["table", "markdown", "json"] = options.format_option(("table", "markdown", "json")),
+    out: Path = options.RESULTS_FOLDER,
+    details: bool = options.DETAILS,
 ) -> None:
     """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
     claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
-    whatever holds."""
+    whatever holds.
+
+    Examples:
+    tcbench claims                                    the newest run
+    tcbench claims results/*/naruse2018-*.jsonl --format markdown
+    tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
+    """
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
-    from tcbench.present.results import read_with_documents, training
-    from tcbench.present.tables import make_console
     from tcbench.run.scenario import claims_of
     from tcbench.views import claims as view
 
     given = read_with_documents(results, out)
     seen = list(map(summarise, given.timelines))
     trained = training(given.documents, given.paths)
-    cards = scorecards(given.records, claims_of(scenario, words), any_of(by_timelines(seen), trained))
+    cards = scorecards(given.records, claims_of(scenario, options.words), any_of(by_timelines(seen), trained))
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
     if format_ != "table":
@@ -90,8 +70,6 @@ def claims(
 
 def _next_steps(cards: Sequence[Scorecard], out: Path) -> Iterator[NextStep]:
     """The commands that measure what is missing; their results go to the folder that these came from."""
-    from tcbench.present.next_steps import NextStep, folder
-
     for line in dict.fromkeys(line for card in cards for line in card.commands):
         for one in line.split(" && "):
             yield NextStep((*shlex.split(one)[1:], *folder(out)), "measures what is missing")

@@ -2,59 +2,54 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
-from tcbench.present.app import OUT, command, given
-from tcbench.present.options import BASELINE, DetailsOption, ResultsFolderOption, option
+from tcbench.present import options
+from tcbench.present.app import command, given
+from tcbench.present.results import newest, read_files
+from tcbench.present.sides import Labels
 from tcbench.views.comparison import outcome
 
 
-@command(
-    "Compare results with earlier ones: what surely got slower?",
-    """
-tcbench compare results/before.jsonl results/after.jsonl
-tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
-tcbench compare --baseline main                              the newest run with what was kept as 'main'
-tcbench compare --baseline main --format github --strict     in CI
-tcbench compare v100/ h200/ --allow all --metric throughput,energy
-""",
-)
+@command("Compare results with earlier ones: what surely got slower?")
 def compare(
     context: typer.Context,
-    base: Annotated[
-        str | None,
-        typer.Argument(metavar="BASE", help="A file or folder of records, or the id of a run. Not with --baseline."),
-    ] = None,
-    current: Annotated[
-        str | None,
-        typer.Argument(metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        option("--baseline NAME", None, "In place of BASE: what `tcbench baseline set NAME` kept.", takes=BASELINE),
-    ] = None,
-    out: ResultsFolderOption = OUT,
-    metric: outcome.MetricOption = None,
-    threshold_: outcome.ThresholdOption = "3%",
-    allow: outcome.AllowOption = None,
-    strict: outcome.StrictOption = False,
-    details: DetailsOption = False,
-    format_: outcome.FormatOption = "table",
-    output: outcome.OutputOption = None,
+    base: str | None = typer.Argument(
+        None, metavar="BASE", help="A file or folder of records, or the id of a run. Not with --baseline."
+    ),
+    current: str | None = typer.Argument(
+        None, metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."
+    ),
+    baseline: str | None = options.PLAIN.option(
+        "--baseline NAME", "In place of BASE: what `tcbench baseline set NAME` kept.", takes=options.BASELINE
+    ),
+    out: Path = options.RESULTS_FOLDER,
+    metric: list[str] | None = outcome.METRIC,
+    threshold_: str = outcome.THRESHOLD,
+    allow: list[str] | None = outcome.ALLOW,
+    strict: bool = outcome.STRICT,
+    details: bool = options.DETAILS,
+    format_: outcome.Format = outcome.FORMAT,
+    output: Path | None = outcome.OUTPUT,
 ) -> None:
     """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
     that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Of the two sides of a gate it shows
     the gate's verdicts, unless --threshold or --metric asks for others. Exit codes: 0 no regression; 1 a
     regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
-    comparable."""
+    comparable.
+
+    Examples:
+    tcbench compare results/before.jsonl results/after.jsonl
+    tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
+    tcbench compare --baseline main                              the newest run with what was kept as 'main'
+    tcbench compare --baseline main --format github --strict     in CI
+    tcbench compare v100/ h200/ --allow all --metric throughput,energy
+    """
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
-    from tcbench.present.results import read_files
-    from tcbench.present.sides import Labels
     from tcbench.run import gate_file
 
     names, rule, may_differ = outcome.metrics(metric), Rule(outcome.threshold(threshold_)), outcome.allowed(allow)
@@ -90,7 +85,6 @@ _Named = tuple[Path, str]
 def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
     """The paths of the two sides' records, and their names. Raises SelectionError or StoreError."""
     from tcbench.core import store
-    from tcbench.present.results import newest
     from tcbench.run import baseline as baselines
 
     if baseline is None:

@@ -1,30 +1,24 @@
 """`tcbench data make`: the images that runs read by default."""
 
 from functools import partial
-from typing import Annotated
 
 import typer
 
-from tcbench.present.app import CommandGroup, GroupedCommand, app
-from tcbench.present.options import QuietOption, option
+from tcbench.present import options
+from tcbench.present.app import command, command_group, stages
 
-data_app = typer.Typer(
-    cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help="Make the images that runs read."
-)
-app.add_typer(data_app, name="data")
+data_app = command_group("data", "Make the images that runs read.")
 
 
-@data_app.command("make", cls=GroupedCommand, short_help="Generate the JPEGs that runs read by default.")
+@command("Generate the JPEGs that runs read by default.", of=data_app)
 def make(
-    force: Annotated[bool, option("--force", None, "Make it again even if it exists.")] = False,
-    quiet: QuietOption = False,
+    force: bool = options.PLAIN.option("--force", "Make it again even if it exists."),
+    quiet: bool = options.QUIET,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
     from tcbench.engine.feeds import generated
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
 
-    with Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        advance = partial(stages.advance, "generating JPEGs")
-        made = generated.generate(progress=advance) if force else generated.ensure_generated(advance)
+    with stages(quiet) as advance:
+        progress = partial(advance, "generating JPEGs")
+        made = generated.generate(progress=progress) if force else generated.ensure_generated(progress)
     typer.echo(f"{len(made.files)} images in {len(made.classes)} classes: {made.root}")

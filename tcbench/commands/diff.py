@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    DetailsOption,
-    FormatOption,
-    ResultsFolderOption,
-    option,
-    picture_option,
-    selects,
-)
+from tcbench.core.text import plain
+from tcbench.present import options
+from tcbench.present.app import command, make_console
+from tcbench.present.next_steps import of_cell
+from tcbench.present.notes import Caution
+from tcbench.present.results import chosen, parted, read_files
+from tcbench.present.sides import Labels
 
 if TYPE_CHECKING:
     from tcbench.analysis.diff import Diff
@@ -29,51 +26,38 @@ _MOST_CELLS = 8
 """Pairs that are shown; more want --config or --bs."""
 
 
-@command(
-    "Show why a step changed: phase by phase, layer by layer, kernel by kernel.",
-    """
-tcbench diff before.json.gz after.json.gz           phases, layers, kernels
-tcbench diff before.jsonl after.jsonl --config fp32 --bs 8
-tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
-tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
-""",
-)
-@selects("configs batch_sizes")
+@command("Show why a step changed: phase by phase, layer by layer, kernel by kernel.")
+@options.selects("configs batch_sizes")
 def diff(
     *,
-    base: Annotated[
-        str,
-        typer.Argument(metavar="BASE", help="A timeline of `tcbench profile`, a file of records, or the id of a run."),
-    ],
-    current: Annotated[
-        str | None, typer.Argument(metavar="CURRENT", help="The same. Default, with --to: BASE itself.")
-    ] = None,
+    base: str = typer.Argument(
+        metavar="BASE", help="A timeline of `tcbench profile`, a file of records, or the id of a run."
+    ),
+    current: str | None = typer.Argument(None, metavar="CURRENT", help="The same. Default, with --to: BASE itself."),
     chosen: Selection,
-    to: Annotated[
-        str | None,
-        option(
-            "--to CONFIG",
-            None,
-            "CURRENT's config, where it is another than BASE's. Default: BASE's.",
-            takes="a config of CURRENT, where --config names one of BASE",
-        ),
-    ] = None,
-    top: Annotated[int, option("--top N", None, "Parts to show of each kind.", least=1)] = 10,
-    output: Annotated[Path | None, picture_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
-    details: DetailsOption = False,
+    to: str | None = options.PLAIN.option(
+        "--to CONFIG",
+        "CURRENT's config, where it is another than BASE's. Default: BASE's.",
+        takes="a config of CURRENT, where --config names one of BASE",
+    ),
+    top: int = options.PLAIN.option("--top N", "Parts to show of each kind.", 10, within=(1, None)),
+    output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+    details: bool = options.DETAILS,
 ) -> None:
     """Take the change of a step apart: what appeared, went, grew and shrank, in milliseconds, as a ratio, and as a
     share of the step's change; with the rest the shares add up to it. Records tell phases, with intervals where both
     sides have two trials; profiles tell layers and kernels too. Cells are matched by config and batch size; where each
-    side has one, by that. Exit code 5 for two that did not train the same."""
+    side has one, by that. Exit code 5 for two that did not train the same.
+
+    Examples:
+    tcbench diff before.json.gz after.json.gz           phases, layers, kernels
+    tcbench diff before.jsonl after.jsonl --config fp32 --bs 8
+    tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
+    tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
+    """
     from tcbench.core import store
-    from tcbench.core.text import plain
-    from tcbench.present.next_steps import of_cell
-    from tcbench.present.notes import Caution
-    from tcbench.present.sides import Labels
-    from tcbench.present.tables import make_console
     from tcbench.views.diff import table as view
 
     sizes, configs = chosen.batch_sizes, chosen.configs
@@ -94,7 +78,7 @@ def diff(
         from tcbench.present.charts.files import save
         from tcbench.views.diff.chart import diff_chart
 
-        save(diff_chart(diffs, labels), output, ANOTHER_FILE)
+        save(diff_chart(diffs, labels), output, options.ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(diffs, labels, missing))
         return
@@ -118,8 +102,6 @@ def diff(
 
 def _are_timelines(paths: Sequence[Path]) -> bool:
     """Whether both are timelines. Raises SelectionError where one is."""
-    from tcbench.present.results import parted
-
     records, timelines = parted(paths)
     if records and timelines:
         raise SelectionError(
@@ -149,7 +131,6 @@ def _of_records(
 ) -> tuple[list[Diff], list[str]]:
     """The pairs' diffs, and a line for each cell that has no partner."""
     from tcbench.analysis.diff import of_records
-    from tcbench.present.results import chosen, read_files
 
     wanted = (configs, (to,) if to is not None else configs)
     both = [

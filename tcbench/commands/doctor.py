@@ -2,14 +2,12 @@
 
 import typer
 
+from tcbench.present import options
 from tcbench.present.app import OUT, command
-from tcbench.present.options import FormatOption
 
 
 @command("Check this machine, and show how to fix what is missing.")
-def doctor(
-    format_: FormatOption = "table",
-) -> None:
+def doctor(format_: options.TableOrJson = options.FORMAT) -> None:
     """Check what is installed here, what is missing, and what would spoil a measurement; show the command that fixes
     each.
 

@@ -4,51 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.present.app import OUT, command, interruptible
-from tcbench.present.options import (
-    DETAILS,
-    WHERE,
-    FormatOption,
-    QuietOption,
-    ResultsFolderOption,
-    option,
-    results_argument,
-)
+from tcbench.present import options
+from tcbench.present.app import command, make_console, stages
+from tcbench.present.next_steps import NextStep, folder, of_cell
+from tcbench.present.results import read_with_timelines
 
 if TYPE_CHECKING:
     from tcbench.analysis.explanation import Explanation
     from tcbench.core.timeline import Timeline
-    from tcbench.present.next_steps import NextStep
 
 
-@command(
-    "Show what limits each cell, and what to try next.",
-    """
-tcbench explain                                   the newest run
-tcbench explain results/*/naruse2018-*.jsonl --details
-tcbench explain profile.json.gz                   what a timeline shows
-""",
-)
+@command("Show what limits each cell, and what to try next.")
 def explain(
-    results: Annotated[list[str] | None, results_argument(", or timelines of `tcbench profile`")] = None,
-    details: Annotated[bool, option("--details", WHERE, f"Also a sentence per cell. {DETAILS}")] = False,
-    quiet: QuietOption = False,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
+    results: list[str] | None = options.results_argument(", or timelines of `tcbench profile`"),
+    details: bool = options.details_option("Also a sentence per cell. "),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced), with the
     numbers, the rung to try next and what to expect of it; beside it what was measured, where these results have it.
     What a config that was not run would launch is timed on this machine's processor, once: the first time takes a
-    second or two for each. On a GPU it comes from a table of what cards attain."""
+    second or two for each. On a GPU it comes from a table of what cards attain.
+
+    Examples:
+    tcbench explain                                   the newest run
+    tcbench explain results/*/naruse2018-*.jsonl --details
+    tcbench explain profile.json.gz                   what a timeline shows
+    """
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.present import simulated
-    from tcbench.present.progress import Stages
-    from tcbench.present.results import read_with_timelines
-    from tcbench.present.tables import make_console
     from tcbench.run import forecast, prediction
     from tcbench.run.plan import advisable
     from tcbench.views.bottleneck import table as view
@@ -61,8 +50,8 @@ def explain(
         return
     known = explanations(given.records, advisable)
     kept = "; what is finished is kept: the same command goes on from there"
-    with interruptible(lambda: kept), Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        expected = prediction.of_untried(known, processes=forecast.PROCESSES, progress=stages.advance)
+    with stages(quiet, lambda: kept) as advance:
+        expected = prediction.of_untried(known, processes=forecast.PROCESSES, progress=advance)
     explained = explanations(given.records, advisable, expected)
     if format_ == "json":
         typer.echo(view.to_json(explained))
@@ -86,7 +75,6 @@ def explain(
 def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: Path) -> Iterator[NextStep]:
     """To try a rung, to look into the fastest cell, to read all of it."""
     from tcbench.engine.backends import DEFAULT
-    from tcbench.present.next_steps import NextStep, folder, of_cell
 
     rates = [(e.bottleneck.images_per_s, e.summary.cell, e.advice) for e in explained if e.bottleneck]
     rates.sort(key=lambda row: -row[0])

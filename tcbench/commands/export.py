@@ -1,55 +1,46 @@
 """`tcbench export`: results for other tools."""
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 import typer
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    ResultsArgument,
-    ResultsFolderOption,
-    format_option,
-    option,
-    output_option,
-)
+from tcbench.present import options
+from tcbench.present.app import command
+from tcbench.present.results import read_results
 
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
 
 
-@command(
-    "Export results for other tools.",
-    """
-tcbench export -o trials.csv                              the newest run, a row per trial
-tcbench export results --per step -o steps.parquet
-tcbench export --format github-action-benchmark -o output.json
-tcbench export --format bencher | bencher run --adapter json ...
-""",
-)
+@command("Export results for other tools.")
 def export(
-    results: ResultsArgument = None,
-    format_: Annotated[
-        Format | None, format_option(get_args(Format), "Default: what -o's name ends in, else csv.")
-    ] = None,
-    output: Annotated[Path | None, output_option("Default: standard output.")] = None,
-    per: Annotated[
-        Literal["trial", "cell", "step"] | None,
-        option("--per ROW", None, "trial, cell or step. Default: trial; services take cells only."),
-    ] = None,
-    out: ResultsFolderOption = OUT,
+    results: list[str] | None = options.RESULTS,
+    format_: Format | None = options.format_option(
+        get_args(Format), None, "Default: what -o's name ends in, else csv."
+    ),
+    output: Path | None = options.output_option("Default: standard output."),
+    per: Literal["trial", "cell", "step"] | None = options.PLAIN.option(
+        "--per ROW", "trial, cell or step. Default: trial; services take cells only."
+    ),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Export results: tidy tables with units in the columns' names (csv, parquet, json), or what services that follow
-    benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format)."""
+    benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format).
+
+    Examples:
+    tcbench export -o trials.csv                              the newest run, a row per trial
+    tcbench export results --per step -o steps.parquet
+    tcbench export --format github-action-benchmark -o output.json
+    tcbench export --format bencher | bencher run --adapter json ...
+    """
     format_ = format_ or _named(output)
     _check(format_, per, output)
 
-    from tcbench.present.results import read
     from tcbench.views import export as view
 
-    records = read(results, out)
+    records = read_results(results, out).records
     if format_ == "parquet":
         data = view.to_parquet(records, per or "trial")
     elif format_ in view.SERVICES:
@@ -59,7 +50,7 @@ def export(
     if output is None:
         typer.echo(data.decode("utf-8"), nl=False)
         return
-    files.write(output, data, ANOTHER_FILE)
+    files.write(output, data, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

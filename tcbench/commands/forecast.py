@@ -3,60 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command, interruptible
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    COUNTS,
-    DETAILS,
-    RUN,
-    WHAT,
-    WHERE,
-    FormatOption,
-    OptionField,
-    QuietOption,
-    ResultsFolderOption,
-    complete_gpu,
-    complete_network,
-    field,
-    option,
-    picture_option,
-    rank_counts,
-    scenario_argument,
-    selects,
-)
+from tcbench.present import options
+from tcbench.present.app import command, make_console, stages
 
 if TYPE_CHECKING:
     from tcbench.core.record import Selection
     from tcbench.run.forecast import Forecast
     from tcbench.run.scale_out import ScaleOut
 
-MANY = "Many ranks"
+MANY = options.Group("Many ranks")
 _NETWORKS = "dgx-1, dgx-a100, dgx-h100, abci, big-basin, mn-1, p40-100gbe"
 
 
-@command(
-    "Forecast a scenario's needs and speed on a GPU that is not here, or on this CPU.",
-    """
-tcbench forecast --gpu H200                        the talk's matrix on an H200
-tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
-tcbench forecast beyond --gpu B200 --config '*cuda_graph*' --details
-tcbench forecast --gpu my-gpu.json --json
-tcbench forecast --device cpu --model vgg16 --bs 4,16 --image-size 224    this machine, without running it
-tcbench forecast --gpu V100 --bs 32 --ranks 8,64,1024,4096 --link abci    many ranks, by a model of the all-reduce
-tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...from steps that were measured
-""",
-)
-@selects(
+@command("Forecast a scenario's needs and speed on a GPU that is not here, or on this CPU.")
+@options.selects(
     "scenario batch_sizes configs models image_size input device threads",
-    scenario=OptionField(scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
-    device=field(
+    scenario=options.OptionField(options.scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
+    device=options.WHAT.field(
         "--device cpu",
-        WHAT,
         "In place of --gpu, this machine's processor: what steps would launch is timed. Default: none.",
         str,
         "",
@@ -65,52 +34,38 @@ tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...fro
 )
 def forecast(
     *,
-    gpu: Annotated[
-        str | None,
-        option(
-            "--gpu GPU",
-            WHAT,
-            "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this, "
-            "--device or --over is needed.",
-            takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
-            complete=complete_gpu,
-        ),
-    ] = None,
+    gpu: str | None = options.WHAT.option(
+        "--gpu GPU",
+        "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this, "
+        "--device or --over is needed.",
+        takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
+        complete=options.complete_gpu,
+    ),
     chosen: Selection,
-    fresh: Annotated[bool, option("--fresh", WHAT, "Compute again, ignoring kept results.")] = False,
-    ranks: Annotated[
-        str | None,
-        option(
-            "--ranks N,N,...", MANY, "The same step on so many ranks. Default: one.", takes=COUNTS, read=rank_counts
-        ),
-    ] = None,
-    link: Annotated[
-        str | None,
-        option(
-            "--link NAME",
-            MANY,
-            f"The network between them: {_NETWORKS}; or "
-            "bandwidth,latency in GB/s and microseconds, such as 12.5,10. Default: none; --ranks needs it.",
-            takes=f"{_NETWORKS}, or two numbers above 0: GB/s and microseconds",
-            complete=complete_network,
-        ),
-    ] = None,
-    over: Annotated[
-        list[str] | None,
-        option(
-            "--over RESULTS",
-            MANY,
-            "In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
-            takes=RUN,
-        ),
-    ] = None,
-    out: ResultsFolderOption = OUT,
-    output: Annotated[
-        Path | None, picture_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none.")
-    ] = None,
-    details: Annotated[bool, option("--details", WHERE, f"Also every operation of every cell. {DETAILS}")] = False,
-    quiet: QuietOption = False,
-    format_: FormatOption = "table",
+    fresh: bool = options.WHAT.option("--fresh", "Compute again, ignoring kept results."),
+    ranks: str | None = MANY.option(
+        "--ranks N,N,...",
+        "The same step on so many ranks. Default: one.",
+        takes=options.COUNTS,
+        read=options.rank_counts,
+    ),
+    link: str | None = MANY.option(
+        "--link NAME",
+        f"The network between them: {_NETWORKS}; or "
+        "bandwidth,latency in GB/s and microseconds, such as 12.5,10. Default: none; --ranks needs it.",
+        takes=f"{_NETWORKS}, or two numbers above 0: GB/s and microseconds",
+        complete=options.complete_network,
+    ),
+    over: list[str] | None = MANY.option(
+        "--over RESULTS",
+        "In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
+        takes=options.RUN,
+    ),
+    out: Path = options.RESULTS_FOLDER,
+    output: Path | None = options.picture_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none."),
+    details: bool = options.details_option("Also every operation of every cell. "),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
 ) -> None:
     """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
     how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time
@@ -121,10 +76,19 @@ def forecast(
 
     Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
+
+    Examples:
+    tcbench forecast --gpu H200                        the talk's matrix on an H200
+    tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
+    tcbench forecast beyond --gpu B200 --config '*cuda_graph*' --details
+    tcbench forecast --gpu my-gpu.json --json
+    tcbench forecast --device cpu --model vgg16 --bs 4,16 --image-size 224    this machine, without running it
+    tcbench forecast --gpu V100 --bs 32 --ranks 8,64,1024,4096 --link abci    many ranks, by a model of the all-reduce
+    tcbench forecast --over results --ranks 8,64 --link 12.5,10               ...from steps that were measured
     """
     from tcbench.hardware import networks
 
-    sizes, network = rank_counts(ranks), None if link is None else networks.load(link)
+    sizes, network = options.rank_counts(ranks), None if link is None else networks.load(link)
     if (sizes is None) != (network is None):
         raise SelectionError("--ranks and --link go together, such as --ranks 8,64 --link abci")
     if sizes is None and (over or output):
@@ -152,7 +116,7 @@ def forecast(
         refused = {"--model": chosen.models, "--fresh": fresh, "--image-size": chosen.image_size}
         for name in (name for name, value in refused.items() if value):
             raise SelectionError(f"{name}: has no meaning with --over: nothing is forecast but the all-reduce")
-        records = results.chosen(results.read(over, out), chosen.configs, chosen.batch_sizes)
+        records = results.chosen(results.read_results(over, out).records, chosen.configs, chosen.batch_sizes)
         bases, left_out = scale_out.measured(records, all_configs=bool(chosen.configs)), list[str]()
     else:
         assert gpu is not None
@@ -164,8 +128,6 @@ def forecast(
 def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast:
     from tcbench.engine.accelerators import device
     from tcbench.hardware import gpus
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
     from tcbench.run import forecast as forecasts
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
@@ -174,19 +136,18 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     _, its_device = device.absent(card)
     planned = plan.make(scenarios.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
     done = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: done), Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        return forecasts.forecast(planned, card, fresh=fresh, progress=stages.advance)
+    with stages(quiet, lambda: done) as advance:
+        return forecasts.forecast(planned, card, fresh=fresh, progress=advance)
 
 
 def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) -> None:
-    from tcbench.present.tables import make_console
     from tcbench.views.scale_out import table as view
 
     if output is not None:
         from tcbench.present.charts.files import save
         from tcbench.views.scale_out.chart import curves_of, scale_out_chart
 
-        save(scale_out_chart(curves_of(out), view.headline(out)), output, ANOTHER_FILE)
+        save(scale_out_chart(curves_of(out), view.headline(out)), output, options.ANOTHER_FILE)
     if json:
         typer.echo(view.to_json(out))
         return
@@ -202,8 +163,6 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None, details: bool) 
 
 def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
     from tcbench.engine.accelerators.device import host
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
     from tcbench.run import images, prediction
     from tcbench.run.plan import plan_of
     from tcbench.views import step_times as view
@@ -212,11 +171,11 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
         raise SelectionError(f"--device {chosen.device}: expected {host().name}; of a GPU, --gpu")
     planned = plan_of(chosen)
     done = "; what is finished is kept: the same command continues from there"
-    with interruptible(lambda: done), Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        images.check_folder(planned, stages.advance)
-        images.generate(planned, stages.advance)
+    with stages(quiet, lambda: done) as advance:
+        images.check_folder(planned, advance)
+        images.generate(planned, advance)
         cells = [each.cell for each in planned.cells if each.skip_reason is None]
-        told = prediction.predict(cells, fresh=fresh, progress=stages.advance)
+        told = prediction.predict(cells, fresh=fresh, progress=advance)
     if json:
         typer.echo(view.to_json(planned, told))
         return
@@ -228,7 +187,6 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
 
 
 def _print(result: Forecast, details: bool, json: bool) -> None:
-    from tcbench.present.tables import make_console
     from tcbench.views import forecast as view
 
     if json:

@@ -3,70 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    DetailsOption,
-    FormatOption,
-    ResultsFolderOption,
-    picture_option,
-    results_argument,
-    selects,
-)
-from tcbench.views.comparison import outcome as comparisons
-from tcbench.views.comparison.outcome import AllowOption, ThresholdOption
+from tcbench.present import options
+from tcbench.present.app import command, make_console
+from tcbench.present.notes import Caution
+from tcbench.present.results import chosen as chosen_of
+from tcbench.present.results import read_files, read_results, runs_here, without_gates
+from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
     from tcbench.core.record import Selection
 
 
-@command(
-    "Show cells over commits, and where they regressed.",
-    """
-tcbench history                                   this machine's runs
-tcbench history results/                          every run there
-tcbench history --config 'fp16*' --bs 256 -o history.png
-tcbench history results/h200 --threshold 5% --json
-""",
-)
-@selects("configs batch_sizes")
+@command("Show cells over commits, and where they regressed.")
+@options.selects("configs batch_sizes")
 def history(
     *,
-    results: Annotated[
-        list[str] | None, results_argument(default="this machine's, without those that git keeps")
-    ] = None,
+    results: list[str] | None = options.results_argument(default="this machine's, without those that git keeps"),
     chosen: Selection,
-    threshold: ThresholdOption = "3%",
-    allow: AllowOption = None,
-    output: Annotated[Path | None, picture_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
-    details: DetailsOption = False,
+    threshold: str = outcome.THRESHOLD,
+    allow: list[str] | None = outcome.ALLOW,
+    output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+    details: bool = options.DETAILS,
 ) -> None:
     """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
     commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
     when they were measured. Commits on unlike machines, drivers or libraries are not compared: a new line begins there
-    and says why."""
+    and says why.
+
+    Examples:
+    tcbench history                                   this machine's runs
+    tcbench history results/                          every run there
+    tcbench history --config 'fp16*' --bs 256 -o history.png
+    tcbench history results/h200 --threshold 5% --json
+    """
     from tcbench.analysis.history import history as histories
     from tcbench.analysis.verdict import Rule
     from tcbench.core import git
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
     from tcbench.present.format import counted
-    from tcbench.present.notes import Caution
-    from tcbench.present.results import chosen as chosen_of
-    from tcbench.present.results import read, read_files, runs_here, without_gates
-    from tcbench.present.tables import make_console
     from tcbench.views.history import table as view
 
-    rule = Rule(comparisons.threshold(threshold))
-    facets = comparisons.allowed(allow).facets
+    rule = Rule(outcome.threshold(threshold))
+    facets = outcome.allowed(allow).facets
     paths, others = ([], 0) if results else runs_here(out)
-    results_read = read_files(paths).records if paths else read(results, out)
+    results_read = read_files(paths).records if paths else read_results(results, out).records
     records = without_gates(results_read, results or ())
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
@@ -79,7 +66,7 @@ def history(
         from tcbench.present.charts.files import save
         from tcbench.views.history.chart import history_chart
 
-        save(history_chart(cells), output, ANOTHER_FILE)
+        save(history_chart(cells), output, options.ANOTHER_FILE)
     left_out = ["left out: trials of gates and bisections; name a file of theirs to see it"]
     left_out *= len(records) < len(results_read)
     if others:

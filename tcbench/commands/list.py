@@ -1,22 +1,22 @@
 """`tcbench list`: the scenarios, configs and rungs there are, and what GPUs can do."""
 
-from typing import Annotated
-
+from tcbench.present import options
 from tcbench.present.app import command
-from tcbench.present.options import DetailsOption, FormatOption, option
 
 
-@command("Show scenarios, configs and rungs, or GPUs.", "tcbench list\ntcbench list --gpus", name="list")
+@command("Show scenarios, configs and rungs, or GPUs.", name="list")
 def list_(
-    gpus: Annotated[
-        bool, option("--gpus", None, "GPUs: Tensor Cores, formats, software that serves them, peak rates.")
-    ] = False,
-    details: DetailsOption = False,
-    format_: FormatOption = "table",
+    gpus: bool = options.PLAIN.option("--gpus", "GPUs: Tensor Cores, formats, software that serves them, peak rates."),
+    details: bool = options.DETAILS,
+    format_: options.TableOrJson = options.FORMAT,
 ) -> None:
     """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it.
 
     With --gpus: which GPU has which Tensor Cores and formats, which CUDA and cuDNN still serve it, and its peak rates.
+
+    Examples:
+    tcbench list
+    tcbench list --gpus
     """
     if gpus:
         from tcbench.views.gpus import show

@@ -7,90 +7,65 @@ import functools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
-from tcbench.present.app import OUT, command
+from tcbench.present import options
+from tcbench.present.app import command
 from tcbench.present.app import given as words_given
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    ResultsArgument,
-    ResultsFolderOption,
-    config_names,
-    option,
-    picture_option,
-)
 from tcbench.present.results import by_age, named, place, read_results
 
 if TYPE_CHECKING:
     from tcbench.core.record import Record
 
 
-@command(
-    "Draw results as the talk does.",
-    """
-tcbench plot                                      the newest run's throughput
-tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
-tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
-tcbench plot --kind ladder -o ladder.pdf          what each rung buys
-tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
-tcbench plot results --by machine --config fp32,best    machines beside each other
-""",
-)
+@command("Draw results as the talk does.")
 def plot(
     context: typer.Context,
-    results: ResultsArgument = None,
-    output: Annotated[Path | None, picture_option()] = None,
-    kind: Annotated[
-        Literal["throughput", "ladder", "networks", "scaling"] | None,
-        option(
-            "--kind KIND",
-            None,
-            "throughput, ladder, networks or scaling. Default: throughput; networks where a run has several.",
-        ),
-    ] = None,
-    slide: Annotated[
-        int | None,
-        option(
-            "--slide N",
-            None,
-            "One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
-            takes="one of 12, 21, 27, 31, 33",
-            holds=lambda n: n in (12, 21, 27, 31, 33),
-        ),
-    ] = None,
-    by: Annotated[
-        Literal["setting", "machine"],
-        option(
-            "--by WHAT",
-            None,
-            "setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per "
-            "config.",
-        ),
-    ] = "setting",
-    config: Annotated[
-        list[str] | None,
-        option(
-            "--config GLOB",
-            None,
-            "Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
-            "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
-            takes="configs by name or glob; with --by machine `best`",
-            read=config_names,
-        ),
-    ] = None,
-    out: ResultsFolderOption = OUT,
+    results: list[str] | None = options.RESULTS,
+    output: Path | None = options.picture_option(),
+    kind: Literal["throughput", "ladder", "networks", "scaling"] | None = options.PLAIN.option(
+        "--kind KIND", "throughput, ladder, networks or scaling. Default: throughput; networks where a run has several."
+    ),
+    slide: int | None = options.PLAIN.option(
+        "--slide N",
+        "One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
+        takes="one of 12, 21, 27, 31, 33",
+        holds=lambda n: n in (12, 21, 27, 31, 33),
+    ),
+    by: Literal["setting", "machine"] = options.PLAIN.option(
+        "--by WHAT",
+        "setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per config.",
+        "setting",
+    ),
+    config: list[str] | None = options.PLAIN.option(
+        "--config GLOB",
+        "Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
+        "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
+        takes="configs by name or glob; with --by machine `best`",
+        read=options.config_names,
+    ),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
+    """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up.
+
+    Examples:
+    tcbench plot                                      the newest run's throughput
+    tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
+    tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
+    tcbench plot --kind ladder -o ladder.pdf          what each rung buys
+    tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
+    tcbench plot results --by machine --config fp32,best    machines beside each other
+    """
     from tcbench.present.charts.files import save
 
     if by == "machine" and (kind not in (None, "throughput") or slide is not None):
         raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
     if config and slide is not None:
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
-    configs = config_names(config)
+    configs = options.config_names(config)
     draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
     given = read_results(results, out)
     try:
@@ -103,7 +78,7 @@ def plot(
         raise SelectionError(f"{error}; a run can be drawn: {again}") from None
     what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
     output = place(output, given.paths, f"{what}.png")
-    save(figure, output, ANOTHER_FILE)
+    save(figure, output, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

@@ -8,34 +8,19 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
-from tcbench.present.app import OUT, SOME_CELL_FAILED, command, interruptible
-from tcbench.present.options import (
-    ANOTHER_FOLDER,
-    HOW,
-    NETWORKS,
-    WHAT,
-    QuietOption,
-    complete_config,
-    complete_model,
-    config_names,
-    field,
-    model_names,
-    option,
-    out_option,
-    selects,
-    tune,
-)
+from tcbench.present import options
+from tcbench.present.app import SOME_CELL_FAILED, command, interruptible, make_console, stages
+from tcbench.present.next_steps import NextStep, newest_run, of_run
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Selection
     from tcbench.core.timeline import Timeline
-    from tcbench.present.next_steps import NextStep
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
     from tcbench.run.profiler import Listen
@@ -48,92 +33,76 @@ _TIMED_S = 5.0
 """Budget of the timed pass that comes before the profiled one: enough to be steady."""
 
 
-@command(
-    "Record one cell's timeline: a trace, a picture, a summary.",
-    """
-tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
-tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
-tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
-tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
-""",
-)
-@selects(
+@command("Record one cell's timeline: a trace, a picture, a summary.")
+@options.selects(
     "scenario batch_sizes device input models image_size ranks ...",
     without="quick configs trials budget_s target max_time_s timeout_s seed launcher",
-    batch_sizes=field(
+    batch_sizes=options.WHAT.field(
         "--bs N",
-        WHAT,
         "Batch size. Default: the scenario's first.",
         int | None,
         read=lambda n: None if n is None else (n,),
-        least=1,
-        most=999_999,
+        within=(1, 999_999),
     ),
-    models=field(
+    models=options.WHAT.field(
         "--model NAME",
-        WHAT,
         "A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
-        takes=NETWORKS,
-        read=model_names,
-        complete=complete_model,
+        takes=options.NETWORKS,
+        read=options.model_names,
+        complete=options.complete_model,
     ),
-    ranks=field(
+    ranks=options.WHAT.field(
         "--ranks N",
-        WHAT,
         "So many processes that train together, by mpirun on this machine: a timeline of each.",
         int,
         1,
         read=lambda n: (n,),
-        least=1,
-        most=999_999,
+        within=(1, 999_999),
     ),
 )
 def profile(
-    config: Annotated[
-        str,
-        typer.Argument(
-            metavar="CELL",
-            help="A config's name, or rungs joined by '+'; its batch size is --bs.",
-            autocompletion=complete_config,
-        ),
-    ],
-    steps: Annotated[int, option("--steps -n N", HOW, "Steps to record.", least=1, most=10_000)] = 5,
-    tool: Annotated[
-        Tool,
-        option(
-            "--tool TOOL",
-            HOW,
-            "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
-            "with --host py-spy, cprofile or auto.",
-        ),
-    ] = "auto",
-    host: Annotated[
-        bool, option("--host", HOW, "The host's Python functions instead of a timeline, for some seconds.")
-    ] = False,
+    config: str = typer.Argument(
+        metavar="CELL",
+        help="A config's name, or rungs joined by '+'; its batch size is --bs.",
+        autocompletion=options.complete_config,
+    ),
+    steps: int = options.HOW.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
+    tool: Tool = options.HOW.option(
+        "--tool TOOL",
+        "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
+        "with --host py-spy, cprofile or auto.",
+        "auto",
+    ),
+    host: bool = options.HOW.option("--host", "The host's Python functions instead of a timeline, for some seconds."),
     *,
     chosen: Selection,
-    out: Annotated[Path, out_option("Files")] = OUT,
-    quiet: QuietOption = False,
+    out: Path = options.out_option("Files"),
+    quiet: bool = options.QUIET,
 ) -> None:
     """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
     (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: in which Python
     functions each phase spends its time, as a table, a flame graph and a file for www.speedscope.app.
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
+
+    Examples:
+    tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
+    tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
+    tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
+    tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
     """
-    from tcbench.present.tables import make_console
     from tcbench.run import profiler
     from tcbench.tracing import perfetto
 
-    tune(chosen)
-    plan, planned = _planned(replace(chosen, configs=config_names([config])), steps)
+    options.tune(chosen)
+    plan, planned = _planned(replace(chosen, configs=options.config_names([config])), steps)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:
         _host(plan, planned, tool, out, stderr, stdout, quiet)
         return
     recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
     stem = _stem(out / plan.device.machine, planned.cell)
-    take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER)
+    take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, options.ANOTHER_FOLDER)
     taken = _with_progress(take.run, plan, planned, quiet)
     if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
@@ -147,7 +116,7 @@ def profile(
     left = [trace, *save_each(drawing, "picture")]
     summary = "\n".join(_summary(replace(timeline, record=taken.record)) for timeline in taken.timelines)
     text = stem.with_name(stem.name + ".txt")
-    files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
+    files.write(text, f"{summary}\n".encode(), options.ANOTHER_FOLDER)
     left += [text, *taken.files]
     stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
     stdout.say(summary, "", *(f"wrote {path}" for path in left))
@@ -157,15 +126,13 @@ def profile(
 def _with_progress(run: Callable[[Listen], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
     """Make the input ready, and run the one trial."""
     from tcbench.analysis.eta import estimate
-    from tcbench.present.progress import RunProgress, Stages
-    from tcbench.present.tables import make_console
+    from tcbench.present.progress import RunProgress
     from tcbench.run import images
 
-    console = make_console(stderr=True, quiet=quiet)
-    with Stages(console) as stages:
-        images.check_folder(plan, stages.advance)
-        images.generate(plan, stages.advance)
-    progress = RunProgress(console, estimate([planned.cell]), 1)
+    with stages(quiet) as advance:
+        images.check_folder(plan, advance)
+        images.generate(plan, advance)
+    progress = RunProgress(make_console(stderr=True, quiet=quiet), estimate([planned.cell]), 1)
     with interruptible(lambda: "; nothing was kept"), progress:
         return run(progress.listen)
 
@@ -194,8 +161,6 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
 
 def _after_host(out: Path) -> list[NextStep]:
     """`tcbench explain`, where there is a run to explain."""
-    from tcbench.present.next_steps import newest_run, of_run
-
     run = newest_run(out)
     return [of_run("explain", run, out, "names the costliest function beside the verdict")] if run else []
 
@@ -265,8 +230,6 @@ def _summary(timeline: Timeline) -> str:
 
 def _next_step(timeline: Timeline, trace: Path) -> NextStep:
     """The first recorded step from near."""
-    from tcbench.present.next_steps import NextStep
-
     end_ms = max(1, round((timeline.steps[0].end_s - timeline.begin_s) * 1e3)) if timeline.steps else 1
     words = ("timeline", str(trace), "--zoom", f"0:{end_ms}", "-o", "zoomed.png")
     return NextStep(words, "one step; ui.perfetto.dev opens the trace too")

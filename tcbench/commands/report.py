@@ -4,85 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
-from tcbench.present.app import OUT, command, refuse_input
+from tcbench.core.text import plain
+from tcbench.present import options
+from tcbench.present.app import command, refuse_input
 from tcbench.present.notes import aside
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    BASELINE,
-    RUN,
-    ResultsFolderOption,
-    option,
-    output_option,
-    results_argument,
-    words,
-)
+from tcbench.present.results import PROFILES, files_beside, place, read_files, read_with_documents, training
+from tcbench.present.results import Results as Given
+from tcbench.present.sides import Labels
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import AskedClaims, OtherSource, Scorecard
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
-    from tcbench.present.results import Results as Given
     from tcbench.views.report.build import Compared
 
 _PAGES = (".html", ".htm")
 
 
-@command(
-    "Write one HTML file with everything that results show.",
-    """
-tcbench report                                    the newest run, as RUN-report.html beside it
-tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
-tcbench report --baseline main                    with a comparison
-tcbench report results/ profile.json.gz           several runs, and a timeline
-""",
-)
+@command("Write one HTML file with everything that results show.")
 def report(
     context: typer.Context,
-    results: Annotated[
-        list[str] | None,
-        results_argument(
-            ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those that lie beside the records "
-            "are shown too"
-        ),
-    ] = None,
-    output: Annotated[Path | None, output_option("An .html file. Default: beside the results.")] = None,
-    compare: Annotated[
-        str | None,
-        option(
-            "--compare BASE",
-            None,
-            "Compare with these results: a file, a folder or a run's id. Default: none.",
-            takes=RUN,
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        option(
-            "--baseline NAME",
-            None,
-            "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
-            takes=BASELINE,
-        ),
-    ] = None,
-    title: Annotated[
-        str | None,
-        option(
-            "--title TEXT",
-            None,
-            "The page's title. Default: made of what was trained and where.",
-            takes="any text",
-        ),
-    ] = None,
-    out: ResultsFolderOption = OUT,
+    results: list[str] | None = options.results_argument(
+        ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those that lie beside the records "
+        "are shown too"
+    ),
+    output: Path | None = options.output_option("An .html file. Default: beside the results."),
+    compare: str | None = options.PLAIN.option(
+        "--compare BASE",
+        "Compare with these results: a file, a folder or a run's id. Default: none.",
+        takes=options.RUN,
+    ),
+    baseline: str | None = options.PLAIN.option(
+        "--baseline NAME",
+        "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
+        takes=options.BASELINE,
+    ),
+    title: str | None = options.PLAIN.option(
+        "--title TEXT", "The page's title. Default: made of what was trained and where.", takes="any text"
+    ),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Write one HTML file that opens without a network: what is fastest, what brought it, what would help and how sure
-    that is; charts, claims, timelines, a comparison, the environment, and a table of every trial."""
+    that is; charts, claims, timelines, a comparison, the environment, and a table of every trial.
+
+    Examples:
+    tcbench report                                    the newest run, as RUN-report.html beside it
+    tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
+    tcbench report --baseline main                    with a comparison
+    tcbench report results/ profile.json.gz           several runs, and a timeline
+    """
     from tcbench.present.page.render import render
     from tcbench.present.page.settings import MOST_TRIALS
     from tcbench.views.report.build import ReportInput, build
@@ -93,7 +69,6 @@ def report(
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 
     from tcbench.analysis.explanation import explain
-    from tcbench.present.results import place, read_with_documents, training
     from tcbench.run import prediction
     from tcbench.run.plan import advisable
 
@@ -123,9 +98,9 @@ def report(
     if len(records) > MOST_TRIALS:
         from tcbench.views.export import to_csv
 
-        files.write(beside, to_csv(records, "trial").encode(), ANOTHER_FILE)
+        files.write(beside, to_csv(records, "trial").encode(), options.ANOTHER_FILE)
         written.append(beside)
-    files.write(output, render(page).encode(), ANOTHER_FILE)
+    files.write(output, render(page).encode(), options.ANOTHER_FILE)
     typer.echo(f"wrote {' and '.join(map(str, written))}")
 
 
@@ -136,23 +111,16 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
 
     from tcbench import tracing
     from tcbench.core.record import MeasureSettings
-    from tcbench.core.text import plain
     from tcbench.present.charts.provenance import MAX_PANELS
-    from tcbench.present.results import PROFILES
 
     timelines = list(given.timelines)
-    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in given.paths)
-    beside = {
-        trace.resolve(): trace
-        for path in folders
-        for trace in (path.rglob(PROFILES) if path in given.paths else path.glob(PROFILES))
-    }
+    there = files_beside(given.paths, PROFILES)
     for path in given.traces:
-        beside.pop(path.resolve(), None)
+        there.pop(path.resolve(), None)
     measure = MeasureSettings()  # a profile has its own number of steps
     measured = {replace(record.cell, measure=measure) for record in given.records}
     notes = []
-    newest_first = sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))
+    newest_first = sorted(there.values(), key=lambda path: (-path.stat().st_mtime, path))
     for trace in newest_first[: max(0, MAX_PANELS - len(timelines))]:
         try:
             taken = tracing.record_in(trace)
@@ -170,7 +138,7 @@ def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[S
     from tcbench.analysis.claims import AskedClaims, scorecards
     from tcbench.run.scenario import claims_of
 
-    known: Callable[[Cell], AskedClaims] = claims_of(None, words)
+    known: Callable[[Cell], AskedClaims] = claims_of(None, options.words)
 
     def asked(cell: Cell) -> AskedClaims:
         try:
@@ -187,9 +155,6 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.analysis.compare import compare
     from tcbench.analysis.diff import changed
     from tcbench.core import store
-    from tcbench.core.text import plain
-    from tcbench.present.results import read_files
-    from tcbench.present.sides import Labels
     from tcbench.run import baseline as baselines
     from tcbench.run import gate_file
     from tcbench.views.comparison.outcome import check_distinct

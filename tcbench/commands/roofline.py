@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    ANOTHER_FILE,
-    WHAT,
-    WHERE,
-    DetailsOption,
-    FormatOption,
-    ResultsFolderOption,
-    option,
-    picture_option,
-    results_argument,
-    selects,
-)
+from tcbench.present import options
+from tcbench.present.app import command, make_console
+from tcbench.present.results import chosen as chosen_of
+from tcbench.present.results import place, read_with_timelines
 
 if TYPE_CHECKING:
     from tcbench.analysis.roofline import Ceilings
@@ -29,44 +21,39 @@ if TYPE_CHECKING:
     from tcbench.core.record import Selection
 
 
-@command(
-    "Show phases and layers under the machine's roofline.",
-    """
-tcbench roofline                                  the newest run
-tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
-tcbench roofline profile.json.gz --layers         with the time of each layer
-""",
-)
-@selects("batch_sizes configs")
+@command("Show phases and layers under the machine's roofline.")
+@options.selects("batch_sizes configs")
 def roofline(
     *,
-    results: Annotated[
-        list[str] | None,
-        results_argument(", or profiles; beside records, these give layers their times"),
-    ] = None,
-    output: Annotated[Path | None, picture_option()] = None,
+    results: list[str] | None = options.results_argument(
+        ", or profiles; beside records, these give layers their times"
+    ),
+    output: Path | None = options.picture_option(),
     chosen: Selection,
-    every: Annotated[
-        bool, option("--all", WHAT, "Every cell. Default: each batch size's base, and its fastest of each precision.")
-    ] = False,
-    fresh: Annotated[bool, option("--fresh", WHAT, "Measure the ceilings again, ignoring kept ones.")] = False,
-    layers: Annotated[bool, option("--layers", WHERE, "Also every layer.")] = False,
-    details: DetailsOption = False,
-    format_: FormatOption = "table",
-    out: ResultsFolderOption = OUT,
+    every: bool = options.WHAT.option(
+        "--all", "Every cell. Default: each batch size's base, and its fastest of each precision."
+    ),
+    fresh: bool = options.WHAT.option("--fresh", "Measure the ceilings again, ignoring kept ones."),
+    layers: bool = options.WHERE.option("--layers", "Also every layer."),
+    details: bool = options.DETAILS,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
     product and a copy, measured here the first time (a few seconds) and kept; for a GPU that is not here, its
     published peak.
 
     S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
+
+    Examples:
+    tcbench roofline                                  the newest run
+    tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
+    tcbench roofline profile.json.gz --layers         with the time of each layer
     """
     from tcbench.analysis.roofline import base_and_fastest
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import by_code, summarise
     from tcbench.present.charts.files import save
-    from tcbench.present.results import place, read_with_timelines
-    from tcbench.present.tables import make_console
     from tcbench.run import ceilings
     from tcbench.views.roofline import table as view
     from tcbench.views.roofline.chart import roofline_chart
@@ -75,7 +62,7 @@ def roofline(
         return summary.machine, summary.cell.device, summary.cell.threads
 
     given = read_with_timelines(results, out, alone=False)
-    summaries = _chosen(summarise(given.records), chosen.batch_sizes, chosen.configs)
+    summaries = chosen_of(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
     rooflines, groups = [], by_code(given.records)
     known: dict[tuple[str | None, str, int], Ceilings] = {}
     for summary in summaries:
@@ -90,7 +77,7 @@ def roofline(
         known[device] = ceilings.standing(on_device[0].summary, first, timed, fresh)
     rooflines = [replace(roofline, ceilings=known[device_of(roofline.summary)]) for roofline in rooflines]
     output = place(output, given.paths, "roofline.png")
-    save(roofline_chart(rooflines, every=every), output, ANOTHER_FILE)
+    save(roofline_chart(rooflines, every=every), output, options.ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(rooflines))
         return
@@ -105,13 +92,9 @@ def roofline(
     console.say(f"wrote {output}")
 
 
-def _chosen(
-    summaries: tuple[CellSummary, ...], sizes: tuple[int, ...] | None, configs: tuple[str, ...]
-) -> list[CellSummary]:
-    """The measured cells that are asked for, of known layers or of declared work. Raises SelectionError when there are
-    none."""
+def _able(summaries: Sequence[CellSummary]) -> list[CellSummary]:
+    """The measured cells of known layers or of declared work. Raises SelectionError when there are none."""
     from tcbench.engine.backends import builds_models, model_of
-    from tcbench.present.results import named
 
     measured = [s for s in summaries if s.images_per_s is not None]
     able = [s for s in measured if model_of(s.cell) or s.flops]
@@ -125,11 +108,4 @@ def _chosen(
         raise SelectionError(f"nothing is known of the layers of {model}; `tcbench list` shows what is")
     if not able:
         raise SelectionError("no measured cell to show here; `tcbench run` makes some")
-    wanted = named(configs or ("*",), list(dict.fromkeys(s.cell.config for s in able)))
-    chosen = [s for s in able if s.cell.config in wanted and (sizes is None or s.cell.batch_size in sizes)]
-    if not chosen:
-        sizes_there = ", ".join(map(str, sorted({s.cell.batch_size for s in able if s.cell.config in wanted})))
-        raise SelectionError(
-            f"--bs {','.join(map(str, sizes or ()))}: not in these results; expected some of {sizes_there}"
-        )
-    return chosen
+    return able

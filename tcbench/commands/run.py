@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
-from tcbench.present.options import WHERE, AllowCodeOption, FormatOption, OutOption, QuietOption, option, selects, tune
+from tcbench.present import options
+from tcbench.present.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given, make_console, stages
+from tcbench.present.next_steps import NextStep, again, of_run
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Record, Selection
@@ -20,57 +21,47 @@ if TYPE_CHECKING:
     from tcbench.run.rounds import Rounds
 
 
-@command(
-    "Run a scenario; keep records and a chart.",
-    """
-tcbench run                                        the whole ladder on the best device here
-tcbench run --quick                                the best config against the base, in under a minute on most machines
-tcbench run --bs 32,64,128,256 --config 'fp16*'    the fp16 half at the talk's batch sizes
-tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
-tcbench run naruse2018 --data /data/imagenet/train --bs 32
-tcbench run scaling --ranks 1,2,4                  many ranks: over MPI, or NCCL on GPUs
-tcbench run --resume                               the same command again, after an interrupt: only what is missing
-""",
-)
-@selects("scenario quick batch_sizes ranks configs device models ...")
+@command("Run a scenario; keep records and a chart.")
+@options.selects("scenario quick batch_sizes ranks configs device models ...")
 def run(
     context: typer.Context,
     chosen: Selection,
-    out: OutOption = OUT,
-    resume: Annotated[
-        bool, option("--resume", WHERE, "Add what is missing to the newest run of this scenario.")
-    ] = False,
-    allow: AllowCodeOption = None,
-    label: Annotated[
-        str | None,
-        option(
-            "--label NAME",
-            WHERE,
-            "Ends the run's name, after its date. Default: none.",
-            takes="1 to 80 letters, digits, `_`, `.` and `-`",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run, and stop.")] = False,
-    quiet: QuietOption = False,
-    format_: FormatOption = "table",
+    out: Path = options.OUT_FOLDER,
+    resume: bool = options.WHERE.option("--resume", "Add what is missing to the newest run of this scenario."),
+    allow: Literal["code"] | None = options.ALLOW_CODE,
+    label: str | None = options.WHERE.option(
+        "--label NAME",
+        "Ends the run's name, after its date. Default: none.",
+        takes="1 to 80 letters, digits, `_`, `.` and `-`",
+    ),
+    dry_run: bool = options.WHERE.option("--dry-run", "Show what would run, and stop."),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
 ) -> None:
     """Run a scenario's configs at its batch sizes; print a table, keep records and a chart.
 
     Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
     when some cell failed; 130 when interrupted.
+
+    Examples:
+    tcbench run                                     the whole ladder on the best device here
+    tcbench run --quick                             the best config against the base, in under a minute on most machines
+    tcbench run --bs 32,64,128,256 --config 'fp16*'  the fp16 half at the talk's batch sizes
+    tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
+    tcbench run naruse2018 --data /data/imagenet/train --bs 32
+    tcbench run scaling --ranks 1,2,4               many ranks: over MPI, or NCCL on GPUs
+    tcbench run --resume                            the same command again, after an interrupt: only what is missing
     """
     from tcbench.core.store import run_id_suffix
-    from tcbench.present.progress import Stages
-    from tcbench.present.tables import make_console
     from tcbench.run import images
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
 
     of_label = run_id_suffix(label)
-    tune(chosen)
+    options.tune(chosen)
     plan = plan_of(chosen)
-    with Stages(make_console(stderr=True, quiet=quiet)) as stages:
-        images.check_folder(plan, stages.advance)
+    with stages(quiet) as advance:
+        images.check_folder(plan, advance)
     plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
     if dry_run:
         _show_plan(plan, format_ == "json")
@@ -95,14 +86,13 @@ def _start(plan: Plan, before: Sequence[Record] = ()) -> Rounds:
 
 
 def _show_plan(plan: Plan, json: bool) -> None:
-    from tcbench.present import tables
     from tcbench.views import planning
 
     state = _start(plan)
     if json:
         typer.echo(planning.plan_json(plan, state))
         return
-    out = tables.make_console()
+    out = make_console()
     out.say(*filter(None, (planning.plan_line(plan), plan.left_out, planning.rounds_line(state))))
     out.print(planning.plan_table(plan, state))
 
@@ -123,9 +113,8 @@ def _run(
 ) -> bool:
     """Run a plan to its end, store and show it. `whole` as in `_next_steps`. True when some cell failed."""
     from tcbench.core import messages, store
-    from tcbench.present import tables
     from tcbench.present.format import counted
-    from tcbench.present.progress import RunProgress, Stages
+    from tcbench.present.progress import RunProgress
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
     from tcbench.run.ranks import probe_largest
@@ -133,7 +122,7 @@ def _run(
     from tcbench.views import planning
     from tcbench.views.throughput import table as console
 
-    stderr = tables.make_console(stderr=True, quiet=quiet)
+    stderr = make_console(stderr=True, quiet=quiet)
     say = stderr.say
     resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
@@ -149,8 +138,8 @@ def _run(
             launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
         )
         with store.Store(path) as records:
-            with Stages(stderr) as stages:
-                images.generate(plan, stages.advance)
+            with stages(quiet) as advance:
+                images.generate(plan, advance)
             say(planning.plan_line(plan))
             if plan.left_out:
                 say(plan.left_out)
@@ -234,9 +223,8 @@ def _show_results(
     from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
-    from tcbench.present import simulated, tables
+    from tcbench.present import simulated
     from tcbench.present.charts.files import save_each
-    from tcbench.present.next_steps import NextStep, again, of_run
     from tcbench.views import networks as of_networks
     from tcbench.views.scaling import table as scaling
     from tcbench.views.scaling.chart import scaling_chart
@@ -255,7 +243,7 @@ def _show_results(
     if json:
         typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
         return
-    stdout = tables.make_console()
+    stdout = make_console()
     stdout.print()
     stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
     stdout.table(console.results_table(summaries, ratios))

@@ -7,23 +7,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from tcbench.core.errors import ClusterError, SelectionError
 from tcbench.present import options
-from tcbench.present.app import OUT, SOME_CELL_FAILED, command, command_again, interruptible
-from tcbench.present.options import (
-    WHERE,
-    AllowCodeOption,
-    OptionField,
-    OutOption,
-    QuietOption,
-    option,
-    scenario_argument,
-    selects,
-)
+from tcbench.present.app import SOME_CELL_FAILED, command, command_again, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +21,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Selection
     from tcbench.run.cluster import Job, Target
 
-CLUSTER = "Where it runs"
+CLUSTER = options.Group("Where it runs")
 
 
 def _names(option: str, text: str | None) -> list[str]:
@@ -64,59 +54,39 @@ def _sbatch_options(given: Sequence[str] | None) -> dict[str, str | bool]:
     return options
 
 
-@command(
-    "Run a scenario on a cluster: one Slurm job for each partition or GPU.",
-    """
-tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
-tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
-tcbench submit naruse2018 --partition a100,h100 --dry-run
-tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
-""",
+@command("Run a scenario on a cluster: one Slurm job for each partition or GPU.")
+@options.selects(
+    "scenario batch_sizes ranks configs device models ...",
+    scenario=options.OptionField(options.scenario_argument(), str),
 )
-@selects("scenario batch_sizes ranks configs device models ...", scenario=OptionField(scenario_argument(), str, ...))
 def submit(
     *,
     chosen: Selection,
-    partition: Annotated[
-        str | None,
-        option(
-            "--partition NAME,NAME,...",
-            CLUSTER,
-            "Partitions: a job in each. Default, with --gpu: the cluster's own.",
-            takes="partitions of the cluster",
-            read=functools.partial(_names, "--partition"),
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        option(
-            "--gpu TYPE,TYPE,...",
-            CLUSTER,
-            "Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
-            "Default, with --partition: any.",
-            takes="types of GPU of the cluster",
-            read=functools.partial(_names, "--gpu"),
-        ),
-    ] = None,
-    time: Annotated[
-        int, option("--time MINUTES", CLUSTER, "A job is ended then; --resume goes on.", least=1, most=10_000_000)
-    ] = 60,
-    sbatch: Annotated[
-        list[str] | None,
-        option(
-            "--sbatch OPTION",
-            CLUSTER,
-            "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. "
-            "Default: none.",
-            takes="an option of sbatch that `submit` does not set",
-            read=_sbatch_options,
-        ),
-    ] = None,
-    out: OutOption = OUT,
-    resume: Annotated[bool, option("--resume", WHERE, "Submit only what has not come to its end.")] = False,
-    allow: AllowCodeOption = None,
-    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show the sbatch scripts, and stop.")] = False,
-    quiet: QuietOption = False,
+    partition: str | None = CLUSTER.option(
+        "--partition NAME,NAME,...",
+        "Partitions: a job in each. Default, with --gpu: the cluster's own.",
+        takes="partitions of the cluster",
+        read=functools.partial(_names, "--partition"),
+    ),
+    gpu: str | None = CLUSTER.option(
+        "--gpu TYPE,TYPE,...",
+        "Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
+        "Default, with --partition: any.",
+        takes="types of GPU of the cluster",
+        read=functools.partial(_names, "--gpu"),
+    ),
+    time: int = CLUSTER.option("--time MINUTES", "A job is ended then; --resume goes on.", 60, within=(1, 10_000_000)),
+    sbatch: list[str] | None = CLUSTER.option(
+        "--sbatch OPTION",
+        "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. Default: none.",
+        takes="an option of sbatch that `submit` does not set",
+        read=_sbatch_options,
+    ),
+    out: Path = options.OUT_FOLDER,
+    resume: bool = options.WHERE.option("--resume", "Submit only what has not come to its end."),
+    allow: Literal["code"] | None = options.ALLOW_CODE,
+    dry_run: bool = options.WHERE.option("--dry-run", "Show the sbatch scripts, and stop."),
+    quiet: bool = options.QUIET,
 ) -> None:
     """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;
     follow the jobs. An interrupt ends the following, not the jobs.
@@ -124,6 +94,12 @@ def submit(
     Exit code: 0 when every job has come to its end with every cell ok, skipped or out of memory; 2 for a mistake in the
     command or the scenario, and where the cluster does not take a job; 3 when some cell or job failed; 130 when
     interrupted.
+
+    Examples:
+    tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
+    tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
+    tcbench submit naruse2018 --partition a100,h100 --dry-run
+    tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
     """
     from tcbench.core.store import run_id_suffix
     from tcbench.engine.accelerators.device import host
@@ -237,7 +213,8 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
         # An older run's are not this job's.
         if records is not None and records.stat().st_mtime < job.submitted_at:
             records = None
-        measured = f", {counted(_lines(records), 'record')} in {records}" if records else ""
+        n = records.read_bytes().count(b"\n") if records else 0
+        measured = f", {counted(n, 'record')} in {records}" if records else ""
         bad = job.ended and job.exit_code != 0
         failed = failed or bad
         if not job.ended:
@@ -254,10 +231,6 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
             said[job.id] = line
             _say(line, quiet and not bad)
     return failed
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n")
 
 
 def _say(line: str, quiet: bool) -> None:

@@ -1,13 +1,13 @@
 """`tcbench timeline`: what the input, the host and the GPU did, drawn as the talk does."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, option, picture_option
+from tcbench.present import options
+from tcbench.present.app import command
+from tcbench.present.results import newest_timeline, place
 
 
 def window(text: str | None) -> tuple[float, float] | None:
@@ -23,51 +23,42 @@ def window(text: str | None) -> tuple[float, float] | None:
         raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None
 
 
-@command(
-    "Draw timelines: input, CPU and GPU, step by step.",
-    """
-tcbench timeline                                  the newest profile, three steps
-tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
-tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
-tcbench timeline profile.json.gz --step 42
-""",
-)
+@command("Draw timelines: input, CPU and GPU, step by step.")
 def timeline(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
-        ),
-    ] = None,
-    output: Annotated[Path | None, picture_option()] = None,
-    zoom: Annotated[
-        str | None,
-        option(
-            "--zoom BEGIN:END",
-            None,
-            "Only this part, in ms on the picture's time axis. Default: whole steps.",
-            takes="two numbers of ms, ascending",
-            read=window,
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None, option("--steps N", None, "Steps of the slowest cell to draw. Default: 3.", least=1)
-    ] = None,
-    step: Annotated[
-        int | None,
-        option("--step N", None, "Begin with the step of this number. Default: the first.", least=0),
-    ] = None,
-    out: ResultsFolderOption = OUT,
+    files: list[Path] | None = typer.Argument(
+        None,
+        metavar="FILE",
+        help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
+    ),
+    output: Path | None = options.picture_option(),
+    zoom: str | None = options.PLAIN.option(
+        "--zoom BEGIN:END",
+        "Only this part, in ms on the picture's time axis. Default: whole steps.",
+        takes="two numbers of ms, ascending",
+        read=window,
+    ),
+    steps: int | None = options.PLAIN.option(
+        "--steps N", "Steps of the slowest cell to draw. Default: 3.", within=(1, None)
+    ),
+    step: int | None = options.PLAIN.option(
+        "--step N", "Begin with the step of this number. Default: the first.", within=(0, None)
+    ),
+    out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
+    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other.
+
+    Examples:
+    tcbench timeline                                  the newest profile, three steps
+    tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
+    tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
+    tcbench timeline profile.json.gz --step 42
+    """
     from tcbench import tracing
     from tcbench.present.charts.files import save
-    from tcbench.present.results import newest_timeline, place
     from tcbench.views.timeline.chart import timeline_chart
 
     files = files or [newest_timeline(out)]
     timelines = [timeline for file in files for timeline in tracing.read(file)]
     output = place(output, files, "timeline.png")
-    save(timeline_chart(timelines, window(zoom), steps, step=step), output, ANOTHER_FILE)
+    save(timeline_chart(timelines, window(zoom), steps, step=step), output, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")

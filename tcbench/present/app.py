@@ -1,19 +1,26 @@
-"""The application itself, and what its commands share of form: help in groups, examples, exit codes."""
+"""The application itself, and what its commands share of form: help in groups, examples, consoles, exit codes. Rich,
+whose import takes long, is imported with the first console."""
+
+from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import re
 import shlex
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tcbench import __version__
 from tcbench.core.errors import TcbenchError
+
+if TYPE_CHECKING:
+    from tcbench.present.tables import Screen
 
 INTERRUPTED = 130
 SOME_CELL_FAILED = 3
@@ -179,11 +186,24 @@ app = typer.Typer(
 )
 
 
+def command_group(name: str, says: str) -> typer.Typer:
+    """A command of commands."""
+    group = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=says)
+    app.add_typer(group, name=name)
+    return group
+
+
 def command(
-    short: str, epilog: str = "", name: str | None = None, cls: type[GroupedCommand] = GroupedCommand
+    short: str | None = None, name: str | None = None, of: typer.Typer = app
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: the function becomes a command. `epilog`: an example a line, before two blanks and what it does."""
-    return app.command(name, cls=cls, short_help=short, epilog=epilog or None)
+    """A decorator: the function becomes a command. Its docstring is the help; below "Examples:" there is an example a
+    line, before two blanks and what it does. `short` is for the overview; without it, the help's first sentence."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        says, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
+        return of.command(name, cls=GroupedCommand, help=says, short_help=short, epilog=examples or None)(function)
+
+    return register
 
 
 def given(context: Any, names: Container[str] | None = None, *, without: Container[str] = ()) -> list[str]:
@@ -255,3 +275,29 @@ def interruptible(says: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted{says()}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+_PLAIN_WIDTH = 132
+"""Columns where there is no terminal to ask."""
+
+
+def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = False) -> Screen:
+    """As wide as the terminal, and 80 columns at least, or wide enough for a table in a file. `quiet`: silent."""
+    from tcbench.present.tables import Screen
+
+    console = Screen(stderr=stderr)
+    if not console.is_terminal:
+        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details, quiet=quiet)
+    width = None if stderr else max(console.width, 80)
+    return Screen(stderr=stderr, width=width, columns=console.width, details=details, quiet=quiet)
+
+
+@contextlib.contextmanager
+def stages(quiet: bool, says: Callable[[], str] | None = None) -> Iterator[Callable[[str, int, int], None]]:
+    """What goes before an answer, counted on standard error: to be told what, how much of it is done, of how much. With
+    `says`, an interrupt within it ends the command as in `interruptible`."""
+    from tcbench.present.progress import Stages
+
+    ending = contextlib.nullcontext() if says is None else interruptible(says)
+    with ending, Stages(make_console(stderr=True, quiet=quiet)) as shown:
+        yield shown.advance

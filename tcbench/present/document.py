@@ -23,9 +23,14 @@ def _as_text(value: object) -> str:
     raise NotImplementedError(f"{type(value).__name__} is no JSON")
 
 
-def document(schema: str, version: int, **values: Any) -> str:
+def document(schema: str, version: int = 1, /, **values: Any) -> str:
     """A document of a schema and its version, as JSON."""
     return encoded({"schema": schema, "schema_version": version, **values})
+
+
+def versioned(**values: Any) -> str:
+    """What is printed under --json and is no document of its own, with the version that all of it has."""
+    return encoded({"schema_version": 1, **values})
 
 
 def fields(of: object, names: str) -> dict[str, Any]:

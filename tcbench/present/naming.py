@@ -1,10 +1,12 @@
-"""Names of cells that stay different from each other."""
+"""Names of cells that stay different from each other, and of a profile beside a run of another session."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Code, settings
+from tcbench.present.format import number
 
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""
@@ -103,3 +105,24 @@ def _trained(cell: Cell) -> str:
         return cell.model
     images = cell.input.label if cell.input.path is None else f"{cell.input.kind} {cell.input.path}"
     return f"{cell.model} {cell.variant}, {cell.image_size} px, {images}"
+
+
+_UNLIKE = 0.1
+"""Speeds that differ by more than this share are said on one day too."""
+
+
+def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> str | None:
+    """The date and speed of a cell's profile and of the run beside it; None where both fit. `taken_at`: UTC, ISO 8601,
+    None where that is not known; `step_s`: a step's time in the profile."""
+    if run.step_time_s is None or run.images_per_s is None or not step_s:
+        return None
+    rate = run.cell.images_per_step / step_s
+    unlike = abs(rate / run.images_per_s.value - 1) > _UNLIKE
+    days = taken_at[:10] if taken_at else None, run.began_at[:10]
+    if not unlike and days[0] in (None, days[1]):
+        return None
+    unit = rate_unit([run.cell])
+    return (
+        f"{run.cell.label}: profiled {days[0] or 'at an unknown time'} at {number(rate)} {unit}, another session than "
+        f"the run beside it, of {days[1]} at {number(run.images_per_s.value)} {unit}"
+    )

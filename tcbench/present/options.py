@@ -1,5 +1,6 @@
-"""Options of several commands, each declared once: its flag, help, completion and parser. `selects` gives a command
-those of a Selection; `words` writes a Selection as a command line."""
+"""Options of several commands, each declared once: its flag, help, default, completion and parser. A command takes one
+as the default of its parameter; `selects` gives it those of a Selection; `words` writes a Selection as a command line.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
 from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT
 
 if TYPE_CHECKING:
     from tcbench.core.record import Input, Selection
@@ -68,46 +70,82 @@ ANOTHER_FILE = "name another file with -o"
 ANOTHER_FOLDER = "name another folder with --out"
 """The remedy for a file that cannot be written, where the command has that option."""
 
-WHAT, HOW, WHERE = "Cells", "Measuring", "Output"
-"""Groups of options in help."""
+
+@dataclass(frozen=True)
+class OptionField:
+    """A field of Selection as an option: what Typer is told, the type of what it gives, and how the field's value is
+    read from that; without `read` it is that."""
+
+    info: Any
+    kind: Any = str | None
+    read: Callable[[Any], Any] | None = None
+    flag: str = ""
+
+    def value(self, given: Any) -> Any:
+        """The field's value. Raises SelectionError."""
+        return given if self.read is None else self.read(given)
 
 
-def option(
-    flags: str,
-    group: str | None,
-    says: str,
-    *,
-    takes: str = "",
-    read: Callable[[Any], object] | None = None,
-    holds: Callable[[float], bool] | None = None,
-    complete: Callable[[str], list[str]] | None = None,
-    least: int | None = None,
-    most: int | None = None,
-) -> Any:
-    """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value, if it
-    takes one. docs/options.md says what it `takes`; `read` raises SelectionError for all else, and so does a number
-    that `holds` refuses. Without either, what it takes depends on what is there."""
-    words = flags.split()
-    names = [word for word in words if word.startswith("-")]
+@dataclass(frozen=True)
+class Group:
+    """Options that stand together in help, under this name."""
 
-    def check(value: Any) -> Any:
-        if value is not None and read is not None:
-            read(value)
-        if value is not None and holds is not None and not holds(value):
-            raise SelectionError(f"{names[-1]} {value:g}: expected {takes}")
-        return value
+    name: str
 
-    check.__doc__ = takes
-    return typer.Option(
-        *names,
-        metavar=None if names == words else words[-1],
-        help=says,
-        min=least,
-        max=most,
-        callback=check if takes else None,
-        autocompletion=complete,
-        rich_help_panel=group,
-    )
+    def option(
+        self,
+        flags: str,
+        says: str,
+        default: Any = None,
+        *,
+        takes: str = "",
+        read: Callable[[Any], object] | None = None,
+        holds: Callable[[float], bool] | None = None,
+        complete: Callable[[str], list[str]] | None = None,
+        within: tuple[int | None, int | None] = (None, None),
+    ) -> Any:
+        """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value;
+        one that takes no value is False by default. docs/options.md says what it `takes`; `read` raises SelectionError
+        for all else, and so does a number that `holds` refuses; `within`: the least and the most. Without any of these,
+        what it takes depends on what is there."""
+        words = flags.split()
+        names = [word for word in words if word.startswith("-")]
+
+        def check(value: Any) -> Any:
+            if value is not None and read is not None:
+                read(value)
+            if value is not None and holds is not None and not holds(value):
+                raise SelectionError(f"{names[-1]} {value:g}: expected {takes}")
+            return value
+
+        check.__doc__ = takes
+        return typer.Option(
+            False if names == words else default,
+            *names,
+            metavar=None if names == words else words[-1],
+            help=says,
+            min=within[0],
+            max=within[1],
+            callback=check if takes else None,
+            autocompletion=complete,
+            rich_help_panel=self.name,
+        )
+
+    def field(
+        self,
+        flags: str,
+        says: str,
+        kind: Any = str | None,
+        default: Any = None,
+        *,
+        read: Callable[[Any], Any] | None = None,
+        **more: Any,
+    ) -> OptionField:
+        """A field whose option takes what its reader reads; the rest as in `option`."""
+        return OptionField(self.option(flags, says, default, read=read, **more), kind, read, flags.split()[0])
+
+
+WHAT, HOW, WHERE, PLAIN = Group("Cells"), Group("Measuring"), Group("Output"), Group("Options")
 
 
 def _counts(flag: str, what: str, example: str, text: str | None) -> tuple[int, ...] | None:
@@ -183,36 +221,6 @@ def _launcher(text: str | None) -> str | None:
     return text
 
 
-@dataclass(frozen=True)
-class OptionField:
-    """A field of Selection as an option: what Typer is told, the type of what it gives, and how the field's value is
-    read from that; without `read` it is that."""
-
-    info: Any
-    kind: Any = str | None
-    default: Any = None
-    read: Callable[[Any], Any] | None = None
-    flag: str = ""
-
-    def value(self, given: Any) -> Any:
-        """The field's value. Raises SelectionError."""
-        return given if self.read is None else self.read(given)
-
-
-def field(
-    flags: str,
-    group: str,
-    says: str,
-    kind: Any = str | None,
-    default: Any = None,
-    *,
-    read: Callable[[Any], Any] | None = None,
-    **more: Any,
-) -> OptionField:
-    """A field whose option takes what its reader reads; the rest as in `option`."""
-    return OptionField(option(flags, group, says, read=read, **more), kind, default, read, flags.split()[0])
-
-
 COUNTS = "whole numbers from 1 to 999999"
 NETWORKS = "networks that `tcbench list` shows"
 CONFIGS = "configs by name or glob; where cells are planned, rungs that go together"
@@ -223,24 +231,23 @@ BASELINE = "a baseline that `tcbench baseline list` shows"
 
 
 def scenario_argument(default: str = "") -> Any:
-    """The argument SCENARIO."""
+    """The argument SCENARIO, which must be given where help names no `default`."""
     says = f"A scenario's name or the path of a TOML file.{default}"
-    return typer.Argument(metavar="SCENARIO", help=says, autocompletion=complete_scenario)
+    required = None if default else ...
+    return typer.Argument(required, metavar="SCENARIO", help=says, autocompletion=complete_scenario)
 
 
 SELECTION = {
     "scenario": OptionField(scenario_argument(" Default: naruse2018 on a GPU, cpu on a CPU.")),
-    "batch_sizes": field("--bs N,N,...", WHAT, "Batch sizes. Default: all.", takes=COUNTS, read=batch_sizes),
-    "ranks": field(
+    "batch_sizes": WHAT.field("--bs N,N,...", "Batch sizes. Default: all.", takes=COUNTS, read=batch_sizes),
+    "ranks": WHAT.field(
         "--ranks N,N,...",
-        WHAT,
         "Processes that train together, each on a batch of its own (--bs). Default: the scenario's, else 1.",
         takes=COUNTS,
         read=rank_counts,
     ),
-    "configs": field(
+    "configs": WHAT.field(
         "--config NAME",
-        WHAT,
         "Configs by name or glob, or rungs joined by '+'; several with commas or by more than one --config. Default: "
         "all.",
         list[str] | None,
@@ -248,118 +255,95 @@ SELECTION = {
         read=config_names,
         complete=complete_config,
     ),
-    "device": field(
+    "device": WHAT.field(
         "--device DEVICE",
-        WHAT,
         "auto, cpu, cuda:N, or virtual:CARD (a simulated V100, H100, ... or a file).",
         str,
         "auto",
         takes="`auto`, `cpu`, a GPU that is here, or a card that `virtual` knows",
         complete=complete_device,
     ),
-    "input": field(
+    "input": WHAT.field(
         "--data PATH",
-        WHAT,
         "A folder of class folders of JPEGs; 'synthetic': one batch kept in memory; on a virtual device also "
         "'modelled:RATE': decoding at a rate in images/s. Default: JPEGs generated once.",
         takes="a folder, `synthetic`, or on a virtual device `modelled:1` to `modelled:999999999`",
         read=_images,
     ),
-    "models": field(
+    "models": WHAT.field(
         "--model NAME,NAME,...",
-        WHAT,
         "Networks, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
         takes=NETWORKS,
         read=model_names,
         complete=complete_model,
     ),
-    "image_size": field(
-        "--image-size PIXELS",
-        WHAT,
-        "Side of the square images. Default: the scenario's.",
-        int | None,
-        least=1,
-        most=8192,
+    "image_size": WHAT.field(
+        "--image-size PIXELS", "Side of the square images. Default: the scenario's.", int | None, within=(1, 8192)
     ),
-    "quick": field(
-        "--quick",
-        WHAT,
-        "The base and the best config alone, three trials each at one batch size: is it faster?",
-        bool,
-        False,
+    "quick": WHAT.field(
+        "--quick", "The base and the best config alone, three trials each at one batch size: is it faster?", bool
     ),
-    "trials": field(
+    "trials": HOW.field(
         "--trials N",
-        HOW,
         "Trials per cell, each a process of its own. Default: the scenario's, else 5 where the budget allows.",
         int | None,
-        least=1,
-        most=1_000_000,
+        within=(1, 1_000_000),
     ),
-    "budget_s": field(
+    "budget_s": HOW.field(
         "--budget TIME",
-        HOW,
         "Measure all cells round after round for so long, e.g. 4m or 90s; the first round is always completed. "
         "Default: without --trials the scenario's, else 4m on a CPU, 10m on a GPU.",
         takes=TIMES,
         read=functools.partial(seconds, "--budget"),
     ),
-    "target": field(
+    "target": HOW.field(
         "--target SHARE",
-        HOW,
         "A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02... Default: the "
         "scenario's.",
         float | None,
         takes="a share between 0 and 1, such as 0.02",
         holds=lambda x: 0 < x < 1,
     ),
-    "max_time_s": field(
+    "max_time_s": HOW.field(
         "--max-time SECONDS",
-        HOW,
         "...or when its timed steps have taken so long. Default: the scenario's.",
         float | None,
         takes="seconds above 0 and up to 1000000000",
         holds=lambda x: 0 < x <= 1e9,
     ),
-    "timeout_s": field(
+    "timeout_s": HOW.field(
         "--timeout SECONDS",
-        HOW,
         "A trial that takes longer is ended. Default: the scenario's.",
         float | None,
         takes="seconds above 0 and up to 1000000",
         holds=lambda x: 0 < x <= 1e6,
     ),
-    "fresh_autotune": field(
-        *("--fresh-autotune", HOW, "Time cuDNN's or oneDNN's plans again, ignoring kept choices.", bool, False)
+    "fresh_autotune": HOW.field(
+        "--fresh-autotune", "Time cuDNN's or oneDNN's plans again, ignoring kept choices.", bool
     ),
-    "tuning_budget_s": field(
+    "tuning_budget_s": HOW.field(
         "--tuning-budget TIME",
-        HOW,
         "On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. Default: 60s.",
         takes=TIMES,
         read=functools.partial(seconds, "--tuning-budget"),
     ),
-    "seed": field("--seed N", HOW, "Seed of the weights and the input.", int, 0, least=0, most=2**32 - 1),
-    "threads": field(
+    "seed": HOW.field("--seed N", "Seed of the weights and the input.", int, 0, within=(0, 2**32 - 1)),
+    "threads": HOW.field(
         "--threads N",
-        HOW,
         "Threads for BLAS, ops and input of a rank. Default: all usable cores, shared by the ranks.",
         int | None,
-        least=1,
-        most=4096,
+        within=(1, 4096),
     ),
-    "host_speed": field(
+    "host_speed": HOW.field(
         "--host-speed TIMES",
-        HOW,
         "On a virtual GPU: as if this host were so many times as fast, e.g. 0.5.",
         float,
         1.0,
         takes="how many times as fast, from 0.01 to 100",
         holds=lambda x: 0.01 <= x <= 100,
     ),
-    "launcher": field(
+    "launcher": HOW.field(
         "--launcher COMMAND",
-        HOW,
         "Starts the ranks: mpirun, srun, or a command line such as 'mpirun -np {n} --hostfile HOSTS'. Default: srun "
         "within an allocation of Slurm's, else mpirun.",
         takes="`mpirun`, `srun`, or a command line with `{n}`",
@@ -378,12 +362,15 @@ def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Ca
     taken = {name: (SELECTION | own)[name] for name in names}
 
     def decorate(function: Callable[..., None]) -> Any:
-        hints = typing.get_type_hints(function, localns={"Selection": None}, include_extras=True)
+        hints = typing.get_type_hints(
+            function,
+            localns={"Selection": None},
+        )
         parameters = []
         for parameter in inspect.signature(function).parameters.values():
             declared = [(parameter.name, hints[parameter.name], parameter.default)]
             if parameter.name == "chosen":
-                declared = [(name, Annotated[field.kind, field.info], field.default) for name, field in taken.items()]
+                declared = [(name, field.kind, field.info) for name, field in taken.items()]
             parameters += [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
                 for name, hint, default in declared
@@ -408,17 +395,14 @@ def words(chosen: Selection) -> list[str]:
     words = []
     for name, field in SELECTION.items():
         value = getattr(chosen, name)
-        if value == field.value(field.default) or not field.flag:
+        if value == field.value(field.info.default) or not field.flag:
             continue
         if name == "input":
             value = f"modelled:{value.images_per_s:.0f}" if value.kind == "modelled" else value.path or value.kind
-        texts = [f"{part:.12g}" if isinstance(part, float) else str(part) for part in _parts(value)]
+        parts = value if isinstance(value, tuple) else (value,)
+        texts = [f"{part:.12g}" if isinstance(part, float) else str(part) for part in parts]
         words += [field.flag] if value is True else [field.flag, ",".join(texts)]
     return words
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def tune(chosen: Selection) -> None:
@@ -431,49 +415,46 @@ def tune(chosen: Selection) -> None:
         os.environ[messages.TUNING_BUDGET] = str(chosen.tuning_budget_s)
 
 
-AllowCodeOption = Annotated[
-    Literal["code"] | None,
-    option(
-        "--allow code",
-        WHERE,
-        "With --resume: add to a run that was measured with other code; pictures then name every commit. Default: "
-        "nothing.",
-    ),
-]
-ResultsFolderOption = Annotated[
-    Path,
-    option(
-        "--out FOLDER", WHERE, "The folder of results: ids of runs and baselines are looked up in it.", takes="a folder"
-    ),
-]
-DETAILS = "All notes, not the two lines of those that matter most."
-DetailsOption = Annotated[bool, option("--details", WHERE, DETAILS)]
-QuietOption = Annotated[bool, option("--quiet -q", WHERE, "No progress.")]
+ALLOW_CODE = WHERE.option(
+    "--allow code",
+    "With --resume: add to a run that was measured with other code; pictures then name every commit. Default: nothing.",
+)
+RESULTS_FOLDER = WHERE.option(
+    "--out FOLDER", "The folder of results: ids of runs and baselines are looked up in it.", OUT, takes="a folder"
+)
+QUIET = WHERE.option("--quiet -q", "No progress.")
+
+
+def details_option(also: str = "") -> Any:
+    """--details, and what it shows beside all notes."""
+    return WHERE.option("--details", f"{also}All notes, not the two lines of those that matter most.")
+
+
+DETAILS = details_option()
 
 
 def out_option(what: str = "Records") -> Any:
     """--out of a command that writes into a folder of this machine."""
-    return option(
-        "--out FOLDER", WHERE, f"{what} go to FOLDER/MACHINE/.", takes="a folder that can be written; it is made"
-    )
+    says, takes = f"{what} go to FOLDER/MACHINE/.", "a folder that can be written; it is made"
+    return WHERE.option("--out FOLDER", says, OUT, takes=takes)
 
 
-OutOption = Annotated[Path, out_option()]
+OUT_FOLDER = out_option()
 
 
 def results_argument(more: str = "", default: str = "the newest run") -> Any:
     """The argument RESULTS of a command that reads results; `more` says what else it takes."""
     text = f"Files or folders of records, or ids of runs{more}. Default: {default}."
-    return typer.Argument(metavar="RESULTS", help=text)
+    return typer.Argument(None, metavar="RESULTS", help=text)
 
 
-ResultsArgument = Annotated[list[str] | None, results_argument()]
+RESULTS = results_argument()
 
 
 def output_option(text: str, read: Callable[[Path], object] | None = None) -> Any:
     """-o of a command that writes one file."""
     expected = "a file that the command does not read, of a kind that it writes"
-    return option("-o --output FILE", WHERE, text, takes=expected, read=read)
+    return WHERE.option("-o --output FILE", text, takes=expected, read=read)
 
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -490,11 +471,11 @@ def picture_option(text: str = "A .png, .svg or .pdf file. Default: beside the r
     return output_option(text, check_picture)
 
 
-def format_option(names: Iterable[str], default: str = "") -> Any:
+def format_option(names: Iterable[str], default: str | None = "table", says: str = "") -> Any:
     """--format, of which --json is the short form (`GroupedCommand`)."""
-    text = f"{', '.join(names)}. --json is short for --format json. {default}"
-    return option("--format FORMAT", WHERE, text.rstrip())
+    text = f"{', '.join(names)}. --json is short for --format json. {says}"
+    return WHERE.option("--format FORMAT", text.rstrip(), default)
 
 
 TableOrJson = Literal["table", "json"]
-FormatOption = Annotated[TableOrJson, format_option(get_args(TableOrJson))]
+FORMAT = format_option(get_args(TableOrJson))

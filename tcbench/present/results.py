@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -19,8 +19,11 @@ from tcbench.present.notes import aside
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import OtherSource
+    from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Record
     from tcbench.core.timeline import Timeline
+
+HasCell = TypeVar("HasCell", bound="Record | CellSummary")
 
 TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """The endings of files with timelines; all other files hold records."""
@@ -138,13 +141,8 @@ def read_newest(out: Path) -> Results:
     return given
 
 
-def read(named: Iterable[str] | None, out: Path) -> tuple[Record, ...]:
-    """The current records of files, folders, ids under `out`, else of the newest run. Raises TcbenchError."""
-    return read_results(named, out).records
-
-
 def read_results(named: Iterable[str] | None, out: Path) -> Results:
-    """As `read`, with the files."""
+    """The current records of files, folders, ids under `out`, else of the newest run. Raises TcbenchError."""
     from tcbench.core import store
 
     paths = [store.resolve(name, out) for name in named or ()]
@@ -166,8 +164,8 @@ def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
 
 
 def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) -> Results:
-    """As `read`, for a command that also takes timelines, beside records or instead of them: it shows these `alone`, or
-    needs the records that profiles hold. Raises TraceError too."""
+    """As `read_results`, for a command that also takes timelines, beside records or instead of them: it shows these
+    `alone`, or needs the records that profiles hold. Raises TraceError too."""
     from tcbench.core import store
 
     paths, traces = parted(store.resolve(name, out) for name in named or ())
@@ -177,8 +175,8 @@ def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) 
 
 
 def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
-    """As `read`, for a command that also takes timelines and documents of `tcbench numerics`: these stand beside
-    records, by default those of the newest run. Raises TraceError too."""
+    """As `read_results`, for a command that also takes timelines and documents of `tcbench numerics`: these stand
+    beside records, by default those of the newest run. Raises TraceError too."""
     from tcbench.core import store
 
     paths, others = parted(store.resolve(name, out) for name in named or ())
@@ -218,8 +216,8 @@ def _timelines(traces: Sequence[Path]) -> tuple[Timeline, ...]:
 
 
 def chosen(
-    records: Iterable[Record], configs: Sequence[str] = (), batch_sizes: Sequence[int] | None = None
-) -> tuple[Record, ...]:
+    records: Iterable[HasCell], configs: Sequence[str], batch_sizes: Sequence[int] | None
+) -> tuple[HasCell, ...]:
     """Those of these configs (names or globs; none: all) and batch sizes. Raises SelectionError where none is left."""
     records = tuple(records)
     known_configs = list(dict.fromkeys(record.cell.config for record in records))
@@ -266,6 +264,12 @@ def documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return chosen, [path for path in paths if path not in chosen]
 
 
+def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
+    """Files that lie beside files of records or within folders of them, by where they really are."""
+    found = (path.rglob(pattern) if path.is_dir() else path.parent.glob(pattern) for path in paths)
+    return {file.resolve(): file for files in found for file in files}
+
+
 def training(named: Sequence[Path], paths: Sequence[Path]) -> OtherSource:
     """Judge claims by the documents that were named, or else the newest beside the records that can be read, one of one
     rank and one of many; documents of several folders are of several machines, and none of them is chosen.
@@ -276,11 +280,7 @@ def training(named: Sequence[Path], paths: Sequence[Path]) -> OtherSource:
     from tcbench.analysis.numerics.judgement import by_training
     from tcbench.core.numerics import read
 
-    beside = {
-        document.resolve(): document
-        for path in paths
-        for document in (path.rglob(BESIDE) if path.is_dir() else path.parent.glob(BESIDE))
-    }
+    beside = files_beside(paths, BESIDE)
     if len({path.parent for path in beside}) > 1:
         beside = {}
     chosen: dict[bool, OtherSource] = {}

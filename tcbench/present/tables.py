@@ -1,4 +1,4 @@
-"""Consoles, tables that are written once, and the version of JSON: what all commands print with.
+"""The console, and tables that are written once: what all commands print with.
 
 A table is columns, each with a heading, a kind and a value, over rows of any type; a console, the page and Markdown
 take any of them.
@@ -18,18 +18,10 @@ from rich.text import Text
 from tcbench.analysis.stats import Interval
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
-from tcbench.present.document import encoded
 from tcbench.present.format import factor, milliseconds, number, percent, plus_minus, rate, size
 from tcbench.present.next_steps import NextStep, next_lines
 from tcbench.present.notes import broken, fitting
 from tcbench.present.streams import harmless
-
-JSON_SCHEMA_VERSION = 1
-"""Version of everything printed under --json."""
-
-
-_PLAIN_WIDTH = 132
-"""Columns where there is no terminal to ask."""
 
 
 class Screen(Console):
@@ -69,15 +61,6 @@ class Screen(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
-
-
-def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = False) -> Screen:
-    """As wide as the terminal, and 80 columns at least, or wide enough for a table in a file. `quiet`: silent."""
-    console = Screen(stderr=stderr)
-    if not console.is_terminal:
-        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details, quiet=quiet)
-    width = None if stderr else max(console.width, 80)
-    return Screen(stderr=stderr, width=width, columns=console.width, details=details, quiet=quiet)
 
 
 # -- entries -------------------------------------------------------------------------------------------------------
@@ -364,8 +347,3 @@ def config_in_ladder(cell: Cell, above: Cell | None) -> str:
     if above and cell.config.startswith(above.config + "+"):
         return "  + " + " + ".join(cell.config.removeprefix(above.config + "+").split("+"))
     return cell.config
-
-
-def versioned(**values: Any) -> str:
-    """The JSON that --json prints, with the version of its form."""
-    return encoded({"schema_version": JSON_SCHEMA_VERSION, **values})

@@ -12,10 +12,6 @@ from tcbench.present.format import counted
 from tcbench.present.tables import COUNT, Column, Table
 from tcbench.run.baseline import Baseline, Broken
 
-SCHEMA = "tcbench-baselines"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
-
 _MANY = 3
 
 
@@ -60,7 +56,7 @@ def facts(baseline: Baseline) -> str:
 
 def to_json(baselines: Sequence[Baseline | Broken]) -> str:
     """The list as JSON; a baseline that cannot be read has an `error` in place of its facts."""
-    return document(SCHEMA, SCHEMA_VERSION, baselines=list(map(_one, baselines)))
+    return document("tcbench-baselines", baselines=list(map(_one, baselines)))
 
 
 def _one(baseline: Baseline | Broken) -> dict[str, Any]:

@@ -21,10 +21,6 @@ from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import COUNT, Badge, Column, Table
 from tcbench.present.verdicts import STYLES
 
-SCHEMA = "tcbench-claims"
-SCHEMA_VERSION = 2
-"""Of the JSON. History: 1, first form, ratios of several trials at the median step; 2, ratios over total time."""
-
 IN_2018 = "held"
 """The talk's outcome of its own claims, on a Tesla V100-16GB."""
 
@@ -134,9 +130,10 @@ def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:
-    """Everything, with units in the names; an open end of an interval is null."""
+    """Everything, with units in the names; an open end of an interval is null. In form 1 ratios of several trials were
+    at the median step."""
     return document(
-        SCHEMA, SCHEMA_VERSION, scorecards=list(map(_card_json, cards)), notes=[*notes(cards), *missing(cards)]
+        "tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=[*notes(cards), *missing(cards)]
     )
 
 

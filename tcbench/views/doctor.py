@@ -6,8 +6,9 @@ import typer
 from rich.text import Text
 
 from tcbench.core.finding import Finding
-from tcbench.present.document import fields
-from tcbench.present.tables import Column, Table, make_console, versioned
+from tcbench.present.app import make_console
+from tcbench.present.document import fields, versioned
+from tcbench.present.tables import Column, Table
 
 _STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "unusable": "red", "broken": "red"}
 

@@ -14,7 +14,6 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,11 +33,6 @@ from tcbench.present.tables import keyed
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA = "tcbench-export"
-SCHEMA_VERSION = 2
-"""Of the JSON. History: 1, first form; 2, of a cell with several trials `images_per_s` and `step_time_mean_s` are
-geometric means over its trials, no more over all steps at once."""
-
 
 Row = dict[str, Any]
 
@@ -46,18 +40,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff2
 """A text that begins so is a formula to a spreadsheet (OWASP, "CSV Injection"), full-width signs included."""
 
 
-@dataclass(frozen=True)
-class TidyTable:
-    """Tidy rows: each has a value, or None, for every column."""
-
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[Any]]
-
-
-def table(records: Sequence[Record], per: str) -> TidyTable:
-    """Of what `store.current` leaves, all rows with the same columns in the same order. A row as a dictionary would be
-    four times as large, and there may be a hundred thousand. What is not finite is empty: JSON has no infinity, and a
-    table's reader takes an empty place better."""
+def table(records: Sequence[Record], per: str) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
+    """Columns, and of what `store.current` leaves all rows, each with a value or None for every column. A row as a
+    dictionary would be four times as large, and there may be a hundred thousand. What is not finite is empty: JSON has
+    no infinity, and a table's reader takes an empty place better."""
     columns: dict[str, int] = {}
     filled: list[list[Any]] = []
     for row in {"trial": _trials, "cell": _cells, "step": _steps}[per](records):
@@ -68,7 +54,7 @@ def table(records: Sequence[Record], per: str) -> TidyTable:
         filled.append(values)
     for values in filled:
         values += [None] * (len(columns) - len(values))
-    return TidyTable(tuple(columns), filled)
+    return tuple(columns), filled
 
 
 def _identity(machine: str | None, cell: Cell, environment: Environment | None) -> Row:
@@ -196,20 +182,21 @@ def _ends(name: str, interval: Interval | None) -> Row:
 
 
 def to_json(records: Sequence[Record], per: str) -> str:
-    """Rows under a schema's name and version, a line each."""
-    made = table(records, per)
-    head = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "per": per}).removesuffix("}")
+    """Rows under a schema's name and version, a line each. In form 1 `images_per_s` and `step_time_mean_s` of a cell
+    were over the steps of all its trials at once; now they are geometric means over trials."""
+    columns, rows = table(records, per)
+    head = json.dumps({"schema": "tcbench-export", "schema_version": 2, "per": per}).removesuffix("}")
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    lines = (encode(dict(zip(made.columns, values, strict=True))) for values in made.rows)
+    lines = (encode(dict(zip(columns, values, strict=True))) for values in rows)
     return head + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
 def to_csv(records: Sequence[Record], per: str) -> str:
     """Comma-separated, with a header; a text that a spreadsheet would compute has an apostrophe before it."""
-    made, text = table(records, per), io.StringIO()
+    (columns, rows), text = table(records, per), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_defused, made.columns))
-    writer.writerows([_defused(v) if type(v) is str else v for v in values] for values in made.rows)
+    writer.writerow(map(_defused, columns))
+    writer.writerows([_defused(v) if type(v) is str else v for v in values] for values in rows)
     return text.getvalue()
 
 
@@ -235,10 +222,10 @@ def to_parquet(records: Sequence[Record], per: str) -> bytes:
 def _frame(records: Sequence[Record], per: str) -> pandas.DataFrame:
     import pandas
 
-    made = table(records, per)
-    columns = zip(*made.rows, strict=True) if made.rows else ((),) * len(made.columns)
+    names, rows = table(records, per)
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
     return pandas.DataFrame(
-        {name: pandas.array(values, dtype=_type(values)) for name, values in zip(made.columns, columns, strict=True)}
+        {name: pandas.array(values, dtype=_type(values)) for name, values in zip(names, columns, strict=True)}
     )
 
 

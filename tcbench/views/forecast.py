@@ -15,10 +15,6 @@ from tcbench.present.notes import Caution
 from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, ConfigTable, Kind, Table
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 
-SCHEMA = "tcbench-forecast"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
-
 
 def headline(forecast: Forecast) -> str:
     """The scenario, its network where there is one alone, and the GPU in one line."""
@@ -167,8 +163,7 @@ def to_json(forecast: Forecast) -> str:
     gpu = forecast.gpu
     rates = peak_rates(gpu)
     return document(
-        SCHEMA,
-        SCHEMA_VERSION,
+        "tcbench-forecast",
         scenario=forecast.plan.scenario.name,
         gpu={
             **fields(gpu, "name device_name"),

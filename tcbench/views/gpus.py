@@ -13,8 +13,9 @@ from tcbench.engine.accelerators.peaks import PeakRates, peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
-from tcbench.present.document import fields
-from tcbench.present.tables import COUNT, Column, Kind, Table, make_console, versioned
+from tcbench.present.app import make_console
+from tcbench.present.document import fields, versioned
+from tcbench.present.tables import COUNT, Column, Kind, Table
 
 
 @dataclass(frozen=True)

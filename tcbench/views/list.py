@@ -8,8 +8,9 @@ from tcbench.engine.backends import DEFAULT, backend, names
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Requires, Rung
-from tcbench.present.document import fields
-from tcbench.present.tables import COUNT, Column, Table, make_console, versioned
+from tcbench.present.app import make_console
+from tcbench.present.document import fields, versioned
+from tcbench.present.tables import COUNT, Column, Table
 from tcbench.run import scenario as scenarios
 from tcbench.run.plan import emulation, missing, why_not
 

@@ -11,7 +11,7 @@ from tcbench.analysis.summary import CellSummary, Setting, best
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
-from tcbench.present.charts.palette import SERIES, Fill
+from tcbench.present.charts.palette import SERIES
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name, drawable
 
@@ -69,12 +69,8 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     scenarios = ", ".join(dict.fromkeys(s.cell.scenario for s in summaries))
     several_machines = len({setting.machine for setting in settings}) == len(settings)
     title = f"Throughput by {'machine' if several_machines else 'setting'}"
-    return panel_chart(panels, rows, provenance.common, title, f"Scenario {scenarios}", notes, _fill)
-
-
-def _fill(place: str) -> Fill:
-    """The fill of the setting at a place."""
-    return SERIES[int(place)]
+    subtitle = f"Scenario {scenarios}"
+    return panel_chart(panels, rows, provenance.common, title, subtitle, notes, lambda place: SERIES[int(place)])
 
 
 def _device(summaries: Sequence[CellSummary]) -> str:

@@ -13,10 +13,6 @@ from tcbench.present.document import document, fields
 from tcbench.present.tables import COUNT, Column, Table
 from tcbench.run.numerics_plan import SkippedConfig
 
-SCHEMA = "tcbench-parity"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
-
 
 def headline(job: ParityJob) -> str:
     """The comparison, in one line."""
@@ -157,8 +153,7 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], s
         "off": reference.off,
     }
     return document(
-        SCHEMA,
-        SCHEMA_VERSION,
+        "tcbench-parity",
         steps=job.steps,
         ok=not reasons(reference, judged),
         reference=held,

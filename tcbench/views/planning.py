@@ -4,9 +4,9 @@ from collections import Counter
 
 from rich.text import Text
 
-from tcbench.present.document import fields
+from tcbench.present.document import fields, versioned
 from tcbench.present.format import counted, duration
-from tcbench.present.tables import Column, Table, heads, versioned
+from tcbench.present.tables import Column, Table, heads
 from tcbench.run.plan import Plan, PlannedCell
 from tcbench.run.rounds import Rounds
 

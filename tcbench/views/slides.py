@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from tcbench.analysis.summary import CellSummary, best, speedups
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
-from tcbench.present.charts.legend import legend_rows
+from tcbench.present.charts.palette import legend_rows
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name, drawable
 from tcbench.present.format import factor

@@ -14,10 +14,6 @@ from tcbench.present.naming import rate_unit
 from tcbench.present.tables import RATE, SECONDS, Column, ConfigTable
 from tcbench.run.plan import Plan
 
-SCHEMA = "tcbench-step-times"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
-
 Told = Mapping[Cell, StepTime | str]
 """The parts of each cell's step, or why they are not known."""
 _Row = tuple[Cell, StepTime | str]
@@ -70,7 +66,7 @@ def to_json(plan: Plan, told: Told) -> str:
     """Everything, with units in the names."""
     cells = [_cell_json(*row) for row in told.items()]
     of = {"scenario": plan.scenario.name, "device": plan.device.title}
-    return document(SCHEMA, SCHEMA_VERSION, **of, cells=cells, notes=notes(told))
+    return document("tcbench-step-times", **of, cells=cells, notes=notes(told))
 
 
 def _cell_json(cell: Cell, answer: StepTime | str) -> dict[str, Any]:

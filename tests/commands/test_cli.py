@@ -235,6 +235,11 @@ def test_the_start_of_every_command_imports_no_library_that_takes_long():
     assert done.stdout == "[]\n"
 
 
+def test_the_help_of_a_command_ends_with_its_examples(here):
+    description, examples = tcbench(here, "plot", "-h").out.split("\nExamples:\n")
+    assert "tcbench plot --slide 33" in examples and "tcbench plot --slide" not in description
+
+
 def test_help_shows_every_command_in_one_group(here):
     shown = tcbench(here, "--help").out
     assert re.findall(r"^(Measure|Look|Compare|More):$", shown, re.MULTILINE) == list(GROUPS)

@@ -13,7 +13,7 @@ from command import tcbench
 
 from tcbench.core.text import plain
 from tcbench.core.timeline import Span, timeline_of
-from tcbench.present import streams, tables
+from tcbench.present import app, streams, tables
 from tcbench.present.streams import harmless
 from tcbench.tracing import perfetto
 
@@ -33,7 +33,7 @@ def test_escapes_stay_within_json_and_everything_else_is_untouched() -> None:
 
 def test_a_console_keeps_its_colours_and_shows_those_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    console = tables.make_console()
+    console = app.make_console()
     console._force_terminal, console._color_system = True, tables.Console(color_system="standard")._color_system
     console.print(tables.Text(f"a{ACTIVE}b", style="red"), soft_wrap=True)
     written = sys.stdout.getvalue()  # type: ignore[attr-defined]

@@ -8,25 +8,16 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
-from tcbench.present.app import INTERRUPTED, OUT, command, given
-from tcbench.present.options import (
-    HOW,
-    SELECTION,
-    TIMES,
-    WHERE,
-    DetailsOption,
-    OutOption,
-    QuietOption,
-    option,
-    seconds,
-    selects,
-    tune,
-)
+from tcbench.present import options
+from tcbench.present.app import INTERRUPTED, OUT, command, command_again, given, make_console, stages
+from tcbench.present.next_steps import from_here
+from tcbench.present.results import by_age
+from tcbench.present.sides import Labels
 from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
@@ -39,135 +30,97 @@ if TYPE_CHECKING:
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
 
-BUILDS = "What is compared"
+BUILDS = options.Group("What is compared")
 _INTERIMS, _BISECT_INTERIMS = "3,4,6,8", "3,6,12,24"
 """A bisection ends where its first question stays open, which is of one pair of revisions: it may take more trials, at
 the same levels, so that no name becomes likelier to be wrong."""
 
 
-@command(
-    "Run two versions in turns until it is settled whether one is slower.",
-    """
-tcbench gate                                       the working tree against where its branch left the main one
-tcbench gate --base main                           ...against a revision, with its own environment
-tcbench gate ./my_step.toml --base HEAD            before a commit: a step of your own
-tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
-tcbench gate --base-python old/bin/python          the same code on other libraries
-tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
-""",
-)
-@selects(without="quick trials budget_s host_speed")
+@command("Run two versions in turns until it is settled whether one is slower.")
+@options.selects(without="quick trials budget_s host_speed")
 def gate(
     *,
     context: typer.Context,
-    base: Annotated[
-        str | None,
-        option(
-            "--base REVISION",
-            BUILDS,
-            "The git revision to judge against. Default: where this branch left the main one, else the last commit.",
-            takes="a revision of the repository here",
-        ),
-    ] = None,
-    current: Annotated[
-        str | None,
-        option(
-            "--current REVISION",
-            BUILDS,
-            "The git revision to judge. Default: the working tree.",
-            takes="a revision of the repository here",
-        ),
-    ] = None,
-    base_python: Annotated[
-        str | None,
-        option(
-            "--base-python PYTHON",
-            BUILDS,
-            "In place of --base: the interpreter to judge against.",
-            takes="an interpreter in which tcbench is installed",
-        ),
-    ] = None,
-    current_python: Annotated[
-        str | None,
-        option(
-            "--current-python PYTHON",
-            BUILDS,
-            "The interpreter to judge. Default: that of this command.",
-            takes="an interpreter in which tcbench is installed",
-        ),
-    ] = None,
-    bisect: Annotated[
-        str | None,
-        option(
-            "--bisect GOOD..BAD",
-            BUILDS,
-            "In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
-            takes="two revisions, of which the first is an ancestor of the second",
-        ),
-    ] = None,
-    setup: Annotated[
-        str | None,
-        option(
-            "--setup COMMAND",
-            BUILDS,
-            "Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
-            "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
-            takes="a command line, or nothing",
-        ),
-    ] = None,
-    looks: Annotated[
-        str | None,
-        option(
-            "--looks N,N,...",
-            HOW,
-            "Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
-            "--bisect 3,6,12,24.",
-            takes="one to four whole numbers from 2 up, ascending",
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        option(
-            "--budget TIME",
-            HOW,
-            "Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
-            takes=TIMES,
-            read=functools.partial(seconds, "--budget"),
-        ),
-    ] = None,
+    base: str | None = BUILDS.option(
+        "--base REVISION",
+        "The git revision to judge against. Default: where this branch left the main one, else the last commit.",
+        takes="a revision of the repository here",
+    ),
+    current: str | None = BUILDS.option(
+        "--current REVISION",
+        "The git revision to judge. Default: the working tree.",
+        takes="a revision of the repository here",
+    ),
+    base_python: str | None = BUILDS.option(
+        "--base-python PYTHON",
+        "In place of --base: the interpreter to judge against.",
+        takes="an interpreter in which tcbench is installed",
+    ),
+    current_python: str | None = BUILDS.option(
+        "--current-python PYTHON",
+        "The interpreter to judge. Default: that of this command.",
+        takes="an interpreter in which tcbench is installed",
+    ),
+    bisect: str | None = BUILDS.option(
+        "--bisect GOOD..BAD",
+        "In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
+        takes="two revisions, of which the first is an ancestor of the second",
+    ),
+    setup: str | None = BUILDS.option(
+        "--setup COMMAND",
+        "Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
+        "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
+        takes="a command line, or nothing",
+    ),
+    looks: str | None = options.HOW.option(
+        "--looks N,N,...",
+        "Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
+        "--bisect 3,6,12,24.",
+        takes="one to four whole numbers from 2 up, ascending",
+    ),
+    budget: str | None = options.HOW.option(
+        "--budget TIME",
+        "Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
+        takes=options.TIMES,
+        read=functools.partial(options.seconds, "--budget"),
+    ),
     chosen: Selection,
-    metric: outcome.MetricOption = None,
-    threshold_: outcome.ThresholdOption = "3%",
-    allow: outcome.AllowOption = None,
-    strict: outcome.StrictOption = False,
-    lenient: Annotated[
-        bool, option("--lenient", outcome.JUDGE, "Exit code 0 also where nothing at all was settled.")
-    ] = False,
-    format_: outcome.FormatOption = "table",
-    output: outcome.OutputOption = None,
-    out: OutOption = OUT,
-    resume: Annotated[bool, option("--resume", WHERE, "Go on with the newest gate that did not end.")] = False,
-    dry_run: Annotated[bool, option("--dry-run", WHERE, "Show what would run and how long, and stop.")] = False,
-    details: DetailsOption = False,
-    quiet: QuietOption = False,
+    metric: list[str] | None = outcome.METRIC,
+    threshold_: str = outcome.THRESHOLD,
+    allow: list[str] | None = outcome.ALLOW,
+    strict: bool = outcome.STRICT,
+    lenient: bool = outcome.JUDGE.option("--lenient", "Exit code 0 also where nothing at all was settled."),
+    format_: outcome.Format = outcome.FORMAT,
+    output: Path | None = outcome.OUTPUT,
+    out: Path = options.OUT_FOLDER,
+    resume: bool = options.WHERE.option("--resume", "Go on with the newest gate that did not end."),
+    dry_run: bool = options.WHERE.option("--dry-run", "Show what would run and how long, and stop."),
+    details: bool = options.DETAILS,
+    quiet: bool = options.QUIET,
 ) -> None:
     """Run base and current in turns, each trial in a process of its own, and judge all cells together. A cell that is
     decided stops; one that is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no
     regression; 1 a regression, or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4
     nothing at all was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing
-    was measured on both sides; 130 interrupted."""
+    was measured on both sides; 130 interrupted.
+
+    Examples:
+    tcbench gate                                       the working tree against where its branch left the main one
+    tcbench gate --base main                           ...against a revision, with its own environment
+    tcbench gate ./my_step.toml --base HEAD            before a commit: a step of your own
+    tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
+    tcbench gate --base-python old/bin/python          the same code on other libraries
+    tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
+    """
     from tcbench.analysis.verdict import Rule
     from tcbench.core.store import read
-    from tcbench.present import tables
-    from tcbench.present.progress import Stages
-    from tcbench.present.sides import Labels
     from tcbench.run import builds, gate_file, images
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
 
     def check(made: Plan) -> None:
-        with Stages(stderr) as stages:
-            images.check_folder(made, stages.advance)
+        with stages(stderr.quiet) as advance:
+            images.check_folder(made, advance)
 
     if bisect is not None:
         _refuse_beside_bisect(context, format_)
@@ -178,9 +131,9 @@ def gate(
     may_differ = outcome.allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | outcome.COMPARED)
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
-    budget_s = seconds("--budget", budget)
-    tune(chosen)
-    stderr = tables.make_console(stderr=True, quiet=quiet)
+    budget_s = options.seconds("--budget", budget)
+    options.tune(chosen)
+    stderr = make_console(stderr=True, quiet=quiet)
     say = stderr.say
     if bisect is not None:
         from tcbench.commands.gate import bisect as bisecting
@@ -242,7 +195,7 @@ def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
         )
 
 
-_OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet", *SELECTION}
+_OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet", *options.SELECTION}
 """The parameters of `gate` that `--bisect` takes."""
 
 
@@ -272,7 +225,6 @@ def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None
     from tcbench.core import store
     from tcbench.hardware import load
     from tcbench.present.format import counted, duration
-    from tcbench.present.results import by_age
 
     newest = next((path for path in by_age(out / plan.device.machine) if not store.is_blank(path)), None)
     expected = estimate((), store.read([newest]).records if newest else (), load.slowdown())
@@ -288,10 +240,9 @@ def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None
 
 def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: GateQuestion, out: Path, budget_s: float | None) -> None:
     """Print the cells that a gate would run, and how long that would take."""
-    from tcbench.present import tables
     from tcbench.views import planning
 
-    stdout = tables.make_console()
+    stdout = make_console()
 
     stdout.say(f"base {ready[0].says}, current {ready[1].says}")
     stdout.say(planning.plan_line(plan))
@@ -341,9 +292,8 @@ def _settled(
     spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
     130 when interrupted."""
     from tcbench.core import store
-    from tcbench.present.app import command_again
     from tcbench.present.format import counted, duration
-    from tcbench.present.progress import RunProgress, Stages
+    from tcbench.present.progress import RunProgress
     from tcbench.run import gate_file, images, turns
     from tcbench.run.gate import start
     from tcbench.run.ranks import probe_largest
@@ -358,8 +308,8 @@ def _settled(
         with contextlib.ExitStack() as stack:
             stores = {side: stack.enter_context(store.Store(file)) for side, file in paths.items()}
             gate_file.write(path, content)
-            with Stages(stderr) as stages:
-                images.generate(plan, stages.advance)
+            with stages(stderr.quiet) as advance:
+                images.generate(plan, advance)
             says, expected = _expected(plan, asked, out, budget_s)
             say(planning.plan_line(plan))
             say(says)
@@ -388,7 +338,6 @@ def _settled(
 
 def _named(path: Path) -> tuple[str, str]:
     """The files of a gate's records, as a command names them."""
-    from tcbench.present.next_steps import from_here
     from tcbench.run import gate_file
 
     base, current = map(from_here, gate_file.record_files(path).values())

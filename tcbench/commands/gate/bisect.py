@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
-from tcbench.present.app import interruptible
+from tcbench.present.app import interruptible, make_console
+from tcbench.present.next_steps import NextStep, from_here, next_lines
 from tcbench.views.comparison.outcome import INCONCLUSIVE, REGRESSION
 
 if TYPE_CHECKING:
@@ -146,7 +147,6 @@ def _ends(
 
     from tcbench.analysis.eta import estimate
     from tcbench.core.store import SUFFIX, Store
-    from tcbench.present import tables
     from tcbench.present.progress import RunProgress
     from tcbench.run import bisect as bisections
     from tcbench.run import gate as gates
@@ -159,7 +159,7 @@ def _ends(
     state = gates.start(len(plan.cells), asked.interims)
     started = time.monotonic()
     with Store(files[0]) as base, Store(files[1]) as current:
-        progress = RunProgress(tables.make_console(stderr=True, quiet=asked.quiet), estimate(()), 0)
+        progress = RunProgress(make_console(stderr=True, quiet=asked.quiet), estimate(()), 0)
         stores = {gates.BASE: base, gates.CURRENT: current}
         with progress:
             ended = turns.measure(state, plan, pair, launcher, stores, progress, asked.budget_s)
@@ -196,7 +196,6 @@ def _not_slower(comparison: Comparison, say: Say) -> State:
 def _next_lines(bisection: Bisection, path: Path) -> list[str]:
     """The command that goes on from a commit that was named."""
     from tcbench.core.store import SUFFIX
-    from tcbench.present.next_steps import NextStep, from_here, next_lines
 
     if bisection.named is None:
         return []

@@ -7,23 +7,11 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command
-from tcbench.present.options import (
-    CONFIGS,
-    HOW,
-    WHAT,
-    DetailsOption,
-    FormatOption,
-    QuietOption,
-    complete_config,
-    config_names,
-    option,
-    out_option,
-    selects,
-)
+from tcbench.present import options
+from tcbench.present.app import command
 
 if TYPE_CHECKING:
     from tcbench.core.record import Selection
@@ -44,154 +32,86 @@ def loss_scale(text: str | None) -> float | None:
     return value
 
 
-@command(
-    "Train in fp16 and fp32 side by side; look at gradients.",
-    """
-tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
-tcbench numerics --scale 2^40             your own static loss scale
-tcbench numerics --global-batch 32        one machine alone: gradients are not so small
-tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
-tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
-tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer?
-tcbench numerics --rungs                  every config against the one without its last rung
-""",
-)
-@selects("scenario device")
+@command("Train in fp16 and fp32 side by side; look at gradients.")
+@options.selects("scenario device")
 def numerics(
     *,
-    rungs: Annotated[
-        bool, option("--rungs", WHAT, "Check each config of the scenario against its rungs' tolerances.")
-    ] = False,
-    ranks: Annotated[
-        int | None,
-        option(
-            "--ranks N",
-            WHAT,
-            "Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
-            "Default: one rank, in several precisions.",
-            least=2,
-            most=4096,
-        ),
-    ] = None,
-    second_order: Annotated[
-        bool,
-        option(
-            "--second-order",
-            WHAT,
-            "Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
-            "with it --bs 1024, --steps 24, --seeds 3.",
-        ),
-    ] = False,
-    config: Annotated[
-        list[str] | None,
-        option(
-            "--config NAME",
-            WHAT,
-            "With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
-            "one --config. Default: all.",
-            takes=CONFIGS,
-            read=config_names,
-            complete=complete_config,
-        ),
-    ] = None,
+    rungs: bool = options.WHAT.option("--rungs", "Check each config of the scenario against its rungs' tolerances."),
+    ranks: int | None = options.WHAT.option(
+        "--ranks N",
+        "Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
+        "Default: one rank, in several precisions.",
+        within=(2, 4096),
+    ),
+    second_order: bool = options.WHAT.option(
+        "--second-order",
+        "Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
+        "with it --bs 1024, --steps 24, --seeds 3.",
+    ),
+    config: list[str] | None = options.WHAT.option(
+        "--config NAME",
+        "With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
+        "one --config. Default: all.",
+        takes=options.CONFIGS,
+        read=options.config_names,
+        complete=options.complete_config,
+    ),
     chosen: Selection,
-    data: Annotated[
-        Path | None,
-        option(
-            "--data FOLDER",
-            WHAT,
-            "Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
-            "generated images, a small ResNet.",
-            takes="a folder of class folders of JPEGs",
-        ),
-    ] = None,
-    bs: Annotated[
-        int | None,
-        option("--bs N", WHAT, "Batch size. Default: 32; with --data the scenario's first.", least=2, most=65536),
-    ] = None,
-    image_size: Annotated[
-        int | None,
-        option(
-            "--image-size PIXELS",
-            WHAT,
-            "Side of the square images. Default: 16; with --data the scenario's.",
-            least=8,
-            most=8192,
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        option("--seeds N", HOW, "Runs of each technique, each from its own weights. Default: 5.", least=1, most=1000),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        option("--steps N", HOW, "Steps of each run. Default: 240; with --rungs 5.", least=1, most=1_000_000),
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        option(
-            "--lr RATE",
-            HOW,
-            "Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
-            takes="a rate above 0 and up to 1000000, such as 0.001",
-            holds=lambda x: 0 < x <= 1e6,
-        ),
-    ] = None,
-    scale: Annotated[
-        str | None,
-        option(
-            "--scale 2^K",
-            HOW,
-            "The static loss scale. Default: the middle of the range that the gradients show to be safe.",
-            takes="a power of two from 2^-20 to 2^60",
-            read=loss_scale,
-        ),
-    ] = None,
-    global_batch: Annotated[
-        int | None,
-        option(
-            "--global-batch N",
-            HOW,
-            "Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
-            least=2,
-            most=10**9,
-        ),
-    ] = None,
-    margin: Annotated[
-        float | None,
-        option(
-            "--margin SHARE",
-            HOW,
-            "Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
-            "0.1 of the loss.",
-            takes="a share between 0 and 1, such as 0.02",
-            holds=lambda x: 0 < x < 1,
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        option(
-            "--threads N",
-            HOW,
-            "Threads of each run. Default: 1; with --data or --rungs all usable cores.",
-            least=1,
-            most=4096,
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        option(
-            "--timeout SECONDS",
-            HOW,
-            "A run that takes longer is ended. Default: 7200.",
-            takes="seconds above 0 and up to 1000000",
-            holds=lambda x: 0 < x <= 1e6,
-        ),
-    ] = None,
-    out: Annotated[Path, out_option("Document and charts")] = OUT,
-    details: DetailsOption = False,
-    quiet: QuietOption = False,
-    format_: FormatOption = "table",
+    data: Path | None = options.WHAT.option(
+        "--data FOLDER",
+        "Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
+        "generated images, a small ResNet.",
+        takes="a folder of class folders of JPEGs",
+    ),
+    bs: int | None = options.WHAT.option(
+        "--bs N", "Batch size. Default: 32; with --data the scenario's first.", within=(2, 65536)
+    ),
+    image_size: int | None = options.WHAT.option(
+        "--image-size PIXELS", "Side of the square images. Default: 16; with --data the scenario's.", within=(8, 8192)
+    ),
+    seeds: int | None = options.HOW.option(
+        "--seeds N", "Runs of each technique, each from its own weights. Default: 5.", within=(1, 1000)
+    ),
+    steps: int | None = options.HOW.option(
+        "--steps N", "Steps of each run. Default: 240; with --rungs 5.", within=(1, 1_000_000)
+    ),
+    learning_rate: float | None = options.HOW.option(
+        "--lr RATE",
+        "Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
+        takes="a rate above 0 and up to 1000000, such as 0.001",
+        holds=lambda x: 0 < x <= 1e6,
+    ),
+    scale: str | None = options.HOW.option(
+        "--scale 2^K",
+        "The static loss scale. Default: the middle of the range that the gradients show to be safe.",
+        takes="a power of two from 2^-20 to 2^60",
+        read=loss_scale,
+    ),
+    global_batch: int | None = options.HOW.option(
+        "--global-batch N",
+        "Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
+        within=(2, 10**9),
+    ),
+    margin: float | None = options.HOW.option(
+        "--margin SHARE",
+        "Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
+        "0.1 of the loss.",
+        takes="a share between 0 and 1, such as 0.02",
+        holds=lambda x: 0 < x < 1,
+    ),
+    threads: int | None = options.HOW.option(
+        "--threads N", "Threads of each run. Default: 1; with --data or --rungs all usable cores.", within=(1, 4096)
+    ),
+    timeout: float | None = options.HOW.option(
+        "--timeout SECONDS",
+        "A run that takes longer is ended. Default: 7200.",
+        takes="seconds above 0 and up to 1000000",
+        holds=lambda x: 0 < x <= 1e6,
+    ),
+    out: Path = options.out_option("Document and charts"),
+    details: bool = options.DETAILS,
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
 ) -> None:
     """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, and bf16, from
     the same weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
@@ -201,6 +121,15 @@ def numerics(
 
     Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
     --rungs, 1 when a config is farther off than its rungs declare.
+
+    Examples:
+    tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
+    tcbench numerics --scale 2^40             your own static loss scale
+    tcbench numerics --global-batch 32        one machine alone: gradients are not so small
+    tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
+    tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
+    tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer?
+    tcbench numerics --rungs                  every config against the one without its last rung
     """
     from tcbench.commands.numerics.call import Call
     from tcbench.engine.accelerators import device as devices
@@ -224,7 +153,7 @@ def numerics(
         _none_of(given | of_precisions, "--rungs", "its steps are those that tolerances are declared for")
         from tcbench.commands.numerics.parity import hold
 
-        hold(call, loaded, config_names(config), steps or plan.PARITY_STEPS, threads)
+        hold(call, loaded, options.config_names(config), steps or plan.PARITY_STEPS, threads)
         return
     _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
     asked = plan.NumericsRequest(

@@ -7,7 +7,6 @@ from pathlib import Path
 from tcbench.core.numerics import AnyJob, TrainingSetting
 from tcbench.engine.accelerators.device import Device
 from tcbench.hardware import machine
-from tcbench.present.progress import Stages
 from tcbench.run.numerics_runner import NumericsRunner
 
 Listen = Callable[[AnyJob, int], None]
@@ -31,13 +30,13 @@ class Call:
         return NumericsRunner(at_once, self.timeout_s, listen)
 
 
-def counting(stages: Stages, total: int) -> Listen:
+def counting(advance: Callable[[str, int, int], None], total: int) -> Listen:
     """Shows the steps of all jobs."""
     done: dict[AnyJob, int] = {}
 
     def listen(job: AnyJob, steps: int) -> None:
         done[job] = steps
-        stages.advance("training steps", sum(done.values()), total)
+        advance("training steps", sum(done.values()), total)
 
-    stages.advance("training steps", 0, total)
+    advance("training steps", 0, total)
     return listen

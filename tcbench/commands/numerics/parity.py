@@ -8,8 +8,7 @@ from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import ParityFinished
 from tcbench.engine.backends import DEFAULT, backend
 from tcbench.hardware import machine
-from tcbench.present.progress import Stages
-from tcbench.present.tables import make_console
+from tcbench.present.app import make_console, stages
 from tcbench.run import numerics_plan as plan
 from tcbench.run.numerics_runner import NumericsRunner
 from tcbench.run.plan import select
@@ -23,9 +22,9 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
     """Run them, show the outcome; exit with PARITY_OFF where one is off. Raises SelectionError, TrainingError."""
     configs = select(scenario.on(call.device.kind), names)
     job, skipped = plan.parity(scenario, call.device, configs, steps, threads or machine.usable_cpus())
-    with Stages(make_console(stderr=True, quiet=call.quiet)) as stages:
-        stages.advance("configs", 0, len(job.cells))
-        runner = NumericsRunner(1, call.timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
+    with stages(call.quiet) as advance:
+        advance("configs", 0, len(job.cells))
+        runner = NumericsRunner(1, call.timeout_s, lambda _, n: advance("configs", n, len(job.cells)))
         ((_, last),) = runner.run([job])
     assert isinstance(last, ParityFinished)
     if last.reason is not None or last.slopes is None:

@@ -11,11 +11,9 @@ from tcbench.commands.numerics.call import Call, counting
 from tcbench.core import files
 from tcbench.core.numerics import AnyJob, TrainingSetting
 from tcbench.core.record import KfacSettings
-from tcbench.present.app import SOME_CELL_FAILED
+from tcbench.present.app import SOME_CELL_FAILED, make_console, stages
 from tcbench.present.charts.files import save
 from tcbench.present.options import ANOTHER_FOLDER
-from tcbench.present.progress import Stages
-from tcbench.present.tables import make_console
 from tcbench.run import numerics_plan as plan
 from tcbench.views import second_order as view
 
@@ -26,8 +24,8 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     stem = call.out / call.device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
     environment = None
     total = setting.steps * len(plan.METHODS) * (len(plan.RATES) + seeds)
-    with Stages(make_console(stderr=True, quiet=call.quiet)) as stages:
-        runner = call.runner(setting, counting(stages, total))
+    with stages(call.quiet) as advance:
+        runner = call.runner(setting, counting(advance, total))
 
         def train(words: Iterable[tuple[str, float, int]]) -> tuple[MethodRun, ...]:
             nonlocal environment

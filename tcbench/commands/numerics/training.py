@@ -16,13 +16,11 @@ from tcbench.core import files
 from tcbench.core.errors import StoreError, TrainingError
 from tcbench.core.numerics import ALL_TECHNIQUES, Document, Gradients, TrainingFinished, TrainingSetting
 from tcbench.core.record import Environment
-from tcbench.present.app import SOME_CELL_FAILED, interruptible
+from tcbench.present.app import SOME_CELL_FAILED, make_console, stages
 from tcbench.present.charts.files import save_each
 from tcbench.present.format import counted
 from tcbench.present.next_steps import NextStep, folder, newest_run
 from tcbench.present.options import ANOTHER_FOLDER
-from tcbench.present.progress import Stages
-from tcbench.present.tables import make_console
 from tcbench.run import numerics_plan as plan
 from tcbench.run.numerics_runner import NumericsRunner
 from tcbench.views.numerics import table as view
@@ -43,11 +41,8 @@ def train(
     begin = time.monotonic()
     ended: list[TrainingFinished] = []
     runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if alone else len(plan.ranks_jobs(setting, seeds))
-    with (
-        interruptible(lambda: f" after {counted(len(ended), 'run')}; nothing is kept"),
-        Stages(make_console(stderr=True, quiet=call.quiet)) as stages,
-    ):
-        runner = call.runner(setting, counting(stages, setting.steps * runs_ahead))
+    with stages(call.quiet, lambda: f" after {counted(len(ended), 'run')}; nothing is kept") as advance:
+        runner = call.runner(setting, counting(advance, setting.steps * runs_ahead))
         if alone:
             gradients, scale, environment = _train_dtypes(setting, seeds, static_scale, runner, ended)
         else:  # no gradient is counted

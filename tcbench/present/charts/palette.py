@@ -1,6 +1,6 @@
-"""Colours: what each config's bars are filled with, and the few other inks.
+"""Colours: what each config's bars are filled with, the words beside its swatch, and the few other inks.
 
-Owns the colours of all charts. Knows a config by its name alone: nothing of results, layout or fonts.
+Owns the colours of all charts. Knows a config by its name alone: nothing of results or layout.
 """
 
 import functools
@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tcbench.present.charts.text import config_name
 
 RAMPS: dict[str, tuple[str, ...]] = {
     "fp32": ("#a3ddf6", "#53b9e8", "#0190d7", "#0466bc", "#0b3986"),
@@ -154,6 +156,18 @@ def fill(config: str) -> Fill:
     marks = _LINES if set(hatch) & set(".oO*") else _POINTS
     mark, shade = divmod(_digest("+".join(sorted(below))), len(ramp))
     return Fill(ramp[shade], hatch + marks[mark % len(marks)])
+
+
+def legend_rows(configs: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """A row per backend and family; a config that goes on from the one before it is named by what it adds."""
+    rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for config in configs:
+        row = rows.setdefault((config.rpartition("/")[0], family(config)), [])
+        before = row[-1][0] if row else None
+        extends = before is not None and config.startswith(before + "+")
+        words = config.removeprefix(before or "")[1:] if extends else config
+        row.append((config, ("+ " if extends else "") + config_name(words)))
+    return list(rows.values())
 
 
 def _parts(config: str) -> list[str]:

@@ -146,8 +146,22 @@ def section(explanations: Sequence[Explanation], settings: Settings) -> Section 
 
     def figure(part: SettingCells) -> AnyBlock | None:
         cells = [cell for cell in explanations if cell.summary.setting == part.setting]
-        known = any(cell.bottleneck for cell in cells)
-        return _figure(part, cells, notes(explanations)) if known else None
+        if not any(cell.bottleneck for cell in cells):
+            return None
+        heads = (
+            Column[Explanation]("batch", lambda cell: cell.summary.cell.batch_size, COUNT),
+            Column[Explanation]("config", lambda cell: cell.summary.cell.config),
+            Column[Explanation]("verdict", _verdict),
+        )
+        caption = part.titled("What holds each cell back, and what to try next")
+        ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
+        table = Table((*heads, *columns(cells)), ordered, caption)
+        keys = {summary.key for summary in part.drawn}
+        chart = functools.partial(bottleneck_chart, [cell for cell in cells if cell.summary.key in keys], title="")
+        # Each batch size is a panel: which of them have no room the picture says itself.
+        remarks = [*left_out({"configs": len(part.configs)}), *notes(explanations)]
+        title = part.titled("Where the host's time goes in a step")
+        return drawings.of_setting(part, chart, title, "bottlenecks", table, remarks)
 
     tally = Points(tuple(_counted(explanations)))
     return Section("bottlenecks", "What holds it back", (tally, *settings.blocks(figure)))
@@ -171,32 +185,8 @@ def _badge(bottleneck: Bottleneck, words: str) -> Badge:
     return replace(_BADGES[bottleneck.verdict], word=words)
 
 
-def _figure(part: SettingCells, cells: Sequence[Explanation], remarks: Sequence[str]) -> AnyBlock:
-    title = part.titled("Where the host's time goes in a step")
-    keys = {summary.key for summary in part.drawn}
-    drawn = [cell for cell in cells if cell.summary.key in keys]
-    # Each batch size is a panel: which of them have no room the picture says itself.
-    remarks = [*left_out({"configs": len(part.configs)}), *remarks]
-    chart = functools.partial(bottleneck_chart, drawn, title="")
-    return drawings.of_setting(part, chart, title, "bottlenecks", _table(part, cells), remarks)
-
-
-def _table(part: SettingCells, cells: Sequence[Explanation]) -> Table[Explanation]:
-    heads = (
-        Column[Explanation]("batch", lambda cell: cell.summary.cell.batch_size, COUNT),
-        Column[Explanation]("config", lambda cell: cell.summary.cell.config),
-        Column[Explanation](
-            "verdict",
-            lambda cell: (
-                _badge(cell.bottleneck, cell.bottleneck.limit)
-                if cell.bottleneck
-                else STATUS_BADGES[cell.summary.status]
-            ),
-        ),
-    )
-    caption = part.titled("What holds each cell back, and what to try next")
-    ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
-    return Table((*heads, *columns(cells)), ordered, caption)
+def _verdict(cell: Explanation) -> Badge:
+    return _badge(cell.bottleneck, cell.bottleneck.limit) if cell.bottleneck else STATUS_BADGES[cell.summary.status]
 
 
 def held_back(cell: Explanation) -> Paragraph:

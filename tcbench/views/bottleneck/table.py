@@ -30,12 +30,6 @@ from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, heads
 from tcbench.run import ceilings
 
-SCHEMA = "tcbench-explain"
-SCHEMA_VERSION = 2
-"""Of the JSON. History: 1, first form; 2, `gains` have `expected` in place of `step_at_least_s` and
-`images_per_s_at_most`, and nothing stands for bounds."""
-
-
 _APART = (INPUT, ALLREDUCE)
 """Phases with a column of their own."""
 
@@ -264,9 +258,10 @@ def lines_of(bottleneck: Bottleneck) -> list[str]:
 
 
 def to_json(explanations: Sequence[Explanation]) -> str:
-    """Everything, with units in the names."""
+    """Everything, with units in the names. In form 1 `gains` had bounds in place of `expected`: `step_at_least_s` and
+    `images_per_s_at_most`."""
     cells = [_cell_json(explanation) for explanation in explanations]
-    return document(SCHEMA, SCHEMA_VERSION, cells=cells, notes=notes(explanations))
+    return document("tcbench-explain", 2, cells=cells, notes=notes(explanations))
 
 
 _PART = "name=part.name phase=part.phase time_s=part.time_s flops=part.flops bytes=part.bytes"
@@ -284,7 +279,7 @@ def timelines_json(
         }
         for timeline, each, parts in zip(timelines, bottlenecks, costs, strict=True)
     ]
-    return document(SCHEMA, SCHEMA_VERSION, timelines=described)
+    return document("tcbench-explain", 2, timelines=described)
 
 
 def _cell_json(explanation: Explanation) -> dict[str, Any]:

@@ -7,18 +7,14 @@ from tcbench.present.document import document, fields
 from tcbench.present.sides import UNNAMED, Labels
 from tcbench.views.comparison import wording
 
-SCHEMA = "tcbench-comparison"
-SCHEMA_VERSION = 2
-"""Of the JSON. History: 1, first form, throughput at the median step; 2, throughput over total time: `figure`,
-`figures` and `ratio` of that metric; `median_step_images_per_s` is new."""
-
 
 def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
-    """One JSON object, with a line's end. A limit that is not finite is null."""
+    """One JSON object, with a line's end. A limit that is not finite is null. In form 1 `figure`, `figures` and `ratio`
+    of throughput were at the median step, which `median_step_images_per_s` is."""
     called = wording.names(comparison.cells)
     text = document(
-        SCHEMA,
-        SCHEMA_VERSION,
+        "tcbench-comparison",
+        2,
         **fields(labels, "base current"),
         **fields(comparison, "threshold=rule.threshold level=rule.level failing inconclusive unsettled"),
         power={

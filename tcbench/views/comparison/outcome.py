@@ -12,16 +12,16 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import typer
 
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
-from tcbench.present.app import given
+from tcbench.present.app import given, make_console
 from tcbench.present.notes import aside
-from tcbench.present.options import ANOTHER_FILE, check_picture, format_option, option, output_option
+from tcbench.present.options import ANOTHER_FILE, Group, check_picture, format_option, output_option
 from tcbench.present.sides import Labels, several
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Format = Literal["table", "markdown", "json", "junit", "github"]
 MISSING = "missing"
 """The word of --allow for cells that current lacks."""
 
-JUDGE = "Judging"
+JUDGE = Group("Judging")
 
 
 @dataclass(frozen=True)
@@ -88,46 +88,31 @@ def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> l
     return list(dict.fromkeys(words))
 
 
-MetricOption = Annotated[
-    list[str] | None,
-    option(
-        "--metric NAME",
-        JUDGE,
-        "throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
-        takes="`throughput`, `memory`, `energy`",
-        read=metrics,
-    ),
-]
-ThresholdOption = Annotated[
-    str,
-    option(
-        "--threshold SHARE",
-        JUDGE,
-        "The loss that matters: 3% or 0.03.",
-        takes="a share above 0% and below 100%, as 3% or 0.03",
-        read=threshold,
-    ),
-]
+METRIC = JUDGE.option(
+    "--metric NAME",
+    "throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
+    takes="`throughput`, `memory`, `energy`",
+    read=metrics,
+)
+THRESHOLD = JUDGE.option(
+    "--threshold SHARE",
+    "The loss that matters: 3% or 0.03.",
+    "3%",
+    takes="a share above 0% and below 100%, as 3% or 0.03",
+    read=threshold,
+)
 _FACETS = "simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, measure, input"
-AllowOption = Annotated[
-    list[str] | None,
-    option(
-        "--allow FACET,...",
-        JUDGE,
-        f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: "
-        "nothing.",
-        takes=f"{_FACETS}, all, missing",
-        read=allowed,
-    ),
-]
-StrictOption = Annotated[bool, option("--strict", JUDGE, "Exit code 4 where something is inconclusive.")]
-FormatOption = Annotated[Format, format_option(get_args(Format))]
-OutputOption = Annotated[
-    Path | None,
-    output_option(
-        "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
-    ),
-]
+ALLOW = JUDGE.option(
+    "--allow FACET,...",
+    f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: nothing.",
+    takes=f"{_FACETS}, all, missing",
+    read=allowed,
+)
+STRICT = JUDGE.option("--strict", "Exit code 4 where something is inconclusive.")
+FORMAT = format_option(get_args(Format))
+OUTPUT = output_option(
+    "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
+)
 
 
 def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: Labels) -> None:
@@ -145,7 +130,6 @@ def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: La
 def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: str) -> Comparison:
     """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
     so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
-
     names = labels.base, labels.current
     if comparison.paired == 0:
         bases = dict.fromkeys(cell.base.cell.label for cell in comparison.cells if cell.base)
@@ -213,8 +197,6 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
     file = None if chart else output
     text = None if format_ == "table" and file is None else formats[format_](comparison, labels)
     if text is None or file is not None:
-        from tcbench.present.tables import make_console
-
         table.show(comparison, make_console(details=details), labels)
     else:
         typer.echo(text, nl=False)

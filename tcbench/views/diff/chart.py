@@ -94,16 +94,13 @@ def _rows(diff: Diff, level: Level) -> list[_PartRow]:
     for part in (*parts, *filter(None, [others]), level.rest):
         words = "  ".join(filter(None, (signed(part.change_s), share(diff, part))))
         name = f"{part.name} · {part.phase}" if part.phase and level.name != "phases" else part.name
-        says = f"{name}\n{_times(part)}\n{words}\n{fate(part)}"
+        times = " → ".join("none" if s is None else milliseconds(s) for s in (part.base_s, part.current_s))
+        says = f"{name}\n{times}\n{words}\n{fate(part)}"
         rows.append(_PartRow(name, at_s, at_s + part.change_s, words, _fill(part), says))
         at_s += part.change_s
     words = f"{milliseconds(current_s)}  {signed(diff.step.change_s)}"
     rows.append(_PartRow("current", 0.0, current_s, words, _STEP, f"current\n{words}"))
     return rows
-
-
-def _times(part: StepPart) -> str:
-    return " → ".join("none" if s is None else milliseconds(s) for s in (part.base_s, part.current_s))
 
 
 def _fill(part: StepPart) -> dict[str, Any]:

@@ -17,10 +17,6 @@ from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
 from tcbench.present.tables import COUNT, Column, Kind, Table
 
-SCHEMA = "tcbench-diff"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
-
 TOP = 10
 """Parts of a level that are shown; the others are added up."""
 
@@ -142,14 +138,10 @@ def _launches(part: StepPart) -> str:
 def head(diff: Diff, labels: Labels) -> str:
     """The two sides in one line."""
     base, current = (
-        f"{name}: {side.label} on {side.device_name} ({_measured(side)})"
+        f"{name}: {side.label} on {side.device_name} ({counted(side.trials, 'trial')}, {counted(side.steps, 'step')})"
         for name, side in zip((labels.base, labels.current), (diff.base, diff.current), strict=True)
     )
     return f"base {base}\ncurrent {current}"
-
-
-def _measured(side: DiffSide) -> str:
-    return f"{counted(side.trials, 'trial')}, {counted(side.steps, 'step')}"
 
 
 def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
@@ -193,7 +185,7 @@ def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[s
         }
         for diff in diffs
     ]
-    return document(SCHEMA, SCHEMA_VERSION, **fields(labels, "base current"), not_paired=missing, cells=cells)
+    return document("tcbench-diff", **fields(labels, "base current"), not_paired=missing, cells=cells)
 
 
 def _side(side: DiffSide) -> dict[str, Any]:

@@ -17,10 +17,6 @@ from tcbench.present.simulated import is_simulated
 from tcbench.present.tables import COUNT, RATE, Column, Table
 from tcbench.present.verdicts import FORMS, STYLES, signed, tone
 
-SCHEMA = "tcbench-history"
-SCHEMA_VERSION = 2
-"""Of the JSON. History: 1, first form, images/s at the median step; 2, images/s over total time."""
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 LEAST_SPAN = 1.1
@@ -94,7 +90,7 @@ def verdict(history: History) -> str:
 
 
 def to_json(history: History) -> str:
-    """Everything; an open end of an interval is null."""
+    """Everything; an open end of an interval is null. In form 1 images/s were at the median step."""
     revision = "name project_commit=code.project tcbench=code.tcbench run=code.run began_at"
     cells = [
         {
@@ -108,7 +104,7 @@ def to_json(history: History) -> str:
         for cell in history.cells
     ]
     commits = [fields(one, revision) for one in history.revisions]
-    return document(SCHEMA, SCHEMA_VERSION, threshold=history.rule.threshold, commits=commits, cells=cells)
+    return document("tcbench-history", 2, threshold=history.rule.threshold, commits=commits, cells=cells)
 
 
 def reason(point: HistoryPoint) -> str:

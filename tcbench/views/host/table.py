@@ -8,8 +8,8 @@ from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.host_time import FunctionTime, Origin, functions, longest_phase, phase_s
 from tcbench.core.host_profile import Frame, HostProfile
 from tcbench.present.format import counted, milliseconds, percent
+from tcbench.present.naming import another_session
 from tcbench.present.options import ANOTHER_FOLDER
-from tcbench.present.session import apart
 from tcbench.present.tables import SECONDS, SHARE, Column, Table
 from tcbench.tracing import host
 
@@ -122,5 +122,5 @@ def lines(explained: Iterable[Explanation], out: Path) -> list[str]:
             if same != (cell.label, machine, cell.device, cell.model, cell.image_size):
                 continue
             if line := costliest(profile, one.bottleneck.verdict):
-                said += [line, *filter(None, [apart(profile.taken_at, profile.timed_step_s, one.summary)])]
+                said += [line, *filter(None, [another_session(profile.taken_at, profile.timed_step_s, one.summary)])]
     return said

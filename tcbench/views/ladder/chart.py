@@ -202,25 +202,23 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
         ladders = {
             name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
         }
-        return _figure(part, known, ladders) if ladders else None
+        if not ladders:
+            return None
+        longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST_LADDERS]
+        drawn = [replace(one, configs=one.configs[:MOST_DRAWN]) for one in known if one.name in longest]
+        shown = [summary for cells in [*part.by_batch_size.values()][:MOST_DRAWN] for summary in cells]
+        of_ladder = max(len(climbs[0].steps) for climbs in ladders.values())
+        notes = [_HOW, *left_out({"configs of a ladder": of_ladder, "batch sizes": len(part.by_batch_size)})]
+        if len(ladders) > MOST_LADDERS:
+            many = counted(len(ladders), "ladder")
+            notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
+        title = part.titled(f"{part.unit.capitalize()} per second gained or lost by each rung")
+        rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
+        rungs = Table(_COLUMNS, rows, part.titled(TITLE))
+        return drawings.of_setting(part, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
 
     blocks = settings.blocks(figure)
     return Section("rungs", TITLE, blocks) if blocks else None
-
-
-def _figure(part: SettingCells, known: Sequence[DerivedLadder], ladders: dict[str, list[Climb]]) -> AnyBlock:
-    longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST_LADDERS]
-    drawn = [replace(one, configs=one.configs[:MOST_DRAWN]) for one in known if one.name in longest]
-    shown = [summary for cells in [*part.by_batch_size.values()][:MOST_DRAWN] for summary in cells]
-    of_ladder = max(len(climbs[0].steps) for climbs in ladders.values())
-    notes = [_HOW, *left_out({"configs of a ladder": of_ladder, "batch sizes": len(part.by_batch_size)})]
-    if len(ladders) > MOST_LADDERS:
-        many = counted(len(ladders), "ladder")
-        notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
-    title = part.titled(f"{part.unit.capitalize()} per second gained or lost by each rung")
-    rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
-    rungs = Table(_COLUMNS, rows, part.titled(TITLE))
-    return drawings.of_setting(part, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
 
 
 _COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (

@@ -9,10 +9,6 @@ from tcbench.present.document import document, fields
 from tcbench.present.format import doubtful, listed, number
 from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
 
-SCHEMA = "tcbench-roofline"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
-
 
 def headline(ceilings: Ceilings) -> str:
     """A device's ceilings in one line."""
@@ -85,7 +81,7 @@ def withdrawn(rooflines: Iterable[CellRoofline]) -> list[str]:
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:
     """Everything, with units in the names."""
-    return document(SCHEMA, SCHEMA_VERSION, cells=list(map(_cell_json, rooflines)))
+    return document("tcbench-roofline", cells=list(map(_cell_json, rooflines)))
 
 
 def _cell_json(roofline: CellRoofline) -> dict[str, Any]:

@@ -10,10 +10,6 @@ from tcbench.present.notes import Caution
 from tcbench.present.tables import COUNT, NUMBER, SECONDS, SHARE, Column, Kind, Table
 from tcbench.run.scale_out import Basis, ScaleOut, Size
 
-SCHEMA = "tcbench-scale-out"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
-
 
 def headline(out: ScaleOut) -> str:
     """The network in one line."""
@@ -105,8 +101,7 @@ def _energy(out: ScaleOut) -> list[str]:
 def to_json(out: ScaleOut) -> str:
     """Everything, with units in the names."""
     return document(
-        SCHEMA,
-        SCHEMA_VERSION,
+        "tcbench-scale-out",
         network={
             **fields(
                 out.network, "name ranks_per_node inside_bytes_s=inside.bytes_s inside_latency_s=inside.latency_s"

@@ -23,9 +23,8 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
-from tcbench.present.charts.legend import legend_rows
 from tcbench.present.charts.page import ChartPage, set_ticks
-from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill
+from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill, legend_rows
 from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
 from tcbench.present.format import counted, factor, limits, milliseconds, number

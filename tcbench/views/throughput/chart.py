@@ -10,7 +10,7 @@ from tcbench.analysis.summary import CellKey, CellSummary, base_config, best
 from tcbench.present import cells
 from tcbench.present.cells import Row
 from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
-from tcbench.present.charts.legend import legend_rows
+from tcbench.present.charts.palette import legend_rows
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
@@ -48,27 +48,27 @@ Speedups = Mapping[CellKey, Interval | None]
 
 def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
     """Setting by setting."""
-    return Section("throughput", "Throughput", settings.blocks(lambda part: _figure(part, over_base, swatches)))
 
-
-def _figure(part: SettingCells, over_base: Speedups, swatches: Swatches) -> AnyBlock:
-    title = part.titled(f"{part.unit.capitalize()} per second")
-    notes = [*part.left_out, *footnotes(part.summaries)]
-    if any(len(group) > 1 and best(group) for group in part.by_batch_size.values()):
-        base = base_config(part.summaries)
-        notes.append(
-            f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
+    def figure(part: SettingCells) -> AnyBlock:
+        per_second = f"{part.unit.capitalize()} per second"
+        title, groups = part.titled(per_second), [*part.by_batch_size.values()]
+        notes = [*part.left_out, *footnotes(part.summaries)]
+        if any(len(group) > 1 and best(group) for group in groups):
+            base = base_config(part.summaries)
+            notes.append(
+                f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
+            )
+        best_of = {id(best(group)) for group in groups if len(group) > 1}
+        heads = (
+            Column[Row]("batch", lambda row: row.summary.cell.batch_size, COUNT),
+            Column[Row](
+                "config", lambda row: swatches.config(row.summary.cell.config, strong=id(row.summary) in best_of)
+            ),
+            Column[Row]("status", lambda row: STATUS_BADGES[row.summary.status]),
         )
-    chart = functools.partial(throughput_chart, part.drawn, title=f"{part.unit.capitalize()} per second")
-    return drawings.of_setting(part, chart, title, "throughput", _table(title, part, over_base, swatches), notes)
+        rows = [Row(summary, over_base[summary.key]) for group in groups for summary in group]
+        table = Table((*heads, *cells.columns(part.summaries)), rows, title)
+        chart = functools.partial(throughput_chart, part.drawn, title=per_second)
+        return drawings.of_setting(part, chart, title, "throughput", table, notes)
 
-
-def _table(title: str, part: SettingCells, over_base: Speedups, swatches: Swatches) -> Table[Row]:
-    best_of = {id(best(group)) for group in part.by_batch_size.values() if len(group) > 1}
-    heads = (
-        Column[Row]("batch", lambda row: row.summary.cell.batch_size, COUNT),
-        Column[Row]("config", lambda row: swatches.config(row.summary.cell.config, strong=id(row.summary) in best_of)),
-        Column[Row]("status", lambda row: STATUS_BADGES[row.summary.status]),
-    )
-    rows = [Row(summary, over_base[summary.key]) for group in part.by_batch_size.values() for summary in group]
-    return Table((*heads, *cells.columns(part.summaries)), rows, title)
+    return Section("throughput", "Throughput", settings.blocks(figure))

@@ -10,11 +10,11 @@ from tcbench.analysis.summary import BASE, CellSummary, base_config
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present import cells
 from tcbench.present.cells import Row
-from tcbench.present.document import fields
+from tcbench.present.document import fields, versioned
 from tcbench.present.format import counted, factor, limits
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import emulated, is_simulated
-from tcbench.present.tables import ConfigTable, keyed, versioned
+from tcbench.present.tables import ConfigTable, keyed
 from tcbench.run.rounds import Rounds
 
 

@@ -31,9 +31,9 @@ from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOUR
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.present.format import milliseconds, number
+from tcbench.present.naming import another_session
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Section
-from tcbench.present.session import apart
 from tcbench.present.simulated import marked
 from tcbench.present.tables import SECONDS, Column, Table
 
@@ -449,7 +449,7 @@ def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()
             and timeline.device_name.startswith(run.environment.device_name if run.environment else "")
         ]
         taken_at = timeline.record.started_at if timeline.record else None
-        notes += filter(None, [apart(taken_at, bottleneck.step_s, run) for run in runs])
+        notes += filter(None, [another_session(taken_at, bottleneck.step_s, run) for run in runs])
     phases = Table(_COLUMNS, rows, "Phases of the timelines")
     block = drawings.figure(lambda: timeline_chart(shown), "Timelines", "timelines", phases, notes)
     return Section("timelines", "Timelines", (block,))

@@ -4,8 +4,8 @@ import pytest
 from matplotlib.patches import Patch
 from present.charts.charts import TWELVE, assert_tidy, legend, run
 
-from tcbench.present.charts.legend import legend_rows
 from tcbench.present.charts.page import ChartPage
+from tcbench.present.charts.palette import legend_rows
 from tcbench.present.charts.text import DPI
 from tcbench.views.throughput.chart import throughput_chart
 

@@ -8,7 +8,7 @@ from consoles import printed
 from tcbench.analysis.scaling import curves as scaled
 from tcbench.analysis.summary import speedups, summarise
 from tcbench.core.record import HostLoad
-from tcbench.present import tables
+from tcbench.present import app, tables
 from tcbench.present.charts.provenance import small_print
 from tcbench.views.export import to_github_action_benchmark
 from tcbench.views.scaling import table as scaling
@@ -175,7 +175,7 @@ def test_a_factor_has_its_interval_and_is_pale_where_it_may_be_none():
 
 @pytest.mark.parametrize("text", ["x[/]", "[link=file:///etc/passwd]x[/link]", "[bold]x", ":smile:"])
 def test_text_is_never_markup(capsys, text):
-    made = tables.make_console()
+    made = app.make_console()
     made.print(text)
     made.print(tables.Table([tables.Column(text, str)], [text]))
     assert capsys.readouterr().out.split() == [text] * 3
