@@ -14,7 +14,7 @@ from command import tcbench
 from tcbench.core import record
 from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators.device import host
-from tcbench.present.results import newest
+from tcbench.present.results import files_beside, newest
 from tcbench.tracing import perfetto
 
 
@@ -136,6 +136,24 @@ def test_an_unset_variable_is_not_the_folder_one_stands_in(tmp_path: Path, words
     assert (done.code, done.out) == (2, "")
     assert " is empty: expected a value, or leave it out; " in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["history", "roofline"])
+def test_a_batch_size_that_was_not_measured_is_refused(tmp_path: Path, command: str) -> None:
+    plant(tmp_path, "run")
+    done = tcbench(tmp_path, command, "run.jsonl", "--bs", "3")
+    assert (done.code, done.out) == (2, "")
+    assert "--bs 3: not in these results; expected some of 4" in done.err
+
+
+def test_what_lies_beside_records_is_found_once_wherever_it_is(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep")
+    beside = tmp_path / "deep" / "er" / "profile-1.json.gz"
+    beside.touch()
+    run = tmp_path / "link" / "er" / "run.jsonl"
+    assert list(files_beside([tmp_path / "deep", run], "profile-*")) == [beside]
+    assert files_beside([tmp_path / "deep" / "run.jsonl"], "profile-*") == {}
 
 
 @pytest.mark.parametrize("command", ["report", "plot", "export", "explain", "claims"])
