@@ -152,7 +152,7 @@ def test_what_lies_beside_records_is_found_once_wherever_it_is(tmp_path: Path) -
     beside = tmp_path / "deep" / "er" / "profile-1.json.gz"
     beside.touch()
     run = tmp_path / "link" / "er" / "run.jsonl"
-    assert list(files_beside([tmp_path / "deep", run], "profile-*")) == [beside]
+    assert [*files_beside([tmp_path / "deep"], "profile-*")] == [*files_beside([tmp_path, run], "profile-*")] == [beside]
     assert files_beside([tmp_path / "deep" / "run.jsonl"], "profile-*") == {}
 
 
