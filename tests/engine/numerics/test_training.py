@@ -6,7 +6,7 @@ import pytest
 from training import numpys_processor, on_numpy
 
 from tcbench.core.errors import DataError
-from tcbench.core.numerics import KINDS, TECHNIQUES, TrainingFinished
+from tcbench.core.numerics import KINDS, TrainingFinished
 from tcbench.engine.accelerators.device import host
 from tcbench.engine.backends.chainer.sites import processor
 from tcbench.engine.feeds import dataset, generated
@@ -106,7 +106,7 @@ def test_gradients_are_handed_over_as_the_divided_loss_leaves_them():
     assert lost[1] > 0.3 > 0.05 > lost[0]
 
 
-@pytest.mark.parametrize("technique", list(TECHNIQUES))
+@pytest.mark.parametrize("technique", ["fp32", "scaling", "dynamic", "bf16"])  # each optimizer, each dtype
 def test_each_technique_trains_and_tests_on_a_gpus_path_as_on_the_host(technique):
     on_processor, device = train(job(technique), numpys_processor()), train(job(technique), on_numpy())
     # A bfloat16 has three bits of fraction less than a float16.

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from training import numpys_processor, parameters, run_step, small_session
+from training import numpys_processor, parameters, small_session
 
 from tcbench.core.errors import TrainingError
 from tcbench.core.record import KfacSettings, TrainSettings
@@ -216,11 +216,3 @@ def test_costly_layers_are_shared_over_ranks():
     costs = [sum(layer.cost for layer, rank in owners.items() if rank == which) for which in (0, 1)]
     assert max(costs) / sum(costs) < 0.56
     assert kfac.share(layers, 1) == dict.fromkeys(layers, 0)
-
-
-def test_training_with_it_takes_the_path_of_the_rung():
-    with session("fp32+kfac") as opened:
-        assert [phase.name for phase in opened.phases] == [
-            *("io", "forward", "backward", "factors", "inverse", "precondition", "update")
-        ]
-        assert np.isfinite([run_step(opened) for _ in range(3)]).all()

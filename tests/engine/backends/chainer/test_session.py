@@ -9,11 +9,6 @@ from tcbench.engine.backends import backend
 from tcbench.engine.measure import loop
 
 
-def test_a_step_is_io_forward_backward_update():
-    with small_session("fp32") as session:
-        assert [phase.name for phase in session.phases] == ["io", "forward", "backward", "update"]
-
-
 def test_training_lowers_the_loss_on_one_batch():
     with small_session("fp32+batched+nhwc+fused", train=TrainSettings(learning_rate=0.02)) as session:
         batch = session.step.feed.next()

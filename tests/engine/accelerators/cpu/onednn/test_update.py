@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from engine.accelerators.cpu.reference.test_accelerator import CASES
-from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
+from engine.accelerators.cuda.kernels.cases import Case, check_on
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled
@@ -22,12 +22,8 @@ def test_without_a_compiler_primitives_do_what_the_reference_does(
     case: Case, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update, "_compiled", lambda: None)
-    processor, given = OneDnnAccelerator(threads=2), inputs(case)
-
-    def launch(*placed: Guarded) -> None:
-        processor.launch(case.work, *(memory.array for memory in placed))
-
-    check(case, given, run(case, given, Guarded, launch))
+    processor = OneDnnAccelerator(threads=2)
+    check_on(processor, case)
     (plan,) = processor.plans()
     assert plan.plan != "C, one pass"
 

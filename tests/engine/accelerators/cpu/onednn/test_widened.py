@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from engine.accelerators.cpu.reference.test_accelerator import CASES, convolutions, norms
-from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
+from engine.accelerators.cuda.kernels.cases import Case, check_on
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
@@ -37,12 +37,7 @@ def test_it_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelera
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", SMALL, ids=[case.id for case in SMALL])
 def test_so_does_what_goes_over_every_value(case: Case, processor: OneDnnAccelerator) -> None:
-    given = inputs(case)
-
-    def launch(*placed: Guarded) -> None:
-        processor.launch(case.work, *(memory.array for memory in placed))
-
-    check(case, given, run(case, given, Guarded, launch))
+    check_on(processor, case)
 
 
 @pytest.mark.parametrize("half", HALVES)
