@@ -117,7 +117,7 @@ def test_what_cells_have_in_common_is_timed_once() -> None:
 
 def test_a_feed_of_images_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(generated.generate, "__kwdefaults__", {"n_files": 16, "progress": None, "workers": 1})
+    monkeypatch.setattr(generated.generate, "__kwdefaults__", {"n_files": 4, "progress": None, "workers": 1})
     parts = Rehearsals().of(msgspec.structs.replace(cell_of(), input=Input(kind="generated")))
     assert parts.input_s > 1e-4 and not parts.overlapped
     assert Rehearsals().of(cell_of()).input_s == 0.0

@@ -16,7 +16,6 @@ from tcbench.engine.backends.chainer.optimizers import BatchedSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec, Parts
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import Step
-from tcbench.engine.backends.chainer.sites import processor
 from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.small import SMALL_RESNET
@@ -53,7 +52,7 @@ def makes():
     """Makes a model with its optimizer, all with the same weights."""
     cell = job("ranks").cell
     with contextlib.ExitStack() as stack:
-        site = processor(1)
+        site = numpys_processor()
         stack.enter_context(chainer.using_config("train", True))
         stack.enter_context(site.scope())
         parts = Parts(TensorSpec())

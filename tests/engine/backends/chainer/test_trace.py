@@ -37,20 +37,16 @@ def launches(config: str) -> int:
     return len(traced(config).works)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_launches_per_step_fall_with_each_rung_that_is_about_them(dtype):
-    base, batched = launches(dtype), launches(f"{dtype}+dali+batched")
-    fused = launches(f"{dtype}+dali+batched+nhwc+fused")
+def test_launches_per_step_fall_with_each_rung_that_is_about_them():
+    base, batched, fused = map(launches, ("fp16", "fp16+dali+batched", "fp16+dali+batched+nhwc+fused"))
     assert base > 1.7 * batched
     assert batched > 1.3 * fused
-    assert launches(f"{dtype}+dali") == base
-    assert launches(f"{dtype}+dali+batched+nhwc+fused+static_graph") == fused
+    assert launches("fp16+dali+batched+nhwc+fused+static_graph") == fused
 
 
-@pytest.mark.parametrize("dtype", ["tf32", "fp16"])
-def test_once_captured_a_step_is_one_request_and_the_same_work(dtype):
-    plain = traced(f"{dtype}+dali+batched+nhwc+fused")
-    captured = traced(f"{dtype}+dali+batched+nhwc+fused+cuda_graph")
+def test_once_captured_a_step_is_one_request_and_the_same_work():
+    plain = traced("fp16+dali+batched+nhwc+fused")
+    captured = traced("fp16+dali+batched+nhwc+fused+cuda_graph")
     assert [[event.kind for event in phase.events] for phase in captured.step] == [[], ["graph_launch"]]
     assert captured.works == plain.works
     assert captured.peak_bytes >= plain.peak_bytes
