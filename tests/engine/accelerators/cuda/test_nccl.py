@@ -56,8 +56,8 @@ def cupy(monkeypatch):
     ],
 )
 def test_two_ranks_of_the_same_batches_train_as_one(cupy, monkeypatch, config, sent, late):
-    monkeypatch.setattr(exchange, "BUCKET_BYTES", 20_000)
-    small = {"geometry": training.SMOOTH, "image_size": 32}
+    monkeypatch.setattr(exchange, "BUCKET_BYTES", 5_000)
+    small = {"geometry": rank_chainer.GEOMETRY, "image_size": rank_chainer.IMAGE_SIZE}
     with world.entered(WORLD), training.small_session(config, site=site(), ranks=2, **small) as session:
         assert session.facts().engine == "ncclAllReduce, NCCL 2.27.3"
         losses = [training.run_step(session) for _ in range(STEPS)]
