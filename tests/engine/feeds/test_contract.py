@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -254,23 +253,3 @@ def test_a_broken_file_is_named(
 def test_a_feed_of_files_without_files_says_so(make_feed: MakeFeed) -> None:
     with pytest.raises(DataError, match="--data PATH"):
         make_feed(_spec(None))
-
-
-# ----------------------------------------------------------------------------------------------------------- threads
-
-
-@every_feed
-def test_where_the_work_is_done(make_feed: MakeFeed, images: ImageFolder, request: pytest.FixtureRequest) -> None:
-    """DALI decodes in its own threads; Pillow and OpenCV in the one that asks for a batch."""
-    feed = make_feed(_spec(images, batch_size=24, image_size=64, threads=1))
-    feed.next()
-    everyone, this_thread = time.process_time(), time.thread_time()
-    for _ in range(6):
-        feed.next()
-    share = (time.thread_time() - this_thread) / (time.process_time() - everyone)
-
-    if feed.prefetch_depth:
-        assert _name(request) == "dali"
-        assert share < 0.2
-    else:
-        assert share > 0.8
