@@ -27,8 +27,7 @@ from tcbench.engine.feeds.generated import ensure_generated, generate, generated
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The set's place in a cache of its own, small so that tests are quick."""
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(generated.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "n_files": 4})
-    monkeypatch.setattr(generated.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "workers": 1})
+    monkeypatch.setattr(generated.generate, "__kwdefaults__", {"n_files": 4, "progress": None, "workers": 1})
     return tmp_path / "cache" / generated.SET_VERSION
 
 

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from fake_cupy import Gpu, install, site
+from fake_cupy import Gpu, site
 from reference import REFERENCE
 from training import change_distance, loss_distance, numpys_processor, run_step, small_session, train
 
@@ -14,18 +14,6 @@ from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import live
 from tcbench.engine.accelerators.cuda.ceilings import measure_on
 from tcbench.engine.work import Add, Conv2d, ConvFpropStats, Relu
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    return install(monkeypatch)
-
-
-@pytest.fixture
-def accelerator(cupy):
-    place = site()
-    with place.scope():
-        yield place.accelerator
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rank_chainer
 import training
-from fake_cupy import install, site
+from fake_cupy import site
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import CudnnSettings
@@ -35,11 +35,6 @@ class Everyone:
 
 
 WORLD = world.World(rank=0, size=2, local_rank=0, local_size=2, mpi=Everyone())
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    return install(monkeypatch)
 
 
 @pytest.mark.slow

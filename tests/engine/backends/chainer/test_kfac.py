@@ -8,6 +8,7 @@ from training import numpys_processor, parameters, small_session
 
 from tcbench.core.errors import TrainingError
 from tcbench.core.record import KfacSettings, TrainSettings
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer import kfac
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.models.geometry import Conv
@@ -23,11 +24,11 @@ TINY = ResNet("tiny", stem=Conv(3, 4, 3), blocks_per_stage=(1, 1), width=2)
 matrix has more than 170 rows."""
 
 
-def session(config: str, batch: int = 16, **settings):
+def session(config: str, site: OpenDevice | None = None, **settings):
     train = TrainSettings(
         learning_rate=0.05, momentum=0.9, kfac=KfacSettings(**{"damping": DAMPING, "decay": DECAY, **settings})
     )
-    return small_session(config, geometry=TINY, image_size=IMAGE, site=numpys_processor(), train=train)
+    return small_session(config, geometry=TINY, image_size=IMAGE, site=site or numpys_processor(), train=train)
 
 
 class Seen(chainer.FunctionHook):

@@ -19,18 +19,9 @@ from tcbench.engine.accelerators.cpu.onednn import batch_norm, convolution, libr
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 
-pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
-
 LOSES = ("relu_backward", "add_relu", "max_pool_forward", "max_pool_backward")
 """Works in which oneDNN makes 0 of NaN, or NaN of infinity: see Engine.met_nan."""
 KEPT = [case for case in CASES if not (case.special and case.work.name in LOSES)]
-
-
-@pytest.fixture
-def processor() -> Iterator[OneDnnAccelerator]:
-    accelerator = OneDnnAccelerator(threads=2)
-    with accelerator.enter():
-        yield accelerator
 
 
 @pytest.fixture

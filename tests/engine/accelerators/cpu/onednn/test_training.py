@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 from training import Trained, change_distance, loss_distance, numpys_processor, train
 
-from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.backends import backend
 from tcbench.engine.rung import ROUNDING, storage_of
-
-pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 
 RUNGS = backend("chainer").RUNGS
 THREADS = 2

@@ -8,10 +8,9 @@ from engine.accelerators.cuda.kernels.cases import Case, check_on
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled
-from tcbench.engine.accelerators.cpu.onednn import library, update
+from tcbench.engine.accelerators.cpu.onednn import update
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 
-pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 SOURCE = Path(update.__file__).with_name("update.c")
 UPDATES = [case for case in CASES if isinstance(case.work, w.BatchedUpdate)]
 

@@ -12,7 +12,7 @@ FILTERS = {"3x3": (3, 1, 1), "strided": (3, 2, 1), "1x1": (1, 2, 0), "gaps": (2,
 """Side, stride, padding."""
 
 
-@pytest.mark.parametrize(("name", "layout", "dtype"), by_pairs(FILTERS))
+@pytest.mark.parametrize(("name", "layout", "dtype"), [*by_pairs(FILTERS)])
 @pytest.mark.parametrize(("images", "threads"), [(1, 2), (2, 3), (5, 1)])
 def test_in_parts_they_are_what_the_reference_says(
     images: int, threads: int, name: str, layout: w.Layout, dtype: w.DType, monkeypatch: pytest.MonkeyPatch
