@@ -31,7 +31,6 @@ PAIRS = [
     ("fp32", "fp32+nhwc"),
     ("fp32", "fp32+fused"),
     ("fp32", "fp32+im2col"),
-    ("fp64+kfac", "fp32+kfac"),
     ("fp32+nhwc", "fp32+nhwc+im2col"),
     ("fp32+batched", "fp32+batched+static_graph"),
     ("fp16", "fp16+batched"),
@@ -41,8 +40,10 @@ PAIRS = [
     ("fp16+batched", "fp16+batched+dynamic_scale"),
     ("fp16+nhwc+fused", "fp16+nhwc+fused+convstats"),
 ]
-"""Each rung with each of dtype and layout that its arithmetic asks for; bfloat16 is numerics/test_distances.py's."""
+"""Each rung with each dtype and layout that its arithmetic asks for; bfloat16 is numerics/test_distances.py's, K-FAC
+test_kfac.py's."""
 MORE = [
+    ("fp64+kfac", "fp32+kfac"),
     ("fp32+kfac", "fp32+kfac+batched"),
     ("fp32+nhwc", "fp32+nhwc+fused"),
     ("fp16", "fp16+fused"),
@@ -165,6 +166,6 @@ def test_the_training_these_tests_watch_moves_the_weights():
 
 
 def test_every_rung_that_changes_the_arithmetic_is_paired_here():
-    paired = {added_rung(base, config).name for base, config in PAIRS} | {"fp32", "fp16", "bf16"}
+    paired = {added_rung(base, config).name for base, config in PAIRS + MORE} | {"fp32", "fp16", "bf16"}
     feeds = {name for name, rung in RUNGS.rungs.items() if rung.parity.kind == "input"}
     assert paired | feeds | ON_A_GPU | ABOUT_RANKS == set(RUNGS.rungs)
