@@ -42,19 +42,10 @@ def conv(n=256, c=256, size=14, k=256, r=3, stride=1, layout="NHWC", dtype="floa
 # -- the table ------------------------------------------------------------------------------------------------------
 
 
-def convolution_rows():
-    """(direction, precision, rows) of every group of convolutions, which has one source."""
-    return [
-        (kind, precision, group)
-        for kind, by_precision in rows()["convolution"].items()
-        for precision, group in by_precision.items()
-    ]
-
-
 def sources():
     """The source that each row or group of rows names."""
     yield from (row["source"] for kind in LISTS for row in rows()[kind])
-    yield from (group["source"] for _, _, group in convolution_rows())
+    yield from (group["source"] for kind in rows()["convolution"].values() for group in kind.values())
     yield rows()["solver"]["source"]
 
 

@@ -199,38 +199,19 @@ def test_what_the_rule_takes_comes_out_of_every_feed_as_pillow_reads_it(make_fee
 # ------------------------------------------------------------------------------------------------------------ errors
 
 
-def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def _lose_the_tail(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-300])
-
-
-def _no_jpeg(path: Path) -> None:
-    path.write_bytes(b"<html>404</html>" * 100)
-
-
-def _header_only(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:300])
-
-
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def _vanish(path: Path) -> None:
-    path.unlink()
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes] | None, bool]] = {
+    "half": (lambda data: data[: len(data) // 2], False),
+    "without its end": (lambda data: data[:-300], True),
+    "no JPEG": (lambda data: b"<html>404</html>" * 100, False),
+    "its header alone": (lambda data: data[:300], True),
+    "empty": (lambda data: b"", False),
+    "gone": (None, True),
+}
+"""What is left of a file, and whether images are augmented."""
 
 
 @every_feed
-@pytest.mark.parametrize(
-    ("damage", "augment"),
-    [
-        *((_truncate, False), (_lose_the_tail, True), (_no_jpeg, False)),
-        *((_header_only, True), (_empty, False), (_vanish, True)),
-    ],
-)
+@pytest.mark.parametrize(("damage", "augment"), DAMAGES.values(), ids=DAMAGES)
 def test_a_broken_file_is_named(
     make_feed: MakeFeed, images: ImageFolder, folder: Path, damage: Any, augment: bool
 ) -> None:
@@ -238,7 +219,7 @@ def test_a_broken_file_is_named(
     for path, label in images.files[:9]:
         copies.append((Path(shutil.copy(path, folder)), label))
     broken = copies[6][0]
-    damage(broken)
+    broken.write_bytes(damage(broken.read_bytes())) if damage else broken.unlink()
     feed = make_feed(_spec(ImageFolder(folder.parent, images.classes, tuple(copies)), augment=augment, batch_size=3))
 
     with pytest.raises(DataError) as caught:

@@ -35,7 +35,7 @@ def trained(config, model, steps=2, **changes):
     ],
 )
 def test_a_network_trains_in_float32_as_in_float64(model, config):
-    exact, found = trained("fp64", model), trained(config, model)
+    exact, found = trained("fp64", model), trained(config, model, site=numpys_processor())
     assert loss_distance(found, exact) < 1e-4
     assert change_distance(found, exact) < 2e-2
 
