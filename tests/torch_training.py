@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import factories
 import numpy as np
 import pytest
-from training import BATCH_SIZE, N_CLASSES, SMOOTH, Batches, Trained, small_session
+from training import SMOOTH, Batches, Trained, small_cell, small_session
 
-from tcbench.core.record import Input, TrainSettings
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.torch import session as sessions
 from tcbench.engine.backends.torch.batches import Arriving
@@ -42,20 +40,7 @@ def small_torch_session(
 ) -> Iterator[TorchSession]:
     """A session on the small model and the random batches that `training.small_session` has."""
     with pytest.MonkeyPatch.context() as patch:
-        cell = factories.make_cell(
-            config,
-            BATCH_SIZE,
-            **{
-                "backend": "torch",
-                "image_size": image_size,
-                "n_classes": N_CLASSES,
-                "input": Input(kind="synthetic"),
-                "seed": seed,
-                "threads": 1,
-                "train": TrainSettings(learning_rate=0.01, loss_scale=128.0),
-                **cell_changes,
-            },
-        )
+        cell = small_cell(config, backend="torch", image_size=image_size, seed=seed, **cell_changes)
         patch.setattr(sessions, "synthetic", _arriving)
         patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
         session = TorchSession(cell, Site(), geometry=geometry)

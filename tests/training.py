@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from reference_accelerator import ReferenceAccelerator
 
-from tcbench.core.record import Input, TrainSettings
+from tcbench.core.record import Cell, Input, TrainSettings
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.rungs import RUNGS
@@ -76,6 +76,12 @@ class Trained:
         return np.concatenate([(self.after[name] - self.before[name]).ravel() for name in sorted(self.after)])
 
 
+def small_cell(config: str, **changes: Any) -> Cell:
+    fields = {"n_classes": N_CLASSES, "input": Input(kind="synthetic"), "threads": 1}
+    fields["train"] = TrainSettings(learning_rate=0.01, loss_scale=128.0)
+    return factories.make_cell(config, BATCH_SIZE, **{**fields, **changes})
+
+
 @contextlib.contextmanager
 def small_session(
     config: str,
@@ -87,21 +93,9 @@ def small_session(
     **cell_changes: Any,
 ) -> Iterator[ChainerSession]:
     """A session on the small model and random batches, or those of the cell's own feed."""
+    cell = small_cell(config, image_size=image_size, seed=seed, **cell_changes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RUNGS.rungs, "fp64", _Float64())  # type: ignore[arg-type]
-        cell = factories.make_cell(
-            config,
-            BATCH_SIZE,
-            **{
-                "image_size": image_size,
-                "n_classes": N_CLASSES,
-                "input": Input(kind="synthetic"),
-                "seed": seed,
-                "threads": 1,
-                "train": TrainSettings(learning_rate=0.01, loss_scale=128.0),
-                **cell_changes,
-            },
-        )
         session = ChainerSession(cell, site or processor(cell.threads), geometry=geometry)
     try:
         if not own_feed:

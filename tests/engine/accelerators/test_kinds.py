@@ -32,8 +32,9 @@ ALLOWED = {
 
 
 def names_in(path: Path) -> Iterator[str]:
-    """Every identifier, module and string of a file but its docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    """Every identifier, module and string of a file but its docstrings; of one that never says cuda none."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text if "cuda" in text.lower() else "")
     docstrings = {
         id(inner.value)
         for node in ast.walk(tree)

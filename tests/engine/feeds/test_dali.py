@@ -35,21 +35,6 @@ def _n_threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def test_batches_are_made_while_nobody_asks(images: ImageFolder) -> None:
-    """Two batches (a tenth of a second of work here) are ready after a pause; taking them costs next to nothing."""
-    feed = dali.make_dali_feed(_spec(images, batch_size=48))
-    feed.next()
-    before = time.process_time()
-    deadline = time.monotonic() + 10
-    while time.process_time() - before < 0.02 and time.monotonic() < deadline:
-        time.sleep(0.05)  # this thread does nothing; DALI's use the time
-    worked = time.process_time() - before
-    feed.close()
-    assert feed.prefetch_depth == 2
-    assert not feed.on_device
-    assert worked >= 0.02
-
-
 def test_as_many_batches_are_under_way_as_is_said(images: ImageFolder) -> None:
     """DALI counts what it was asked for and has not handed over: while the consumer computes, that is the depth."""
     feed = dali.DaliFeed(_spec(images))

@@ -27,15 +27,14 @@ from tcbench.engine.feeds.generated import ensure_generated, generate, generated
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The set's place in a cache of its own, small so that tests are quick."""
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(generated.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "n_files": 4})
-    monkeypatch.setattr(generated.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "workers": 1})
+    monkeypatch.setattr(generated.generate, "__kwdefaults__", {"n_files": 4, "progress": None, "workers": 1})
     return tmp_path / "cache" / generated.SET_VERSION
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> dataset.ImageFolder:
     """Enough files for their statistics."""
-    return generate(tmp_path_factory.mktemp("photos") / "set", n_files=96, workers=1)
+    return generate(tmp_path_factory.mktemp("photos") / "set", n_files=64, workers=1)
 
 
 def _touch(path: Path, data: bytes = b"x") -> None:
@@ -173,7 +172,7 @@ def test_generated_images_are_like_imagenets(photos: dataset.ImageFolder) -> Non
     portrait = sum(height > width for width, height in sizes) / len(sizes)
     manifest = read_manifest(photos.root)
 
-    assert len(photos.files) == 96
+    assert len(photos.files) == 64
     assert len(photos.classes) == 16
     assert 480 <= median(width for width, _ in sizes) <= 520
     assert 330 <= median(height for _, height in sizes) <= 400
@@ -193,7 +192,7 @@ def test_classes_differ_in_colour(photos: dataset.ImageFolder) -> None:
     means = np.stack([np.asarray(Image.open(path), np.float32).mean((0, 1)) for path, _ in photos.files])
     means = means / means.sum(1, keepdims=True)
     labels = np.array([label for _, label in photos.files])
-    first = np.arange(len(labels)) % 6 < 3  # six files per class: three to learn from, three to ask
+    first = np.arange(len(labels)) % 4 < 2  # four files per class: two to learn from, two to ask
     centres = np.stack([means[first & (labels == label)].mean(0) for label in range(16)])
     guess = np.argmin(((means[~first, None] - centres) ** 2).sum(-1), axis=1)
     assert (guess == labels[~first]).mean() > 0.5
@@ -308,6 +307,7 @@ def test_ctrl_c_is_none_of_the_workers_business(tmp_path: Path) -> None:
     assert len(scan(out).files) == 160
 
 
+@pytest.mark.slow
 def test_what_a_killed_generation_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
     out = tmp_path / "out" / "set"
     with _generating(tmp_path, out, n_files=5000) as process:

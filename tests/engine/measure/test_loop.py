@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import itertools
 import math
 import statistics
 import threading
-import time
 
 import msgspec
 import pytest
@@ -39,8 +39,10 @@ class FakeClock:
 
 
 class FakeSession:
+    """`now`: when the device, if there is one, has done all; `host_now`: what the calls have taken."""
+
     def __init__(self, losses: tuple[float, ...] = (1.0,), cold_steps: int = 2) -> None:
-        self.now = 0.0
+        self.now = self.host_now = 0.0
         self.ran: list[str] = []
         self.asked_after: list[int] = []
         self.losses = losses
@@ -55,6 +57,7 @@ class FakeSession:
     def _run(self, name: str) -> None:
         self.ran.append(name)
         self.now += 5.0 if self.steps <= self.cold_steps else 1.0
+        self.host_now += 0.25
 
     def facts(self) -> Facts:
         self.asked_after.append(self.steps)
@@ -209,31 +212,26 @@ def test_every_step_and_phase_is_a_range_in_the_domain(monkeypatch):
     assert not domain.open
 
 
-def test_profiled_host_times_are_those_of_each_phase():
-    session = FakeSession()
-    session.phases = (Phase("io", lambda: time.sleep(0.02)), Phase("forward", lambda: None))
-    phases = loop.profile(session, Ranges(["io", "forward"]), 3, first=0)
-    assert all(t >= 0.02 for t in phases[0].host_s)
-    assert len(phases[1].host_s) == 3
-    assert phases[0].device_s is phases[1].device_s is None
+def profiled(session: FakeSession, **fields):
+    """Two steps, the fifth and the sixth, by the session's host."""
+    profiling = loop.Profiling(loop.SpanRecorder(lambda: round(1e9 * session.host_now)), **fields)
+    return loop.profile(session, Ranges(["io", "forward"]), 2, 5, profiling), profiling.recorder.spans
 
 
 class DeviceClock(FakeClock):
-    """A device that takes 1 s per phase of the fake session."""
+    """A device that takes 1 s per phase of the fake session, and whose marks take the host 5 s."""
 
     of = "device"
-    mark_cost_s = 0.0
 
     def mark(self) -> None:
         super().mark()
-        time.sleep(self.mark_cost_s)
+        self.session.host_now += 5.0
 
 
 def test_on_a_device_each_phase_has_its_device_time_beside_its_host_time():
     """Host times are those of the calls alone: neither the device's time nor the marks are in them."""
     session = FakeSession(cold_steps=0)
     session.clock = DeviceClock(session)
-    session.clock.mark_cost_s = 0.05
     io, forward = session.phases
 
     def slow_io() -> None:
@@ -241,10 +239,64 @@ def test_on_a_device_each_phase_has_its_device_time_beside_its_host_time():
         session.now += session.steps  # 2 s in the first step, 3 s in the second
 
     session.phases = (Phase("io", slow_io), forward)
-    phases = loop.profile(session, Ranges(["io", "forward"]), 3, first=0)
-    assert [phase.device_s for phase in phases] == [(2.0, 3.0, 4.0), (1.0, 1.0, 1.0)]
-    assert all(len(phase.host_s) == 3 for phase in phases)
-    assert all(0 < t < 0.05 for phase in phases for t in phase.host_s)
+    phases, _ = profiled(session)
+    assert [phase.device_s for phase in phases] == [(2.0, 3.0), (1.0, 1.0)]
+    assert [phase.host_s for phase in phases] == [(0.25, 0.25)] * 2
+
+
+class Layered(FakeSession):
+    """Tells a layer of its second phase while it is asked to."""
+
+    layers = None
+
+    def _run(self, name: str) -> None:
+        super()._run(name)
+        if self.layers is not None and name == "forward":
+            self.layers.begin("stem/conv")
+            self.layers.end()
+
+    @contextlib.contextmanager
+    def detail(self, layers):
+        self.layers = layers
+        yield
+        self.layers = None
+
+
+def test_the_recorder_gets_steps_phases_and_layers_whose_times_are_those_of_the_phases():
+    phases, spans = profiled(Layered(), layers=True)
+    assert [(s.kind, s.name, s.step, s.phase) for s in spans] == [
+        told
+        for step in (5, 6)
+        for told in (
+            ("phase", "io", step, "io"),
+            ("layer", "stem/conv", step, "forward"),
+            ("phase", "forward", step, "forward"),
+            ("step", "step", step, None),
+        )
+    ]
+    assert [(phase.name, phase.host_s, phase.device_s) for phase in phases] == [
+        (name, (0.25, 0.25), None) for name in ("io", "forward")
+    ]
+
+
+def test_layers_are_told_only_where_they_are_asked_for_and_the_session_can():
+    for session, layers in ((Layered(), False), (FakeSession(), True)):
+        assert {s.kind for s in profiled(session, layers=layers)[1]} == {"step", "phase"}
+
+
+def test_profilers_run_around_the_profiled_steps_and_nothing_else():
+    session = FakeSession()
+
+    @contextlib.contextmanager
+    def around():
+        session.ran.append("start")
+        yield
+        session.ran.append("stop")
+
+    settings = MeasureSettings(max_warmup_steps=3, profiled_steps=2)
+    measured = loop.measure(session, settings, profiling=loop.Profiling(around=around))
+    before = measured.warmup_steps + measured.timed_steps
+    assert session.ran == [*["io", "forward"] * before, "start", *["io", "forward"] * 2, "stop"]
 
 
 def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside():

@@ -8,6 +8,7 @@ import factories
 import msgspec
 import pytest
 import threadpoolctl
+from networks import THIN
 
 from tcbench.core import messages, recording
 from tcbench.core.errors import DataError, OutOfDeviceMemory, TraceError
@@ -19,6 +20,7 @@ from tcbench.engine.accelerators.cuda import driver
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.engine.measure import worker
 from tcbench.engine.measure.loop import LossError
+from tcbench.engine.models import MODELS
 from tcbench.hardware import affinity, machine
 from tcbench.hardware.clock import HostClock
 
@@ -211,12 +213,13 @@ def test_the_recorder_of_activities_is_made_before_a_session_may_capture_a_graph
     assert (finished.status, finished.reason) == ("failed", "CUPTI cannot record")
 
 
-def test_a_profiled_worker_leaves_its_recording(tmp_path):
+def test_a_profiled_worker_leaves_its_recording(tmp_path, monkeypatch):
+    monkeypatch.setitem(MODELS, "thin", THIN["resnet18"][0])
     path = tmp_path / "recording.json"
     cell = factories.make_cell(
         batch_size=2,
         image_size=32,
-        model="resnet18",
+        model="thin",
         input=Input(kind="synthetic"),
         measure=MeasureSettings(max_time_s=0.1, min_timed_steps=4, profiled_steps=2),
     )

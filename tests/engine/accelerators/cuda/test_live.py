@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from fake_cupy import Gpu, install, site
+from fake_cupy import Gpu, site
 from reference import REFERENCE
 from training import change_distance, loss_distance, numpys_processor, run_step, small_session, train
 
@@ -16,22 +16,9 @@ from tcbench.engine.accelerators.cuda.ceilings import measure_on
 from tcbench.engine.work import Add, Conv2d, ConvFpropStats, Relu
 
 
-@pytest.fixture
-def cupy(monkeypatch):
-    return install(monkeypatch)
-
-
-@pytest.fixture
-def accelerator(cupy):
-    place = site()
-    with place.scope():
-        yield place.accelerator
-
-
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
 def test_training_on_it_is_training_by_numpy(cupy, config):
-    device = train(config, 4, site=site())
-    host = train(config, 4, site=numpys_processor())
+    device, host = (train(config, 2, site=place) for place in (site(), numpys_processor()))
     assert loss_distance(device, host) < 2e-6
     assert change_distance(device, host) < 2e-4
 
@@ -49,8 +36,7 @@ def test_a_captured_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(
 
 @pytest.mark.parametrize("config", ["fp16+batched+nhwc+fused", "bf16+batched+nhwc+fused"])
 def test_a_recorded_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy, config):
-    eager = train(config, 4, site=site())
-    recorded = train(f"{config}+static_graph", 4, site=site())
+    eager, recorded = (train(name, 3, site=site()) for name in (config, f"{config}+static_graph"))
     assert np.array_equal(recorded.losses, eager.losses)
     assert np.array_equal(recorded.change, eager.change)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rank_chainer
 import training
-from fake_cupy import install, site
+from fake_cupy import site
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import CudnnSettings
@@ -37,11 +37,6 @@ class Everyone:
 WORLD = world.World(rank=0, size=2, local_rank=0, local_size=2, mpi=Everyone())
 
 
-@pytest.fixture
-def cupy(monkeypatch):
-    return install(monkeypatch)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "sent", "late"),
@@ -56,8 +51,8 @@ def cupy(monkeypatch):
     ],
 )
 def test_two_ranks_of_the_same_batches_train_as_one(cupy, monkeypatch, config, sent, late):
-    monkeypatch.setattr(exchange, "BUCKET_BYTES", 20_000)
-    small = {"geometry": training.SMOOTH, "image_size": 32}
+    monkeypatch.setattr(exchange, "BUCKET_BYTES", 5_000)
+    small = {"geometry": rank_chainer.GEOMETRY, "image_size": rank_chainer.IMAGE_SIZE}
     with world.entered(WORLD), training.small_session(config, site=site(), ranks=2, **small) as session:
         assert session.facts().engine == "ncclAllReduce, NCCL 2.27.3"
         losses = [training.run_step(session) for _ in range(STEPS)]

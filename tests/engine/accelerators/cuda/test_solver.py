@@ -5,26 +5,13 @@ import types
 import numpy as np
 import pytest
 from engine.backends.chainer import test_kfac
-from fake_cupy import Cusolver, install, site
+from fake_cupy import Cusolver, site
 from reference import REFERENCE
-from training import run_step, small_session
+from training import numpys_processor, run_step
 
 from tcbench.core.errors import SelectionError, TrainingError
-from tcbench.core.record import CudnnSettings, KfacSettings, TrainSettings
-from tcbench.engine.accelerators.cuda import live, solver
+from tcbench.engine.accelerators.cuda import solver
 from tcbench.engine.work import CholeskyInverse, KroneckerFactor, Relu
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    return install(monkeypatch)
-
-
-@pytest.fixture
-def accelerator(cupy):
-    made = live.CudaAccelerator(0, CudnnSettings())
-    with made.enter():
-        yield made
 
 
 def spd(size: int, dtype: str = "float32") -> np.ndarray:
@@ -112,19 +99,13 @@ def test_other_works_are_not_its():
 # -- whole steps -------------------------------------------------------------------------------------------------------
 
 
-def session(config: str):
-    train = TrainSettings(
-        learning_rate=0.05, momentum=0.9, kfac=KfacSettings(damping=test_kfac.DAMPING, decay=test_kfac.DECAY)
-    )
-    return small_session(config, geometry=test_kfac.TINY, image_size=test_kfac.IMAGE, site=site(), train=train)
-
-
 @pytest.mark.parametrize("config", ["fp32+kfac", "fp32+nhwc+fused+batched+kfac"])
 def test_training_on_it_is_training_by_numpy(cupy, config):
-    with session(config) as opened:
-        device = [run_step(opened) for _ in range(4)]
-    with test_kfac.session(config, batch=8) as opened:
-        host = [run_step(opened) for _ in range(4)]
+    losses = []
+    for place in (site(), numpys_processor()):
+        with test_kfac.session(config, place) as opened:
+            losses.append([run_step(opened) for _ in range(4)])
+    device, host = losses
     np.testing.assert_allclose(device, host, rtol=2e-4)
 
 
@@ -138,5 +119,5 @@ def test_a_factor_that_cannot_be_inverted_is_named_when_results_are_read(cupy, m
 
     monkeypatch.setattr(Cusolver, "spotrf", fails_for_the_stem)
     said = r"factor of stem is not positive .* raise train.kfac.damping"
-    with session("fp32+kfac") as opened, pytest.raises(TrainingError, match=said):
+    with test_kfac.session("fp32+kfac", site()) as opened, pytest.raises(TrainingError, match=said):
         run_step(opened)

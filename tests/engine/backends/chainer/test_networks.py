@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from networks import THIN
-from training import change_distance, loss_distance, numpys_processor, on_numpy, run_step, small_session, train
+from training import change_distance, loss_distance, numpys_processor, on_numpy, small_session, train
 
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.network import Network
@@ -12,9 +12,10 @@ from tcbench.engine.backends.initial import he_normal
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.googlenet import GoogLeNet
-from tcbench.engine.models.resnet import RESNET50
+from tcbench.engine.models.resnet import ResNet
 from tcbench.engine.models.small import WELL_CONDITIONED
 
+NARROW = ResNet("narrow ResNet-50", blocks_per_stage=(2, 1, 1, 1), width=8)
 NETWORKS = pytest.mark.parametrize("model", THIN)
 
 
@@ -34,7 +35,7 @@ def trained(config, model, steps=2, **changes):
     ],
 )
 def test_a_network_trains_in_float32_as_in_float64(model, config):
-    exact, found = trained("fp64", model), trained(config, model)
+    exact, found = trained("fp64", model), trained(config, model, site=numpys_processor())
     assert loss_distance(found, exact) < 1e-4
     assert change_distance(found, exact) < 2e-2
 
@@ -49,13 +50,6 @@ def test_a_network_trains_in_16_bits_about_as_in_float64(model, config):
 
 
 @NETWORKS
-def test_a_recorded_step_is_the_step_bit_for_bit(model):
-    plain, recorded = trained("fp32", model, 3), trained("fp32+static_graph", model, 3)
-    assert np.array_equal(plain.losses, recorded.losses)
-    assert np.array_equal(plain.change, recorded.change)
-
-
-@NETWORKS
 @pytest.mark.parametrize("config", [pytest.param("fp32", marks=pytest.mark.slow), "fp16+batched+nhwc+fused"])
 def test_a_network_takes_the_path_of_a_gpu_to_the_same_numbers(model, config):
     """With the plain references in the place of kernels and cuDNN."""
@@ -65,15 +59,9 @@ def test_a_network_takes_the_path_of_a_gpu_to_the_same_numbers(model, config):
     assert loss_distance(gpu, host) < limit
 
 
-@NETWORKS
-def test_a_captured_step_drops_other_values_each_time(model):
-    geometry, image_size = THIN[model]
-    with small_session(
-        "fp32+cuda_graph", geometry=geometry, image_size=image_size, site=on_numpy(), device="cuda:0"
-    ) as session:
-        captured = [run_step(session) for _ in range(5)]
-    plain = trained("fp32", model, 5, site=on_numpy())
-    np.testing.assert_allclose(captured, plain.losses, rtol=1e-5)
+def test_a_captured_step_drops_other_values_each_time():
+    captured, plain = (trained(config, "alexnet", 5, site=on_numpy()) for config in ("fp32+cuda_graph", "fp32"))
+    np.testing.assert_allclose(captured.losses, plain.losses, rtol=1e-5)
 
 
 def built(geometry, variant="v1", n_classes=10, spec=TensorSpec()):  # noqa: B008  (frozen)
@@ -101,7 +89,7 @@ class _Macs(chainer.FunctionHook):
 @pytest.mark.usefixtures("on_the_processor")
 @pytest.mark.parametrize(
     ("geometry", "variant"),
-    [(RESNET50, "v1.5"), *((geometry, "v1") for geometry in (WELL_CONDITIONED, *(thin for thin, _ in THIN.values())))],
+    [(NARROW, "v1.5"), *((geometry, "v1") for geometry in (NARROW, *(thin for thin, _ in THIN.values())))],
     ids=str,
 )
 def test_the_built_network_has_the_parameters_and_does_the_arithmetic_that_its_description_counts(geometry, variant):
@@ -115,13 +103,13 @@ def test_the_built_network_has_the_parameters_and_does_the_arithmetic_that_its_d
 
 @pytest.mark.usefixtures("on_the_processor")
 def test_the_smallest_image_it_takes_leaves_a_pixel():
-    least = RESNET50.min_image_size
+    least = NARROW.min_image_size
     with chainer.using_config("train", False), chainer.no_backprop_mode():
-        assert built(RESNET50)(np.zeros((1, 3, least, least), np.float32)).shape == (1, 10)
+        assert built(NARROW)(np.zeros((1, 3, least, least), np.float32)).shape == (1, 10)
 
 
 def test_filters_are_hes_and_the_same_for_every_layout_and_dtype():
-    network, other = built(RESNET50), built(RESNET50, spec=TensorSpec("NHWC", "float16"))
+    network, other = built(WELL_CONDITIONED), built(WELL_CONDITIONED, spec=TensorSpec("NHWC", "float16"))
     w = network.stem.w.array
     assert w.std() == pytest.approx(np.sqrt(2 / (3 * 49)), rel=0.02)
     assert he_normal((400, 250), 8, np.random.RandomState(1)).var() == pytest.approx(2 / 8, rel=0.02)

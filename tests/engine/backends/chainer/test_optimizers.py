@@ -1,13 +1,9 @@
 """Both optimizers, on the processor, against the textbook's update."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from tcbench.core.errors import TrainingError
-from tcbench.engine.accelerators import protocol as accelerators
-from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cpu.reference.update import BLOCK
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
@@ -16,11 +12,8 @@ from tcbench.engine.backends.chainer.parts import OptimizerSpec
 SHAPES = {"a": (3, 5), "b": (7,), "c": (BLOCK + 11,), "d": (64, 64, 3, 3)}
 
 
-@pytest.fixture(autouse=True, params=[1, 2])
-def _on_the_processor(request: pytest.FixtureRequest) -> Iterator[None]:
-    accelerator = NumpyAccelerator(request.param)
-    with accelerator.enter(), accelerators.use(accelerator):
-        yield
+@pytest.fixture(autouse=True)
+def _on_the_processor(on_the_processor: None) -> None: ...
 
 
 def make(dtypes: str | dict[str, str] = "float32"):
@@ -99,14 +92,14 @@ def test_small_updates_are_lost_without_a_master_copy_and_kept_with_one():
     for master in (True, False):
         model = make("float16")
         before = model.b.array.copy()
-        changes = {"learning_rate": 1e-5, "momentum": 0.0, "weight_decay": 0.0, "master_weights": master}
+        changes = {"learning_rate": 4e-5, "momentum": 0.0, "weight_decay": 0.0, "master_weights": master}
         optimizer = PerParameterSGD(spec(**changes), model)
-        for _ in range(200):
+        for _ in range(50):
             for name in SHAPES:
                 getattr(model, name).grad = np.ones(SHAPES[name], np.float16)
             optimizer.update()
         results[master] = before.astype(np.float64) - model.b.array
-    # 200 updates of 1e-5 are 2e-3: above half a float16 spacing near 1, while one of them is far below.
+    # 50 updates of 4e-5 are 2e-3: above half a float16 spacing near 1, while one of them is far below.
     large = np.abs(make("float16").b.array) > 0.5
     assert np.all(results[False][large] == 0)
     assert np.all(results[True][large] > 0)

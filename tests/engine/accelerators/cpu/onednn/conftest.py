@@ -1,11 +1,27 @@
-"""An engine of oneDNN that has prepared nothing yet."""
+"""What every test of oneDNN needs: the library, an accelerator on it, an engine that has prepared nothing yet."""
+
+from collections.abc import Iterator
 
 import pytest
 
-from tcbench.engine.accelerators.cpu.onednn import accelerator
+from tcbench.engine.accelerators.cpu.onednn import accelerator, library
+from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.onednn.library import Engine
+
+
+@pytest.fixture(autouse=True)
+def onednn() -> None:
+    if problem := library.problem():
+        pytest.skip(problem)
 
 
 @pytest.fixture
 def fresh_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "_engine", Engine)
+
+
+@pytest.fixture
+def processor() -> Iterator[OneDnnAccelerator]:
+    made = OneDnnAccelerator(threads=2)
+    with made.enter():
+        yield made

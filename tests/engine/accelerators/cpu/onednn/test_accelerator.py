@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from engine.accelerators.cpu.reference.test_accelerator import CASES, convolutions, norms
-from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
+from engine.accelerators.cuda.kernels.cases import Case, check_on
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
@@ -19,18 +19,9 @@ from tcbench.engine.accelerators.cpu.onednn import batch_norm, convolution, libr
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 
-pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
-
 LOSES = ("relu_backward", "add_relu", "max_pool_forward", "max_pool_backward")
 """Works in which oneDNN makes 0 of NaN, or NaN of infinity: see Engine.met_nan."""
 KEPT = [case for case in CASES if not (case.special and case.work.name in LOSES)]
-
-
-@pytest.fixture
-def processor() -> Iterator[OneDnnAccelerator]:
-    accelerator = OneDnnAccelerator(threads=2)
-    with accelerator.enter():
-        yield accelerator
 
 
 @pytest.fixture
@@ -44,21 +35,24 @@ def forgets_nan(processor: OneDnnAccelerator) -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", KEPT, ids=[case.id for case in KEPT])
 def test_it_does_what_the_reference_does(case: Case, processor: OneDnnAccelerator) -> None:
-    given = inputs(case)
-
-    def launch(*placed: Guarded) -> None:
-        processor.launch(case.work, *(memory.array for memory in placed))
-
-    check(case, given, run(case, given, Guarded, launch))
+    check_on(processor, case)
 
 
-@pytest.mark.parametrize("work", list(convolutions()))
-def test_a_convolution_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
-    check_against_reference(processor, work)
+LARGE = [
+    pytest.param(kind(*sizes), id=kind(*sizes).key)
+    for dtype in ("float32", "float16", "bfloat16")
+    for kind, *sizes in (
+        (w.AddBias, 4098, 17, dtype),
+        (w.BiasGradient, 4098, 17, dtype, 1, 6),
+        (w.AddBiasRelu, 6, 24, dtype, 500),
+        (w.BiasGradient, 6, 24, dtype, 500, 6),
+    )
+]
+"""Biases of so many values that two threads share them: N, K, pixels, slices."""
 
 
-@pytest.mark.parametrize("work", list(norms()))
-def test_a_batch_normalisation_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
+@pytest.mark.parametrize("work", [*convolutions(), *norms(), *LARGE])
+def test_larger_work_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
     check_against_reference(processor, work)
 
 
@@ -122,24 +116,6 @@ def test_a_normalisation_of_any_size_does_what_the_reference_does(
     by = next(plan.plan for plan in processor.plans() if plan.work == "batch_norm_backward float32")
     if layout == "NHWC" and not by.endswith("avx2"):
         assert by.startswith("bnorm_tbb_jit" if side == 48 else "bnorm_jit")
-
-
-LARGE = [
-    kind(*sizes)
-    for dtype in ("float32", "float16", "bfloat16")
-    for kind, *sizes in (
-        (w.AddBias, 4098, 17, dtype),
-        (w.BiasGradient, 4098, 17, dtype, 1, 6),
-        (w.AddBiasRelu, 6, 24, dtype, 500),
-        (w.BiasGradient, 6, 24, dtype, 500, 6),
-    )
-]
-"""Biases of so many values that two threads share them: N, K, pixels, slices."""
-
-
-@pytest.mark.parametrize("work", LARGE, ids=lambda work: work.key)
-def test_biases_of_any_size_do_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
-    check_against_reference(processor, work)
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])

@@ -9,10 +9,8 @@ from gpu import check_against_reference
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled
-from tcbench.engine.accelerators.cpu.onednn import batch_norm, library, tuning
+from tcbench.engine.accelerators.cpu.onednn import batch_norm, tuning
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
-
-pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 
 
 @pytest.fixture(params=[0, 1], ids=["oneDNN", "NumPy"])

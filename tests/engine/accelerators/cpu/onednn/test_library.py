@@ -1,7 +1,6 @@
 """A launch is on the arrays that it was bound to, wherever these and oneDNN's own memory lie."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,17 +12,11 @@ from tcbench.engine.accelerators.cpu.onednn import convolution, library, tuning
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.hardware import machine
 
-pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
-
 CONV = w.Conv2d(4, 64, 8, 8, 64, 3, 3, 1, 1, "NHWC", "float32")
 PASSES = [w.ConvFprop(CONV), w.ConvDgrad(CONV), w.ConvWgrad(CONV)]
 
 
-@pytest.fixture
-def processor(fresh_engine: None) -> Iterator[OneDnnAccelerator]:
-    accelerator = OneDnnAccelerator(threads=2)
-    with accelerator.enter():
-        yield accelerator
+pytestmark = pytest.mark.usefixtures("fresh_engine")
 
 
 @pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN is told to take less than the processor has")

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 from engine.accelerators.cpu.reference.test_accelerator import CASES
-from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
+from engine.accelerators.cuda.kernels.cases import Case, check_on
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled
-from tcbench.engine.accelerators.cpu.onednn import library, update
+from tcbench.engine.accelerators.cpu.onednn import update
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 
-pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 SOURCE = Path(update.__file__).with_name("update.c")
 UPDATES = [case for case in CASES if isinstance(case.work, w.BatchedUpdate)]
 
@@ -22,12 +21,8 @@ def test_without_a_compiler_primitives_do_what_the_reference_does(
     case: Case, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update, "_compiled", lambda: None)
-    processor, given = OneDnnAccelerator(threads=2), inputs(case)
-
-    def launch(*placed: Guarded) -> None:
-        processor.launch(case.work, *(memory.array for memory in placed))
-
-    check(case, given, run(case, given, Guarded, launch))
+    processor = OneDnnAccelerator(threads=2)
+    check_on(processor, case)
     (plan,) = processor.plans()
     assert plan.plan != "C, one pass"
 

@@ -1,31 +1,23 @@
 """Where oneDNN has no vectors of 16 bits, its work of them is that of float32 between conversions."""
 
-from collections.abc import Iterator
-
 import pytest
 from engine.accelerators.cpu.reference.test_accelerator import CASES, convolutions, norms
-from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
+from engine.accelerators.cuda.kernels.cases import Case, check_on
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.onednn import library, tuning, widened
+from tcbench.engine.accelerators.cpu.onednn import tuning, widened
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.onednn.library import Engine
-
-pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 
 HALVES = ("float16", "bfloat16")
 LARGER = [one for one in (*convolutions(), *norms()) if any(half in one.values[0].key for half in HALVES)]
 SMALL = list({case.work.name: case for case in CASES if not case.special and "float16" in case.work.key}.values())
 
 
-@pytest.fixture
-def processor(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDnnAccelerator]:
-    """One that has vectors of float32 alone."""
+@pytest.fixture(autouse=True)
+def vectors_of_float32_alone(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "converts", lambda engine, dtype: dtype == "float32")
-    accelerator = OneDnnAccelerator(threads=2)
-    with accelerator.enter():
-        yield accelerator
 
 
 @pytest.mark.parametrize("work", LARGER)
@@ -37,12 +29,7 @@ def test_it_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelera
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", SMALL, ids=[case.id for case in SMALL])
 def test_so_does_what_goes_over_every_value(case: Case, processor: OneDnnAccelerator) -> None:
-    given = inputs(case)
-
-    def launch(*placed: Guarded) -> None:
-        processor.launch(case.work, *(memory.array for memory in placed))
-
-    check(case, given, run(case, given, Guarded, launch))
+    check_on(processor, case)
 
 
 @pytest.mark.parametrize("half", HALVES)

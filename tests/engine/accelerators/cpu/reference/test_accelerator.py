@@ -2,11 +2,11 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
-from engine.accelerators.cuda.kernels.cases import Case, Guarded, all_cases, check, inputs, run
+from engine.accelerators.cuda.kernels.cases import Case, all_cases, check_on
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
@@ -37,12 +37,7 @@ def test_it_does_every_kind_of_work_but_calls_of_cudnns_and_kernels_around_them(
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_it_does_what_the_reference_does_with_special_values_too(case: Case, processor: NumpyAccelerator) -> None:
-    given = inputs(case)
-
-    def launch(*placed: Guarded) -> None:
-        processor.launch(case.work, *(memory.array for memory in placed))
-
-    check(case, given, run(case, given, Guarded, launch))
+    check_on(processor, case)
 
 
 CONVOLUTIONS = {
@@ -61,34 +56,29 @@ CONVOLUTIONS = {
 """n, c, h, w, k, the filter's side, stride, padding."""
 
 
+def by_pairs(names: Iterable[str]) -> Iterator[tuple[str, w.Layout, w.DType]]:
+    """Each dtype, and each layout, with each of the names and with each other."""
+    for (place, name), (number, dtype) in itertools.product(enumerate(names), enumerate(DTYPES)):
+        yield name, LAYOUTS[(place + number) % 2], dtype
+
+
 def convolutions() -> Iterator[object]:
-    for (name, (n, c, h, width, k, side, stride, pad)), layout, dtype in itertools.product(
-        CONVOLUTIONS.items(), LAYOUTS, DTYPES
-    ):
+    for name, layout, dtype in by_pairs(CONVOLUTIONS):
+        n, c, h, width, k, side, stride, pad = CONVOLUTIONS[name]
         conv = w.Conv2d(n, c, h, width, k, side, side, stride, pad, layout, dtype)
         for kind in (w.ConvFprop, w.ConvFpropStats, w.ConvDgrad, w.ConvDgradAdd, w.ConvWgrad):
             yield pytest.param(kind(conv), id=f"{kind.name}-{name}-{layout}-{dtype}")
-
-
-@pytest.mark.parametrize("work", list(convolutions()))
-def test_a_convolution_does_what_the_reference_does(work: w.Work, processor: NumpyAccelerator) -> None:
-    check_against_reference(processor, work)
 
 
 NORMS = {"planes": (3, 10, 9, 11), "short-planes": (2, 24, 4, 6), "rows": (4, 6, 16, 17), "one-channel": (5, 1, 3, 2)}
 
 
 def norms() -> Iterator[object]:
-    for (name, size), layout, dtype in itertools.product(NORMS.items(), LAYOUTS, DTYPES):
+    for name, layout, dtype in by_pairs(NORMS):
         for after in ("none", "relu", "add_relu"):
-            norm = w.Norm(*size, layout, dtype, after)  # type: ignore[arg-type]
+            norm = w.Norm(*NORMS[name], layout, dtype, after)  # type: ignore[arg-type]
             for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
                 yield pytest.param(work, id=f"{work.name}-{name}-{after}-{layout}-{dtype}")
-
-
-@pytest.mark.parametrize("work", list(norms()))
-def test_a_batch_normalisation_does_what_the_reference_does(work: w.Work, processor: NumpyAccelerator) -> None:
-    check_against_reference(processor, work)
 
 
 SAMPLES = {"one": (1, 1), "a-block": (7, 300), "blocks": (530, 40)}
@@ -96,14 +86,32 @@ SAMPLES = {"one": (1, 1), "a-block": (7, 300), "blocks": (530, 40)}
 
 
 def factors() -> Iterator[object]:
-    for (name, (size, samples)), layout, dtype in itertools.product(SAMPLES.items(), LAYOUTS, DTYPES):
+    for name, layout, dtype in by_pairs(SAMPLES):
+        size, samples = SAMPLES[name]
         for decay in (0.0, 0.5):
             work = w.KroneckerFactor(size, samples, layout, dtype, 1 / samples, decay)
-            yield pytest.param(work, id=f"{name}-{layout}-{dtype}-{decay}")
+            yield pytest.param(work, id=f"{work.name}-{name}-{layout}-{dtype}-{decay}")
 
 
-@pytest.mark.parametrize("work", list(factors()))
-def test_a_kronecker_factor_is_what_the_reference_says(work: w.KroneckerFactor, processor: NumpyAccelerator) -> None:
+def doubled() -> Iterator[object]:
+    """Work of which the kernels' cases have float16 and float32, in float64."""
+    norm = w.Norm(2, 24, 4, 6, "NCHW", "float64", "add_relu")
+    pool = w.Pool(2, 5, 9, 7, 3, 2, 1, "NCHW", "float64")
+    works: list[w.Work] = [kind(515, "float64") for kind in (w.Relu, w.ReluBackward, w.Add, w.AddRelu, w.Unscale)]
+    works += [w.WeightDecay(515, 1e-4, "float64"), w.MomentumUpdate(515, 0.1, 0.9, "float64")]
+    works += [w.BatchNormFinalize(40, 6, 2e-5, 0.1, "float64"), w.MeanLoss(40, "float64")]
+    for layout in LAYOUTS:
+        works += [w.BatchNormApply(dataclasses.replace(norm, layout=layout))]
+        works += [kind(dataclasses.replace(pool, layout=layout)) for kind in (w.MaxPoolForward, w.MaxPoolBackward)]
+        works += [kind(2, 5, 3, 2, layout, "float64") for kind in (w.GlobalAverageForward, w.GlobalAverageBackward)]
+    for kind in (w.AddBias, w.BiasGradient, w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward):
+        works.append(kind(5, 33, "float64"))
+    works += [w.DampFactors(9, 5, 0.1, "float64")]
+    yield from (pytest.param(work, id=work.label) for work in works)
+
+
+@pytest.mark.parametrize("work", [*convolutions(), *norms(), *factors(), *doubled()])
+def test_it_does_what_the_reference_does(work: w.Work, processor: NumpyAccelerator) -> None:
     check_against_reference(processor, work)
 
 
@@ -124,28 +132,6 @@ def test_a_matrix_that_has_no_decomposition_is_named_by_its_minor(processor: Num
     x, info = np.diag([2.0, 1.0, -1.0, 3.0]).astype(np.float32), np.zeros(1, np.int32)
     processor.launch(w.CholeskyInverse(4), x, info)
     assert info[0] == 3 and np.isnan(x).all()
-
-
-def doubled() -> Iterator[object]:
-    """Work of which the kernels' cases have float16 and float32, in float64."""
-    norm = w.Norm(2, 24, 4, 6, "NCHW", "float64", "add_relu")
-    pool = w.Pool(2, 5, 9, 7, 3, 2, 1, "NCHW", "float64")
-    works: list[w.Work] = [kind(515, "float64") for kind in (w.Relu, w.ReluBackward, w.Add, w.AddRelu, w.Unscale)]
-    works += [w.WeightDecay(515, 1e-4, "float64"), w.MomentumUpdate(515, 0.1, 0.9, "float64")]
-    works += [w.BatchNormFinalize(40, 6, 2e-5, 0.1, "float64"), w.MeanLoss(40, "float64")]
-    for layout in LAYOUTS:
-        works += [w.BatchNormApply(dataclasses.replace(norm, layout=layout))]
-        works += [kind(dataclasses.replace(pool, layout=layout)) for kind in (w.MaxPoolForward, w.MaxPoolBackward)]
-        works += [kind(2, 5, 3, 2, layout, "float64") for kind in (w.GlobalAverageForward, w.GlobalAverageBackward)]
-    for kind in (w.AddBias, w.BiasGradient, w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward):
-        works.append(kind(5, 33, "float64"))
-    works += [w.DampFactors(9, 5, 0.1, "float64")]
-    yield from (pytest.param(work, id=work.label) for work in works)
-
-
-@pytest.mark.parametrize("work", list(doubled()))
-def test_float64_is_computed_in_float64(work: w.Work, processor: NumpyAccelerator) -> None:
-    check_against_reference(processor, work)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

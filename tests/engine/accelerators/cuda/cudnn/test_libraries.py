@@ -222,7 +222,7 @@ def test_importing_any_of_it_needs_neither_cudnn_nor_cupy():
     code = (
         "import sys\n"
         "for name in ('cudnn', 'cupy', 'chainer', 'nvidia', 'pynvml'): sys.modules[name] = None\n"
-        "from tcbench.engine.accelerators.cuda import nvml\n"
+        "from tcbench.engine.accelerators.cuda import driver, nvml, packages\n"
         "from tcbench.engine.accelerators.cuda.cudnn import absent, autotune, calls, graphs, libraries, plans"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

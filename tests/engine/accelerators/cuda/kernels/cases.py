@@ -369,6 +369,16 @@ def expected(case: Case, given: Arrays) -> Arrays:
     return run(case, given, Guarded, launch)
 
 
+def check_on(accelerator: Any, case: Case) -> None:
+    """The case on an accelerator whose arrays are NumPy's."""
+    given = inputs(case)
+
+    def launch(*placed: Guarded) -> None:
+        accelerator.launch(case.work, *(memory.array for memory in placed))
+
+    check(case, given, run(case, given, Guarded, launch))
+
+
 def check(case: Case, given: Arrays, found: Arrays) -> None:
     """Every array holds what the reference says; those that are only read still hold what they held."""
     wanted = expected(case, given)

@@ -12,7 +12,6 @@ from reference_accelerator import ReferenceAccelerator
 
 from tcbench.engine import work
 from tcbench.engine.accelerators import protocol as accelerators
-from tcbench.engine.accelerators.cpu.reference import batch_norm as kernels
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.hardware.gpus import GpuProperties
@@ -195,8 +194,10 @@ def test_gradients_of_what_chainer_has_not_match_finite_differences(name, layout
 
 
 @EACH
-@BOTH
-@pytest.mark.parametrize(("dtype", "limit"), [("float32", 3e-6), ("float16", 6e-3), ("bfloat16", 5e-2)])
+@pytest.mark.parametrize(
+    ("layout", "dtype", "limit"),
+    [("NHWC", "float32", 3e-6), ("NCHW", "float16", 6e-3), ("NHWC", "bfloat16", 5e-2)],
+)
 def test_narrower_dtypes_are_near_float64(name, layout, dtype, limit):
     operate, inputs, _ = OPERATIONS[name]
     # Vectors are float32 beside what has 16 bits. Inputs hold what the dtype can: each computes on the same numbers.
@@ -255,29 +256,20 @@ def test_large_half_sums_are_accumulated_in_float32(layout):
 # -- what is not a number, and ties ------------------------------------------------------------------------------------
 
 
-@BOTH
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(
-    ("operate", "seen"),
-    [
-        (functools.partial(ops.convolution_2d, stride=1, pad=1), (1, slice(None), *[slice(3, 6)] * 2)),
-        (lambda x, _, layout: ops.max_pooling_2d(x, ksize=3, stride=2, pad=1, layout=layout), (1, 2, 2, 2)),
-    ],
-    ids=["convolution", "max-pool"],
-)
-@pytest.mark.parametrize("sign", [1, -1])
-def test_nan_reaches_the_outputs_that_see_it_and_no_others(layout, dtype, operate, seen, sign):
+@pytest.mark.parametrize(("layout", "dtype"), [("NCHW", "float32"), ("NHWC", "float16")])
+def test_nan_reaches_the_outputs_of_a_convolution_that_see_it_and_no_others(layout, dtype):
     x, w = np.ones((2, 5, 9, 9), dtype), np.ones((6, 5, 3, 3), dtype)
-    x[1, 2, 4, 4] = np.copysign(np.nan, sign)
-    y = from_layout(operate(to_layout(x, layout), to_layout(w, layout), layout=layout).array, layout)
-    expected = np.zeros(y.shape, bool)
-    expected[seen] = True
-    np.testing.assert_array_equal(np.isnan(y), expected)
+    x[1, 2, 4, 4] = np.nan
+    y = ops.convolution_2d(to_layout(x, layout), to_layout(w, layout), stride=1, pad=1, layout=layout)
+    expected = np.zeros((2, 6, 9, 9), bool)
+    expected[1, :, 3:6, 3:6] = True
+    np.testing.assert_array_equal(np.isnan(from_layout(y.array, layout)), expected)
 
 
-@BOTH
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-@pytest.mark.parametrize(("ksize", "stride", "pad"), [(3, 2, 1), (2, 2, 0), (3, 1, 1)])
+@pytest.mark.parametrize(
+    ("layout", "dtype", "ksize", "stride", "pad"),
+    [("NCHW", "float64", 3, 1, 1), ("NHWC", "float32", 3, 2, 1), ("NCHW", "float16", 2, 2, 0)],
+)
 def test_the_first_of_equal_maxima_gets_the_gradient(layout, dtype, ksize, stride, pad):
     x = np.maximum(np.random.default_rng(0).integers(-4, 4, (2, 3, 9, 7)), 0).astype(dtype)  # as after a ReLU
     window = {"ksize": ksize, "stride": stride, "pad": pad}
@@ -307,25 +299,7 @@ def test_over_several_chunks_a_sum_is_rounded_once_and_gradients_that_meet_are_s
     np.testing.assert_array_equal(b_var.grad, np.where(b > 0, 2, 1) * gy)
 
 
-@pytest.mark.parametrize(("logits", "label"), [(0, -1), (0, 3), (np.nan, 0)])
-def test_a_label_out_of_range_or_nan_makes_the_loss_nan(logits, label):
-    x = np.zeros((2, 3), np.float16)
-    x[1, 1] = logits
-    assert np.isnan(ops.softmax_cross_entropy(x, np.array([0, label], np.int32)).array)
-
-
 # -- batch normalisation -----------------------------------------------------------------------------------------------
-
-
-@BOTH
-@pytest.mark.parametrize("shape", [(4, 8, 12, 11), (4, 8, 4, 4), (16, 64, 30, 30)])
-@pytest.mark.parametrize("offset", [3.0, 30.0, 1000.0])
-def test_variance_survives_a_mean_far_from_zero(layout, shape, offset):
-    x = (maps(*shape) * 2 + offset).astype("f4")
-    statistics = kernels.statistics(to_layout(x, layout), layout)
-    exact = x.astype(np.float64)
-    np.testing.assert_allclose(statistics.mean, exact.mean(axis=(0, 2, 3)), rtol=1e-6)
-    np.testing.assert_allclose(statistics.var, exact.var(axis=(0, 2, 3)), rtol=2e-5)
 
 
 @BOTH
@@ -356,9 +330,10 @@ def test_running_statistics_follow_chainers_link_in_the_same_arrays(layout):
     np.testing.assert_allclose(mean, link.avg_mean, rtol=1e-5, atol=1e-6)  # evaluation changes nothing
 
 
-@BOTH
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(("relu", "add"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("layout", "dtype", "relu", "add"),
+    [("NCHW", "float32", False, False), ("NHWC", "float16", True, False), ("NHWC", "float32", True, True)],
+)
 def test_evaluation_on_a_device_matches_the_definition_with_running_statistics(layout, dtype, relu, add):
     x, residual = maps(3, 6, 5, 4).astype(dtype), maps(3, 6, 5, 4, seed=1).astype(dtype)
     gamma, beta = (array.astype("f4") for array in SCALARS)
