@@ -2,6 +2,7 @@
 
 Two gates run their trials, and one is interrupted; the others have stand-ins for them."""
 
+import functools
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from tcbench.core import store
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Record
 from tcbench.run import gate_file
-from tcbench.run.runner import Launch, Runner
+from tcbench.run.runner import Runner
 
 QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
 
@@ -42,7 +43,7 @@ class StandIn(Runner):
         for planned, trial in trials:
             cell = planned.cell
             try:
-                planted_s = _planted_s(self.launch)
+                planted_s = _planted_s(self.launch.python, self.launch.folder, tuple(self.launch.variables.items()))
             except subprocess.CalledProcessError as error:
                 reason = error.stderr.splitlines()[-1]
                 yield factories.make_record(cell=cell, trial=trial, run_id=self.run_id, status="failed", reason=reason)
@@ -51,11 +52,11 @@ class StandIn(Runner):
                 yield factories.make_record(cell=cell, trial=trial, run_id=self.run_id, images_per_s=rate)
 
 
-def _planted_s(launch: Launch) -> float:
+@functools.cache
+def _planted_s(python: str, folder: Path | None, variables: tuple[tuple[str, str], ...]) -> float:
     code = "import os, my_step as s; print(getattr(s, 'PLANTED_S', 0) + float(os.environ.get('PLANTED_S', 0)))"
-    command = [launch.python, "-c", code]
-    environment = {**os.environ, **launch.variables}
-    done = subprocess.run(command, cwd=launch.folder, env=environment, capture_output=True, text=True, check=True)
+    environment = {**os.environ, **dict(variables)}
+    done = subprocess.run([python, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
