@@ -292,14 +292,6 @@ def test_whether_a_config_runs(statuses: tuple, runs: ClaimOutcome, does_not_run
 # ------------------------------------------------------------------------------------------------- what holds it back
 
 
-def on_gpu(host_share: float, trial: int = 0, io_share: float = 0.0) -> Record:
-    """fp16 on a GPU, where the host needs a share of the step, `io_share` of the step for input."""
-    cell = factories.make_cell("fp16", device="cuda:0")
-    record = factories.make_record(cell=cell, trial=trial, noise=0.0)
-    phases = factories.make_phases({"io": io_share * 0.1, "forward": (host_share - io_share) * 0.1})
-    return factories.remeasured(record, phases=phases, prefetch_depth=0)
-
-
 def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
     for relation in ("gpu-bound", "not gpu-bound"):
         evaluated = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]

@@ -102,19 +102,6 @@ def test_a_device_s_step_is_its_work_by_phase_and_its_idling_by_cause():
     assert max(idle, key=lambda part: part.change_s).kind in ("grew", "appeared")
 
 
-def test_kernels_have_their_launches_and_those_of_one_side_alone_appear_or_went():
-    def timeline(*names: str):
-        spans = [step(0, 1), phase("forward", 0, 1)]
-        spans += [timelines.kernel(0.1 * i, 0.1 * i + 0.05, name=name) for i, name in enumerate(names)]
-        return made(*spans)
-
-    diff = of_timelines(timeline("a", "a", "b"), timeline("a", "c"))
-    kernels = {part.name: part for part in diff.levels[-1].parts}
-    assert {name: part.kind for name, part in kernels.items()} == {"a": "shrank", "b": "went", "c": "appeared"}
-    assert (kernels["a"].base_n, kernels["a"].current_n) == (2, 1)
-    assert (kernels["b"].base_n, kernels["b"].current_n) == (1, None)
-
-
 def layered(times: dict[str, float], *, on_gpu: bool):
     spans, at = [step(0, 1), phase("forward", 0, 1)], 0.0
     for name, took in times.items():

@@ -20,19 +20,6 @@ def verdicts(records: list[Record], **options: object) -> list[str | None]:
     return [point.change.verdict if point.change else None for point in cell.points]
 
 
-def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_else() -> None:
-    records = shuffled(over_commits([40, 40, 36, 36, 36]))
-    result = history(records)
-    assert [revision.name for revision in result.revisions] == [commit(n) for n in range(5)]
-    assert verdicts(records) == [None, "pass", "regression", "pass", "pass"]
-    [cell] = result.cells
-    [bad] = cell.regressions
-    assert bad.revision.name == commit(2) and bad.since is not None and bad.since.name == commit(1)
-    assert bad.change is not None and bad.change.ratio is not None
-    assert bad.change.ratio.value == pytest.approx(0.9, 0.02)
-    assert result.regressions == 1
-
-
 def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None:
     [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
     assert point.images_per_s == pytest.approx(40, rel=0.03)

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import factories
-import msgspec
 import pytest
 import timelines
 from command import next_step, tcbench
-from numerics_documents import make_ranks_document
 
 from tcbench.core import record
 from tcbench.tracing import perfetto
@@ -54,20 +52,6 @@ def test_a_document_of_numerics_beside_the_records_answers_what_training_claims(
     assert why.endswith(" (numerics-20261121-145202.json: 240 steps, 5 seeds)")
     [without] = outcomes(tmp_path, alone(tmp_path))
     assert card["counts"]["not measured"] < without["counts"]["not measured"]
-
-
-def test_a_document_of_many_ranks_beside_one_of_dtypes_answers_its_own_claim_alone(tmp_path: Path) -> None:
-    alone(tmp_path)
-    shutil.copy(RESULTS / "numerics-20261121-145202.json", tmp_path)
-    (tmp_path / "numerics-ranks-20261122-000000.json").write_bytes(msgspec.json.encode(make_ranks_document()))
-    [card] = outcomes(tmp_path, str(tmp_path / CPU.name), "--scenario", "naruse2018")
-    answers = {
-        claim["slide"]: (claim["outcome"], claim["why"]) for claim in card["claims"] if claim["slide"] in (5, 34)
-    }
-    assert answers[34][0] == "holds"
-    assert "numerics-ranks-20261122-000000.json" in answers[34][1]
-    assert answers[5][0] == "holds"
-    assert "numerics-20261121-145202.json" in answers[5][1]
 
 
 def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_that_was_named_is_an_error(

@@ -351,20 +351,6 @@ def test_a_mistake_is_one_clear_line(project, arguments, said, monkeypatch):
     assert not list(project.glob("results/*/*"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--base", "nope"), "--base 'nope': no such commit in "),
-        (("--base", "HEAD", "--setup", "echo no; exit 7"), "with exit code 7: no (all of it: "),
-    ],
-)
-def test_a_side_that_cannot_be_prepared_ends_with_code_2(project, arguments, said):
-    done = tcbench(project, "gate", *QUICK, *arguments)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert done.err.startswith("tcbench: error: ")
-    assert said in done.err
-
-
 def test_outside_of_a_repository_there_is_one_clear_line(tmp_path):
     done = tcbench(tmp_path, "gate", "--base", "HEAD", GIT_CEILING_DIRECTORIES=str(tmp_path.parent))
     assert (done.code, done.err.count("\n")) == (2, 1)

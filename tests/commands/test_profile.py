@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import shutil
 import signal
 import time
@@ -79,21 +80,7 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py (uv run --extra mpi)")
 @pytest.mark.slow
 def test_many_ranks_leave_a_timeline_of_each(tmp_path):
-    words = [
-        "--bs",
-        "1",
-        "--ranks",
-        "2",
-        "--device",
-        "cpu",
-        "--image-size",
-        "32",
-        "--data",
-        "synthetic",
-        "-n",
-        "2",
-        "-q",
-    ]
+    words = shlex.split("--bs 1 --ranks 2 --device cpu --image-size 32 --data synthetic -n 2 -q")
     done = tcbench(tmp_path, "profile", "fp32", "cpu", *words)
     assert done.code == 0, done.err
     (trace,) = tmp_path.glob("results/*/profile-fp32-bs1-ranks2-cpu-*.json.gz")
