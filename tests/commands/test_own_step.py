@@ -175,12 +175,6 @@ def test_no_field_of_a_network_stands_on_somebody_elses_step(folder: Path) -> No
     assert json.loads(said(folder, "explain", RUN, "--json").out)["cells"][0]["image_size"] is None
 
 
-def test_exports_name_the_projects_commit(folder: Path) -> None:
-    for per in ("trial", "cell"):
-        rows = json.loads(said(folder, "export", RUN, "--format", "json", "--per", per).out)["rows"]
-        assert {(row["project_commit"], row["commit"]) for row in rows} == {("f00dfeedbeef", "a1b2c3d")}
-
-
 def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
     cells = json.loads(said(folder, "explain", RUN, "--json").out)["cells"]
