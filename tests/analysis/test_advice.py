@@ -6,7 +6,6 @@ import pytest
 from factories import (
     make_cell,
     make_measurement,
-    make_peer_cell,
     make_phases,
     make_record,
     remeasured,
@@ -47,13 +46,6 @@ def test_the_talks_next_step_is_the_one_that_is_advised(slide: str, config: str,
     gain = next_rung(candidates(summarise(talk()[slide]), tuple(config.split("+")), problem))
     assert gain is not None
     assert "+".join(gain.rungs) == next_config
-
-
-def test_dali_is_advised_when_the_input_holds_the_cell_back() -> None:
-    gain = next_rung(candidates(on_cpu(0.6, 0.2, 0.1, 0.1), ("fp32",), backend("chainer").RUNGS.problem))
-    assert gain is not None
-    assert gain.added == ("dali",)
-    assert gain.expected is None
 
 
 def test_a_measured_rung_is_preferred_and_stands_beside_what_was_expected_of_it() -> None:
@@ -115,19 +107,6 @@ def record(config: str, step_s: float, io_s: float) -> Record:
     phases = make_phases({"io": io_s, "forward": step_s - io_s})
     measurement = make_measurement([step_s] * 12, phases=phases, prefetch_depth=2 if "dali" in config else 0)
     return make_record(cell=make_cell(config, 8), measurement=measurement)
-
-
-def test_a_config_of_another_backend_is_not_what_a_rung_did_here() -> None:
-    ours = record("fp32", 1.0, 0.6)
-    peers = [
-        make_record(cell=make_peer_cell(f"torch/{config}", 8), images_per_s=30.6)
-        for config in ("fp32+dali", "fp32+dali+fused_optimizer")
-    ]
-    [base, *_] = explain([ours, *peers])
-    assert base.checked == ()
-    dali = record("fp32+dali", 0.5, 0.0)
-    [base, *_] = explain([ours, *peers, dali])
-    assert [(gain.added, gain.measured_images_per_s) for gain in base.checked] == [(("dali",), pytest.approx(16))]
 
 
 @pytest.mark.parametrize("missing", [{"io", "forward"}, {"io"}])

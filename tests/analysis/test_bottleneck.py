@@ -227,13 +227,6 @@ def record(
     return make_record(cell=make_cell("fp32", 8, device=device), measurement=measurement)
 
 
-def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
-    explained = explain_records([record(0.15, io=0.02, forward=0.08)])
-    assert explained.needs == StageNeeds(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
-    assert explained.sentence == "compute-bound: the CPU computes 120 ms per step, input takes 30 ms before it"
-    assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
-
-
 def test_phases_that_the_timed_steps_tell_add_up_to_the_step_however_it_varies() -> None:
     steps_s = [0.4, 0.1, 0.1, 0.1, 0.1, 0.4]
     phases = tuple(PhaseTimes(name=name, host_s=tuple(s / 2 for s in steps_s[1:])) for name in ("io", "forward"))

@@ -16,7 +16,7 @@ from tcbench.analysis.claims import (
     by_timelines,
     scorecards,
 )
-from tcbench.core.claim import EXTERNAL, RELATIONS, Claim, ClaimSide, Relation
+from tcbench.core.claim import EXTERNAL, Claim, ClaimSide, Relation
 from tcbench.core.record import Record
 from tcbench.run import scenario
 
@@ -96,15 +96,6 @@ def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: flo
     assert not evaluated.by_one_trial
 
 
-@pytest.mark.parametrize("rate", [120.0, 80.0])
-def test_one_trial_a_cell_leaves_a_claim_undecided_whatever_its_steps_say(rate: float) -> None:
-    evaluated = judged(make_claim(), trials("fp16", rate), [factories.make_record("fp32", images_per_s=100.0)])
-    [at] = evaluated.at
-    assert (evaluated.outcome, at.unit, evaluated.by_one_trial, at.more_trials) == ("undecided", "steps", True, None)
-    assert at.ratio is not None
-    assert "--trials 5" in at.why
-
-
 @pytest.mark.parametrize(("relation", "factor"), [("faster", 1.1), ("slower", 0.9), ("about", 1.05), ("about", 1.3)])
 def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation: Relation, factor: float) -> None:
     def judgement(n: int) -> Evaluated:
@@ -132,15 +123,6 @@ def test_factor_and_margin_move_the_limit_at_which_no_number_of_trials_decides()
     assert judged(make_claim("faster", factor=3.0), *pair).outcome == "does not hold"
     assert judged(make_claim("faster", factor=3.0, margin=0.1), *pair).outcome == "holds"
     assert judged(make_claim("slower", factor=3.0), *pair).outcome == "holds"
-
-
-def test_the_right_side_may_have_another_batch_size() -> None:
-    claim = make_claim("about", "fp16", "fp16", right_batch_size=8, factor=0.5, margin=0.1)
-    assert judged(claim, trials("fp16", *STEADY), trials("fp16", *times(2.0), batch_size=8)).outcome == "holds"
-    assert judged(claim, trials("fp16", *STEADY), trials("fp16", *STEADY, batch_size=8)).outcome == "does not hold"
-    missing = judged(claim, trials("fp16", *STEADY))
-    assert missing.at[0].why == "fp16, batch size 8 never run"
-    assert missing.command == "tcbench run cpu --config fp16 --bs 8"
 
 
 def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
@@ -183,17 +165,6 @@ def test_batch_sizes_together_make_the_claims_outcome(at: str, factors: tuple, e
     evaluated = judged(make_claim(batch_sizes=(4, 8), at=at), records)
     assert evaluated.outcome == expected
     assert [one.batch_size for one in evaluated.at] == [4, 8]
-
-
-def test_what_does_not_fit_in_memory_leaves_the_claim_to_the_other_batch_sizes() -> None:
-    """fp32 at 256 in the talk: an answer, and nothing to compare with."""
-    oom = [factories.make_record("fp32", 8, status="oom"), *trials("fp16", *STEADY, batch_size=8)]
-    claim = make_claim(batch_sizes=(4, 8))
-    evaluated = judged(claim, trials("fp16", *times(1.2)), trials("fp32", *STEADY), oom)
-    assert evaluated.outcome == "holds"
-    assert (evaluated.at[1].outcome, evaluated.at[1].why) == ("not measured", "fp32 out of memory")
-    assert evaluated.command is None
-    assert judged(make_claim(batch_sizes=(8,)), oom).outcome == "not measured"
 
 
 @pytest.mark.parametrize(
@@ -258,13 +229,6 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     assert measured.outcome == "does not hold"
 
 
-def test_by_records_of_another_config_nothing_is_measured() -> None:
-    claims = [
-        make_claim(relation, right=None if relation in ("runs", "gpu-bound") else "fp32") for relation in RELATIONS
-    ]
-    assert {evaluated.outcome for evaluated in evaluate(claims, [])} == {"not measured"}
-
-
 # ------------------------------------------------------------------------------------------------------- what runs
 
 
@@ -290,14 +254,6 @@ def test_whether_a_config_runs(statuses: tuple, runs: ClaimOutcome, does_not_run
 
 
 # ------------------------------------------------------------------------------------------------- what holds it back
-
-
-def on_gpu(host_share: float, trial: int = 0, io_share: float = 0.0) -> Record:
-    """fp16 on a GPU, where the host needs a share of the step, `io_share` of the step for input."""
-    cell = factories.make_cell("fp16", device="cuda:0")
-    record = factories.make_record(cell=cell, trial=trial, noise=0.0)
-    phases = factories.make_phases({"io": io_share * 0.1, "forward": (host_share - io_share) * 0.1})
-    return factories.remeasured(record, phases=phases, prefetch_depth=0)
 
 
 def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
@@ -331,26 +287,6 @@ def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: C
 
 
 # -------------------------------------------------------------------------------------------------------- scorecards
-
-
-def test_each_code_has_a_scorecard_of_its_own_that_names_it() -> None:
-    at = [factories.make_environment(commit=letter) for letter in "ab"]
-    records = [factories.make_record("fp16", run_id=str(n), environment=one) for n, one in enumerate(at)]
-    cards = scorecards(records, lambda _: AskedClaims("cpu", (make_claim(),)))
-    assert [card.codes for card in cards] == [(one.code,) for one in at]
-    [alone] = scorecards(records[:1], lambda _: AskedClaims("cpu", (make_claim(),)))
-    assert (alone.codes, alone.low) == ((), None)  # its claims name their precision
-
-
-def test_each_machine_and_setting_has_a_scorecard_of_its_own() -> None:
-    here = [*trials("fp16", *times(1.2)), *trials("fp32", *STEADY)]
-    dgx = {"run_id": "cpu-20250101-000000", "environment": factories.make_environment(machine="dgx")}
-    slower = [*trials("fp16", *times(0.8)), *trials("fp32", *STEADY)]
-    there = [msgspec.structs.replace(record, **dgx) for record in slower]
-    cards = scorecards([*here, *there], lambda _: AskedClaims("cpu", (make_claim(),)))
-    outcomes = [(card.machine, card.claims[0].outcome) for card in cards]
-    assert outcomes == [("amd-epyc-2cpu", "holds"), ("dgx", "does not hold")]
-    assert [card.count("holds") for card in cards] == [1, 0]
 
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:

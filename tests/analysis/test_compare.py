@@ -8,7 +8,7 @@ import pytest
 from factories import remeasured
 
 from tcbench.analysis import comparability
-from tcbench.analysis.compare import METRICS, compare
+from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState, HostLoad, Input, PhaseTimes, PlanChoice
 
 
@@ -55,17 +55,6 @@ def test_noise_is_inconclusive_and_tells_how_many_more_trials_would_decide():
     assert not noisy.failing
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_one_trial_a_side_is_never_enough(n):
-    comparison = compare(trials("fp32", 4, 1), trials("fp32", 4, n, side="current", images_per_s=1.0))
-    cell = only(comparison)
-    assert cell.verdict == "inconclusive"
-    assert cell.why == f"1 trial of base, {n} of current: one process tells nothing of how processes differ"
-    assert cell.more_trials == 1
-    assert cell.ratio is None
-    assert comparison.means == ()
-
-
 @pytest.mark.parametrize(
     ("more_of_base", "more_of_current", "verdict", "failing"),
     [
@@ -83,11 +72,6 @@ def test_a_cell_that_is_gone_or_does_not_run_any_more_fails(more_of_base, more_o
     assert comparison.failing is failing
     if verdict == "changed status" and failing:
         assert comparison.cells[1].why == f"ok -> {more_of_current[0].status}: why"
-
-
-def test_nothing_in_common_is_no_pair():
-    assert compare(trials("fp32"), trials("fp16", side="current")).paired == 0
-    assert compare([], []).paired == 0
 
 
 def test_cells_pair_by_likeness_where_a_side_has_several():
@@ -286,12 +270,6 @@ def sliced(record):
 def test_energy_that_no_record_tells_is_not_measured(records):
     cell = only(compare(records, records, metrics=("energy",)))
     assert (cell.verdict, cell.why) == ("not measured", "no images per joule in the records of base")
-
-
-def test_several_metrics_stand_cell_by_cell():
-    comparison = compare(*pair(), metrics=tuple(METRICS))
-    assert [cell.metric.name for cell in comparison.cells] == ["throughput", "memory", "energy"]
-    assert [mean.metric.name for mean in comparison.means] == ["throughput", "memory"]
 
 
 def test_doubtful_trials_are_named():

@@ -80,17 +80,6 @@ def test_what_did_not_train_the_same_is_refused_with_every_reason(changes, says)
         of_records(trials(0.1, {"io": 0.1}), broken or trials(0.1, {"io": 0.1}, **changes))
 
 
-def test_a_config_may_differ_and_so_may_the_machine_which_is_told():
-    (dali,) = trials(0.1, {"io": 0.1}, config="fp32+dali")
-    other = factories.make_record(
-        cell=dali.cell,
-        measurement=dali.measurement,
-        environment=factories.make_environment(device_name="Another", cpu="Another"),
-    )
-    diff = of_records(trials(0.1, {"io": 0.1}), [other])
-    assert "cpu: AMD EPYC -> Another" in [difference.says for difference in diff.differences]
-
-
 def test_a_device_s_step_is_its_work_by_phase_and_its_idling_by_cause():
     talk = timelines.talk()
     diff = of_timelines(talk["15"], talk["17"])
@@ -100,19 +89,6 @@ def test_a_device_s_step_is_its_work_by_phase_and_its_idling_by_cause():
     assert names[:2] == ["backward", "forward"]  # fp16 halves them, and leaves the GPU waiting for its host
     idle = [part for part in diff.levels[0].parts if part.name.startswith("idle in")]
     assert max(idle, key=lambda part: part.change_s).kind in ("grew", "appeared")
-
-
-def test_kernels_have_their_launches_and_those_of_one_side_alone_appear_or_went():
-    def timeline(*names: str):
-        spans = [step(0, 1), phase("forward", 0, 1)]
-        spans += [timelines.kernel(0.1 * i, 0.1 * i + 0.05, name=name) for i, name in enumerate(names)]
-        return made(*spans)
-
-    diff = of_timelines(timeline("a", "a", "b"), timeline("a", "c"))
-    kernels = {part.name: part for part in diff.levels[-1].parts}
-    assert {name: part.kind for name, part in kernels.items()} == {"a": "shrank", "b": "went", "c": "appeared"}
-    assert (kernels["a"].base_n, kernels["a"].current_n) == (2, 1)
-    assert (kernels["b"].base_n, kernels["b"].current_n) == (1, None)
 
 
 def layered(times: dict[str, float], *, on_gpu: bool):
@@ -135,8 +111,3 @@ def test_layers_are_the_host_s_time_or_that_of_the_kernels_they_launched(on_gpu)
     changes = {part.name: round(part.change_s, 6) for part in layers.parts}
     assert changes == {"block1": 0.15, "head": 0.05, "stem": 0.0}
     assert layers.rest.change_s == pytest.approx(-0.2)
-
-
-def test_profiles_of_two_batch_sizes_are_refused_even_without_their_records():
-    with pytest.raises(NotComparableError, match="batch size 64 against 32"):
-        of_timelines(made(step(0, 1)), made(step(0, 1), batch_size=32))

@@ -23,13 +23,6 @@ def test_how_a_step_grows_with_the_batch_size_is_learned_from_a_config_seen_at_t
     assert seen.step_s(factories.make_cell("fp16", 16)) == pytest.approx(1.0, rel=0.1)
 
 
-def test_a_cell_that_was_seen_costs_what_its_trials_cost():
-    seen = estimate(())
-    for duration_s in (9.0, 11.0, 50.0):
-        seen = seen.finished(factories.make_record("fp32", 4, duration_s=duration_s))
-    assert seen.trial_s(factories.make_cell("fp32", 4)) == 11.0
-
-
 def test_what_the_model_foresaw_is_in_proportion_to_what_was_seen():
     base, dali, other = cells(("fp32", 4), ("fp32+dali", 4), ("fp16", 4))
     ahead = estimate([base, dali], slowdown=2.0, foreseen={base: 0.1, dali: 0.05})
@@ -59,13 +52,6 @@ def test_what_the_running_trial_takes_to_tune_is_added_to_what_is_left():
     cell = factories.make_cell("fp32", 4)
     before = estimate([cell], [tuned(from_cache=True)])
     assert before.tuned(cell, 60.0).remaining_s() == pytest.approx(before.remaining_s() + 60)
-
-
-def test_the_running_trials_steps_inform_the_others():
-    first, second = cells(("fp32", 4), ("fp32+dali", 4))
-    slow = estimate([first, second]).stepped(first, 10.0)
-    fast = estimate([first, second]).stepped(first, 0.1)
-    assert slow.step_s(second) == pytest.approx(100 * fast.step_s(second))
 
 
 def test_time_spent_on_the_running_trial_is_taken_off_but_never_below_zero_and_one_that_failed_is_over():

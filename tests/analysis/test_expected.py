@@ -5,7 +5,7 @@ from factories import make_measurement, make_phases, make_record
 from timelines import busy_timeline
 
 from tcbench.analysis.bottleneck import explain_records, summarise
-from tcbench.analysis.expected import BY_TABLE, ON_HOST, images_per_s, in_place_of
+from tcbench.analysis.expected import BY_TABLE, ON_HOST, in_place_of
 from tcbench.core.step_time import StepTime
 
 
@@ -41,7 +41,3 @@ def test_beside_a_gpu_each_stage_is_in_proportion_to_its_own_part() -> None:
     assert after(device_s=0.015, host_s=0.020) == pytest.approx(0.100)  # faster kernels alone bring nothing
     assert after(device_s=0.030, host_s=0.020, overlapped=True) == pytest.approx(0.080)
     assert in_place_of(measured, own, own).relative_half_width == pytest.approx(BY_TABLE)
-
-
-def test_a_rate_has_the_limits_of_its_model() -> None:
-    assert images_per_s(8, StepTime(device_s=0.5)).high == pytest.approx(16 * (1 + BY_TABLE))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from factories import make_environment, make_record
-from histories import commit, over_commits, shuffled
+from histories import commit, over_commits
 
 from tcbench.analysis import compare
 from tcbench.analysis.history import history
@@ -18,19 +18,6 @@ from tcbench.core.record import Record
 def verdicts(records: list[Record], **options: object) -> list[str | None]:
     [cell] = history(records, **options).cells  # type: ignore[arg-type]
     return [point.change.verdict if point.change else None for point in cell.points]
-
-
-def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_else() -> None:
-    records = shuffled(over_commits([40, 40, 36, 36, 36]))
-    result = history(records)
-    assert [revision.name for revision in result.revisions] == [commit(n) for n in range(5)]
-    assert verdicts(records) == [None, "pass", "regression", "pass", "pass"]
-    [cell] = result.cells
-    [bad] = cell.regressions
-    assert bad.revision.name == commit(2) and bad.since is not None and bad.since.name == commit(1)
-    assert bad.change is not None and bad.change.ratio is not None
-    assert bad.change.ratio.value == pytest.approx(0.9, 0.02)
-    assert result.regressions == 1
 
 
 def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None:
@@ -83,16 +70,6 @@ def test_stacks_that_one_commit_was_measured_on_are_cells_of_their_own_unless_th
     assert [[point.regressed for point in cell.points] for cell in cells] == [[False] * 3, [False, True]]
     [pooled] = history(records, allow=["python"]).cells
     assert [point.side.trials for point in pooled.points] == [16, 16, 8]
-
-
-def test_commits_stand_by_ancestry_whenever_they_were_measured_and_what_git_does_not_know_by_time() -> None:
-    """Measured newest first, as when somebody goes back to look; day 1's commit is of no history that is here."""
-    records = over_commits([36, 50, 36, 40])
-    places = {commit(3): 0, commit(2): 1, commit(0): 2}
-    result = history(shuffled(records), places=places)
-    assert [revision.name for revision in result.revisions] == [commit(n) for n in (3, 1, 2, 0)]
-    known = [r for r in records if r.environment and r.environment.commit != commit(1)]
-    assert verdicts(known, places=places) == [None, "regression", "pass"]
 
 
 def test_changed_files_stand_after_their_commit() -> None:

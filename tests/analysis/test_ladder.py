@@ -1,7 +1,7 @@
 """What each rung buys."""
 
 import pytest
-from factories import LADDERS, make_ablation, make_peer_cell, make_record
+from factories import make_ablation, make_peer_cell, make_record
 
 from tcbench.analysis.ladder import DerivedConfig, DerivedLadder, climbs, derive
 from tcbench.analysis.summary import speedups, summarise
@@ -9,14 +9,6 @@ from tcbench.analysis.summary import speedups, summarise
 
 def ladder(name: str, *configs: str) -> DerivedLadder:
     return DerivedLadder(name, tuple(DerivedConfig(tuple(config.split("+"))) for config in configs))
-
-
-def test_the_scenarios_ladders_are_found_in_their_results() -> None:
-    ladders = derive(summarise([make_record(config) for config in LADDERS]))
-    assert [(x.name, ["+".join(c.rungs) for c in x.configs]) for x in ladders] == [
-        ("fp32", list(LADDERS[:5])),
-        ("fp16", list(LADDERS[5:])),
-    ]
 
 
 def test_two_ladders_from_one_base_are_named_by_their_tops() -> None:
@@ -31,18 +23,6 @@ def test_an_ablation_is_no_step_of_a_ladder() -> None:
     [climb] = climbs(summarise(records))
     assert [step.after and round(step.after.value) for step in climb.steps] == pytest.approx([100, 150], rel=0.05)
     assert derive(summarise([make_record(cell=make_ablation("fp16")), make_record("fp16+dali")])) == ()
-
-
-def test_each_step_is_against_the_one_below() -> None:
-    rates = {"fp16": 100, "fp16+dali": 150, "fp16+dali+batched": 120}
-    [climb] = climbs(summarise([make_record(c, images_per_s=r) for c, r in rates.items()]))
-    assert (climb.ladder, climb.batch_size) == ("fp16", 4)
-    base, dali, batched = climb.steps
-    assert (base.added, base.before, base.ratio) == (("fp16",), None, None)
-    assert dali.ratio is not None and dali.ratio.value == pytest.approx(1.5, rel=0.02)
-    assert batched.ratio is not None and batched.ratio.value == pytest.approx(0.8, rel=0.02)
-    assert batched.before == dali.after
-    assert climb.base == base and climb.top == batched
 
 
 def test_what_a_missing_step_would_have_brought_is_not_credited_to_the_next_alone() -> None:
@@ -66,12 +46,6 @@ def test_a_ladder_starts_at_the_first_config_that_ran_and_without_one_tells_what
     assert climb.base is not None and climb.base.config == "fp32+dali" and climb.base.ratio is None
     [climb] = climbs(summarise([make_record("fp32", status="oom"), make_record("fp32+dali", status="oom")]))
     assert climb.base is None and climb.top is None and all(step.missing for step in climb.steps)
-
-
-def test_batch_sizes_ascend_and_unknown_ladders_are_left_out() -> None:
-    records = [make_record(c, size) for size in (8, 4) for c in ("fp32", "fp32+dali")]
-    ladders = [ladder("bf16", "bf16", "bf16+dali"), ladder("fp32", "fp32", "fp32+dali")]
-    assert [(c.ladder, c.batch_size) for c in climbs(summarise(records), ladders)] == [("fp32", 4), ("fp32", 8)]
 
 
 def test_another_backends_configs_are_ladders_of_their_own_beside_ours() -> None:

@@ -76,20 +76,6 @@ def test_layers_are_named_as_in_timelines() -> None:
     assert len(names) == len(set(names))
 
 
-def test_the_roof_is_the_lower_of_bandwidth_and_peak() -> None:
-    assert CEILINGS.ridge("fp32") == 5
-    assert CEILINGS.attainable_flops_s(2, "fp32") == 4e10
-    assert CEILINGS.attainable_flops_s(50, "fp32") == 1e11
-    assert CEILINGS.attainable_flops_s(50, "fp16") == 8e11
-    assert (CEILINGS.flops_s("tf32"), CEILINGS.flops_s("bf16")) == (1e11, 8e11)  # as fp32, as fp16
-    own = replace(CEILINGS, rates=(*CEILINGS.rates, ("bf16", 9e11)))
-    assert own.flops_s("bf16") == 9e11
-    part = WorkPart("p", "forward", flops=4 * 10**9, bytes=2 * 10**9, time_s=0.2)
-    assert (part.intensity, part.flops_s) == (2, 2e10)
-    assert part.share_of_roof(CEILINGS, "fp32") == pytest.approx(0.5)
-    assert part.least_s(CEILINGS, "fp32") == pytest.approx(0.1)
-
-
 def test_a_ceiling_that_a_phase_beat_is_withdrawn_and_one_that_a_cached_layer_beat_is_not() -> None:
     slow = WorkPart("forward", "forward", flops=10**9, bytes=10**6, time_s=0.02)
     fast = WorkPart("backward", "backward", flops=4 * 10**9, bytes=10**6, time_s=0.01)  # 4e11 FLOP/s

@@ -37,8 +37,7 @@ def test_everything_else_is_welchs(one, other):
     assert estimate == welch.estimate(one, other)
 
 
-@pytest.mark.parametrize("deviation", [0.01, 0.02, 0.03, 0.1])
-@pytest.mark.parametrize("drift", [0.0, 0.03, 0.15])
+@pytest.mark.parametrize(("deviation", "drift"), [(0.01, 0.15), (0.03, 0.03), (0.1, 0.15), (0.1, 0.0)])
 def test_the_choice_does_not_spoil_the_interval(deviation, drift):
     """Whatever makes the rounds waver: the sides by themselves, the machine, or both."""
     random = np.random.default_rng(5)

@@ -35,29 +35,6 @@ def only(records: Sequence[Record], kind: str = "weak") -> Curve:
     return curve
 
 
-def test_records_of_one_rank_scale_nowhere_and_a_global_batch_of_one_cell_is_no_curve() -> None:
-    assert curves([make_record("fp32", 4), make_record("fp32", 8)]) == ()
-    assert [curve.kind for curve in curves([*on(1, 100.0, 8), *on(2, 150.0, 8)])] == ["weak"]
-
-
-def test_throughput_is_that_of_all_ranks_and_efficiency_is_over_one_rank() -> None:
-    curve = only([*on(4, 300.0), *on(1, 100.0), *on(2, 180.0)])
-    assert (curve.config, curve.images, [point.ranks for point in curve.points]) == ("fp32", 4, [1, 2, 4])
-    assert [p.images_per_s.value for p in curve.points if p.images_per_s] == pytest.approx([100, 180, 300], rel=0.01)
-    each = [p.images_per_s_per_rank.value for p in curve.points if p.images_per_s_per_rank]
-    assert each == pytest.approx([100, 90, 75], rel=0.01)
-    assert [p.efficiency.value for p in curve.points if p.efficiency] == pytest.approx([1, 0.9, 0.75])
-    assert [p.speedup.value for p in curve.points if p.speedup] == pytest.approx([1, 1.8, 3])
-
-
-def test_an_efficiency_has_the_interval_of_the_ratio_over_trials() -> None:
-    base, point = only([*on(1, 100.0, trials=3), *on(2, 180.0, trials=3)]).points
-    assert base.efficiency is not None and (base.efficiency.low, base.efficiency.high) == (1, 1)
-    assert point.efficiency is not None and point.speedup is not None
-    assert 0.85 < point.efficiency.low < 0.9 < point.efficiency.high < 0.95
-    assert point.speedup.low == pytest.approx(2 * point.efficiency.low)
-
-
 def test_strong_scaling_is_over_cells_of_one_global_batch() -> None:
     records = [*on(1, 100.0, 8), *on(2, 150.0, 4), *on(4, 200.0, 2), *on(2, 180.0, 8)]
     curve = only(records, "strong")
@@ -88,12 +65,6 @@ def test_imbalance_names_the_slowest_and_the_fastest_rank_of_each_step() -> None
     assert [(s.slowest, s.slowest_s, s.fastest) for s in imbalance.steps] == [(1, 2.0, 0), (2, 3.5, 0), (2, 1.5, 1)]
     assert (imbalance.slowest, imbalance.slowest_in, imbalance.fastest) == (2, 2, 0)
     assert imbalance.share == pytest.approx((2.0 + 3.5 + 1.5) / (1.5 + 2.0 + 1.0) - 1)
-
-
-def test_equal_ranks_are_balanced_and_one_rank_has_neither_an_exchange_nor_an_imbalance() -> None:
-    one, two = only([*on(1, 100.0), *on(2, 180.0)]).points
-    assert one.allreduce is None and one.imbalance is None
-    assert two.imbalance is not None and two.imbalance.share == pytest.approx(0)
 
 
 def test_the_critical_rank_is_the_one_that_the_others_wait_for() -> None:

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import factories
-import msgspec
 import pytest
 import timelines
-from command import next_step, tcbench
-from numerics_documents import make_ranks_document
+from command import tcbench
 
 from tcbench.core import record
 from tcbench.tracing import perfetto
@@ -33,19 +31,6 @@ def alone(folder: Path, results: Path = CPU) -> str:
     return results.name
 
 
-def test_the_ladder_on_two_cores_has_its_scorecard(tmp_path: Path) -> None:
-    [card] = outcomes(tmp_path, alone(tmp_path))
-    assert (card["scenario"], card["machine"], card["image_size"]) == ("cpu", "amd-epyc-2cpu", 64)
-    claims = {claim["says"]: claim for claim in card["claims"]}
-    # One trial a cell: whatever the ratio is, it does not tell how the next process will be.
-    assert {claim["outcome"] for claim in claims.values() if claim["at_batch_sizes"]} == {"undecided"}
-    assert claims["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "not measured"
-    assert all(claim["by_one_trial"] for claim in claims.values() if claim["at_batch_sizes"])
-    # images/s of the table in the README: 4.872 against 21.87.
-    [at, _] = claims["fp16 is slower than fp32 at small batch sizes"]["at_batch_sizes"]
-    assert at["ratio"]["value"] == pytest.approx(4.872 / 21.87, rel=1e-3)
-
-
 def test_a_document_of_numerics_beside_the_records_answers_what_training_claims(tmp_path: Path) -> None:
     [card] = outcomes(tmp_path, str(CPU))
     claims = {claim["says"]: claim for claim in card["claims"]}
@@ -54,20 +39,6 @@ def test_a_document_of_numerics_beside_the_records_answers_what_training_claims(
     assert why.endswith(" (numerics-20261121-145202.json: 240 steps, 5 seeds)")
     [without] = outcomes(tmp_path, alone(tmp_path))
     assert card["counts"]["not measured"] < without["counts"]["not measured"]
-
-
-def test_a_document_of_many_ranks_beside_one_of_dtypes_answers_its_own_claim_alone(tmp_path: Path) -> None:
-    alone(tmp_path)
-    shutil.copy(RESULTS / "numerics-20261121-145202.json", tmp_path)
-    (tmp_path / "numerics-ranks-20261122-000000.json").write_bytes(msgspec.json.encode(make_ranks_document()))
-    [card] = outcomes(tmp_path, str(tmp_path / CPU.name), "--scenario", "naruse2018")
-    answers = {
-        claim["slide"]: (claim["outcome"], claim["why"]) for claim in card["claims"] if claim["slide"] in (5, 34)
-    }
-    assert answers[34][0] == "holds"
-    assert "numerics-ranks-20261122-000000.json" in answers[34][1]
-    assert answers[5][0] == "holds"
-    assert "numerics-20261121-145202.json" in answers[5][1]
 
 
 def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_that_was_named_is_an_error(
@@ -94,18 +65,6 @@ def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_t
         done = tcbench(tmp_path, "claims", CPU.name, name)
         assert done.code == 2
         assert done.err.startswith(f"tcbench: error: {name}: ")
-
-
-def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path) -> None:
-    (tmp_path / "results" / "m").mkdir(parents=True)
-    shutil.copy(CPU, tmp_path / "results" / "m")
-    done = tcbench(tmp_path, "claims")
-    assert done.code == 0, done.err
-    assert done.out.startswith("cpu on amd-epyc-2cpu (AMD EPYC), resnet50, 64x64 pixels, generated\n")
-    assert "0 of 10 claims hold here, 0 do not, 8 are undecided, 2 are not measured" in done.out
-    assert next_step(done) == ["numerics"]
-    named = tcbench(tmp_path, "claims", CPU.stem, "--format", "markdown")
-    assert named.out.startswith("### cpu on amd-epyc-2cpu")
 
 
 def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:

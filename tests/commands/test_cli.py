@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from typer.main import get_command
 from tcbench import commands as cli
 from tcbench.commands.numerics import TIMEOUT_S
 from tcbench.core import store
-from tcbench.engine.feeds import dataset
 from tcbench.engine.feeds import generated as jpegs
 from tcbench.present.app import GROUPS
 from tcbench.present.options import config_names
@@ -70,21 +68,6 @@ def test_a_traceback_is_shown_only_when_asked_for(here):
     assert "Traceback" in shown.err
     assert shown.code == 2
     assert "Traceback" in tcbench(here, "--debug", "run", "--bs", "0").err
-
-
-def test_a_corrupt_jpeg_fails_the_cell_and_names_the_file(here, images):
-    data = here / "data"
-    shutil.copytree(images, data)
-    broken, *others = [path for path, _ in dataset.scan(data).files]
-    for path in others:
-        path.unlink()
-    broken.write_bytes(broken.read_bytes()[:2000])
-    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(data), "--config", "fp32")
-    assert done.code == 3
-    (records,) = (here / "results").glob("*/quick-*.jsonl")
-    for record in store.read([records]).records:
-        assert record.status == "failed"
-        assert str(broken) in record.reason
 
 
 def wait_for_records(here: Path, n: int) -> Path:

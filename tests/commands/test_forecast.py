@@ -17,6 +17,7 @@ SCENARIO = """
 schema = 1
 title = "A quick one"
 [model]
+name = "resnet18"
 image_size = 32
 classes = 20
 [measure]

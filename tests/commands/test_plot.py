@@ -31,15 +31,13 @@ def drawn(here: Path, *arguments: str) -> str:
 
 
 def test_a_matplotlibrc_of_the_users_changes_no_chart(here: Path) -> None:
-    def by_a_process_of_its_own() -> str:  # the file is read when matplotlib is imported
-        assert finish(start(here, "plot", "cpu-20261121-035658", "-o", "chart.svg")).code == 0
-        return (here / "chart.svg").read_text(encoding="utf-8")
-
-    ours = by_a_process_of_its_own()
+    ours = drawn(here, "cpu-20261121-035658")
     (here / "matplotlibrc").write_text(
         "text.usetex: True\nbackend: TkAgg\nfont.size: 30\nsavefig.bbox: tight\n", encoding="utf-8"
     )
-    assert by_a_process_of_its_own() == ours
+    # The file is read when matplotlib is imported.
+    assert finish(start(here, "plot", "cpu-20261121-035658", "-o", "chart.svg")).code == 0
+    assert (here / "chart.svg").read_text(encoding="utf-8") == ours
 
 
 def test_configs_are_chosen_for_every_kind(here: Path) -> None:

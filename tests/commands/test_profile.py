@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import shutil
 import signal
 import time
@@ -19,7 +20,6 @@ from tcbench.analysis.host_time import functions, phase_s
 from tcbench.commands import profile
 from tcbench.core.errors import SelectionError
 from tcbench.core.store import Store
-from tcbench.engine.feeds.generated import generate
 from tcbench.run import profiler
 from tcbench.tracing import host, nsys
 
@@ -80,21 +80,7 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py (uv run --extra mpi)")
 @pytest.mark.slow
 def test_many_ranks_leave_a_timeline_of_each(tmp_path):
-    words = [
-        "--bs",
-        "1",
-        "--ranks",
-        "2",
-        "--device",
-        "cpu",
-        "--image-size",
-        "32",
-        "--data",
-        "synthetic",
-        "-n",
-        "2",
-        "-q",
-    ]
+    words = shlex.split("--bs 1 --ranks 2 --device cpu --image-size 32 --data synthetic -n 2 -q")
     done = tcbench(tmp_path, "profile", "fp32", "cpu", *words)
     assert done.code == 0, done.err
     (trace,) = tmp_path.glob("results/*/profile-fp32-bs1-ranks2-cpu-*.json.gz")
@@ -139,25 +125,48 @@ def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkey
         profiler.recorder_for("cupti", cell)
 
 
-def test_a_cell_that_fails_says_why_with_exit_code_3(tmp_path):
-    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(tmp_path / "none"))
-    assert done.code == 2
-    broken = tmp_path / "images" / "a"
-    broken.mkdir(parents=True)
-    header = generate(tmp_path / "set", n_files=1, workers=1).files[0][0].read_bytes()[:2000]
-    for n in range(8):
-        (broken / f"{n}.jpg").write_bytes(header)
-    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(broken.parent))
+@pytest.fixture
+def own(tmp_path):
+    """A step of one's own that sleeps, and one that fails: neither loads Chainer."""
+    (tmp_path / "my_step.py").write_text(STEP, "utf-8")
+    (tmp_path / "own.toml").write_text(SCENARIO, "utf-8")
+    return tmp_path
+
+
+STEP = """
+import time
+from tcbench import step as own
+
+def open_session(cell):
+    if "fails" in cell.rungs:
+        raise ValueError("no")
+    return own.step(lambda: time.sleep(0.01), loss=lambda: 1.0)
+"""
+
+SCENARIO = """
+schema = 1
+title = "Sleeps"
+model.name = "sleeper"
+measure.batch_sizes = [2]
+config = [
+  { backend = "my_step:open_session", rungs = ["sleeps"] },
+  { backend = "my_step:open_session", rungs = ["fails"] },
+]
+"""
+
+
+def test_a_cell_that_fails_says_why_with_exit_code_3(own):
+    done = tcbench(own, "profile", "fails", "./own.toml", "--device", "cpu", "--tool", "ranges")
     assert done.code == 3, done.err
-    assert "fp32+dali, batch size 2: failed" in done.err
+    assert "my_step/fails, batch size 2: failed: ValueError: no" in done.err
     assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize("tool", ["ranges", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])])
-def test_ctrl_c_leaves_nothing_running_and_nothing_behind(tmp_path, tool):
+def test_ctrl_c_leaves_nothing_running_and_nothing_behind(own, tool):
     if tool == "nsys" and shutil.which("nsys") is None:
         pytest.skip("nsys (Nsight Systems) is not on PATH")
-    process = start(tmp_path, *CELL, "--tool", tool, "--steps", "10000")
+    process = start(own, "profile", "sleeps", "./own.toml", "--device", "cpu", "--tool", tool, "--steps", "10000")
     wait_for(lambda: workers(process.pid))
     time.sleep(2)
     process.send_signal(signal.SIGINT)
@@ -165,7 +174,7 @@ def test_ctrl_c_leaves_nothing_running_and_nothing_behind(tmp_path, tool):
     assert done.code == 130
     assert "interrupted; nothing was kept" in done.err
     wait_for(lambda: not workers(process.pid))
-    assert not list(tmp_path.glob("results/*/*"))
+    assert not list(own.glob("results/*/*"))
 
 
 def workers(runner: int) -> list[int]:

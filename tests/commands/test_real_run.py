@@ -51,19 +51,6 @@ def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(run: tuple[Path,
     assert "ETA" in done.err
 
 
-def test_its_charts_are_of_the_kind_that_a_files_name_says(ran: Path) -> None:
-    [path] = (ran / "results").rglob("*.jsonl")
-    chart = tcbench(ran, "plot", "-o", "chart.svg")
-    assert chart.code == 0, chart.err
-    assert "<svg" in (ran / "chart.svg").read_text()
-    ladder = tcbench(ran, "plot", path, "--kind", "ladder", "-o", "ladder.pdf")
-    assert ladder.code == 0, ladder.err
-    assert (ran / "ladder.pdf").read_bytes().startswith(b"%PDF")
-    wrong = tcbench(ran, "plot", path, "-o", "chart.gif")
-    assert wrong.code == 2
-    assert ".png" in wrong.err
-
-
 def test_a_run_that_is_whole_is_not_resumed(ran: Path) -> None:
     again = tcbench(ran, *RUN, "--resume", "--allow", "code", "--json")  # who works on tcbench commits meanwhile
     assert again.code == 0
@@ -112,17 +99,3 @@ def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) ->
     assert table.code == 0, table.err
     assert "block8.b/conv" in table.out
     assert list(ran.glob("results/*/*-roofline.png"))
-
-
-def test_timeline_draws_the_records_of_a_run(ran: Path) -> None:
-    [records] = (ran / "results").rglob("*.jsonl")
-    done = tcbench(ran, "timeline", str(records), "-o", "t.svg")
-    assert done.code == 0, done.err
-    assert done.out.strip() == "wrote t.svg"
-    assert (ran / "t.svg").stat().st_size > 5000
-
-
-def test_a_cell_that_is_not_there_is_one_clear_line(ran: Path) -> None:
-    done = tcbench(ran, "roofline", "--bs", "64")
-    assert done.code == 2
-    assert "--bs 64: not in these results; expected some of 2" in done.err

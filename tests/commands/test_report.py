@@ -5,7 +5,6 @@ from pathlib import Path
 
 import factories
 import pytest
-import reports
 import timelines
 from command import tcbench
 
@@ -24,15 +23,6 @@ def page(folder: Path) -> str:
 
 def sections(path: Path) -> list[str]:
     return re.findall(r'<section id="(\w+)"', path.read_text(encoding="utf-8"))
-
-
-def test_the_newest_run_becomes_a_page_beside_it(tmp_path: Path) -> None:
-    factories.write(tmp_path / "results" / "machine" / "cpu-1.jsonl", *reports.ladders(2, sizes=(4,)))
-    done = tcbench(tmp_path, "report")
-    said = "the newest run: results/machine/cpu-1.jsonl\n"
-    assert (done.code, done.out, done.err) == (0, "wrote results/machine/cpu-1-report.html\n", said)
-    names = sections(tmp_path / "results/machine/cpu-1-report.html")
-    assert names == ["summary", "throughput", "rungs", "claims", "bottlenecks", "environment", "trials"]
 
 
 def test_the_committed_records_make_a_page_of_moderate_size(tmp_path: Path) -> None:

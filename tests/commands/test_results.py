@@ -12,7 +12,6 @@ import timelines
 from command import tcbench
 
 from tcbench.core import record
-from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators.device import host
 from tcbench.present.results import files_beside, newest
 from tcbench.tracing import perfetto
@@ -47,17 +46,6 @@ def test_the_newest_run_is_the_one_that_began_last_whatever_was_written_last(
         (tmp_path / name).parent.mkdir(exist_ok=True)
     plant(tmp_path, *names)
     assert newest(tmp_path) == tmp_path / f"{names[1]}.jsonl"
-
-
-def test_the_newest_run_is_a_file_with_records_and_no_base_of_a_gate(tmp_path: Path) -> None:
-    plant(tmp_path / "m", "cpu-20261121-035658", "gate-20261121-155558-base")
-    (tmp_path / "m" / "gate-20261121-155558-current.jsonl").touch()  # ended before its first record
-    (tmp_path / "m" / "cpu-20990101-000000.jsonl").mkdir()
-    (tmp_path / "m" / "cpu-20990101-000001.jsonl").symlink_to(tmp_path / "gone")
-    plant(tmp_path / "baselines", "main-20990101-000000")
-    assert newest(tmp_path) == tmp_path / "m" / "cpu-20261121-035658.jsonl"
-    with pytest.raises(SelectionError, match="no results in"):
-        newest(tmp_path / "nowhere")
 
 
 def test_what_a_gate_measured_or_git_keeps_is_named_and_not_taken(tmp_path: Path) -> None:

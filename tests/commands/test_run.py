@@ -247,13 +247,6 @@ def test_changed_files_of_tcbench_and_of_an_own_step_are_other_code(tmp_path, mo
     assert machine.other_code([make_record(environment=changed)]) == "my_step.py and tcbench/ have changed"
 
 
-def test_the_time_left_is_that_of_the_trials_that_fit_the_budget_by_what_was_seen(tmp_path, trials_of_30_s):
-    done = tcbench(tmp_path, *RUN, "--bs", "4", "--budget", "100s")
-    lines = [line for line in done.err.splitlines() if line.startswith("[")]
-    assert lines[1].startswith("[2/2] round 1: ") and lines[1].endswith("(ETA 30 s)")
-    assert lines[2].startswith("[3] round 2: fp32, batch size 4: ")
-
-
 @pytest.mark.parametrize(
     ("words", "counts"),
     [

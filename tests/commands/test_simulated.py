@@ -102,28 +102,6 @@ def test_every_picture_and_page_says_so(tmp_path: Path, results: Path, words: li
         assert "at 0.5 times its speed" in " ".join(drawn.split())
 
 
-def test_a_picture_of_both_kinds_tells_them_apart(tmp_path: Path, results: Path) -> None:
-    write(tmp_path / "results" / "here" / "naruse2018-20280101-000000.jsonl", factories.make_environment())
-    assert tcbench(tmp_path, "plot", "results", "-o", "both.svg").code == 0
-    drawn = (tmp_path / "both.svg").read_text(encoding="utf-8")
-    assert "(in part simulated)" in drawn
-    assert f"simulated {CARD}" in drawn
-
-
-@pytest.mark.parametrize("format_", ["table", "markdown", "json", "junit", "github"])
-def test_comparing_it_with_what_was_measured_is_refused_unless_allowed(
-    tmp_path: Path, results: Path, format_: str
-) -> None:
-    measured = write(tmp_path / "measured.jsonl", factories.make_environment())
-    refused = tcbench(tmp_path, "compare", measured, results, "--format", format_)
-    assert refused.code == 5
-    assert "simulated  device: measured -> simulated" in refused.err
-    assert "--allow simulated,gpu" in refused.err
-    allowed = tcbench(tmp_path, "compare", measured, results, "--allow", "simulated,gpu", "--format", format_)
-    assert allowed.code == 0, allowed.err
-    assert f"{results} (simulated)" in allowed.out.replace("&#95;", "_")
-
-
 @pytest.mark.parametrize("words", [("list",), ("doctor",)])
 def test_virtual_gpus_are_offered_as_simulated(tmp_path: Path, words: tuple[str, ...]) -> None:
     [line] = [one for one in tcbench(tmp_path, *words).out.splitlines() if "virtual:V100" in one]

@@ -17,7 +17,6 @@ from command import start
 
 from tcbench.present.streams import harmless
 
-ROWS = 30
 LONG = "a-rung-whose-name-is-cut-off-at-eighty-columns"
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\u202egnp"
 
@@ -52,19 +51,34 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from tcbench.__main__ import main
 """
 
-UNTRAINED = """
-import time
+STAND_INS = f"""
+import itertools, sys, time
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import factories
+from tcbench.core.messages import Stepped
+from tcbench.run import builds
 from tcbench.run.numerics_runner import NumericsRunner
+from tcbench.run.runner import Runner
 
-def run(runner, jobs):
-    for steps in range(10_000):
+def train(runner, jobs):
+    for steps in itertools.count():
         runner.listen(jobs[0], steps)
         time.sleep(0.01)
     yield
 
-NumericsRunner.run = run
+def run(runner, trials):
+    for planned, trial in trials:
+        if "fails" in planned.cell.rungs:
+            yield factories.make_record(cell=planned.cell, trial=trial, status="failed", reason="why, " * 20)
+            continue
+        for steps in itertools.count():
+            runner.listen(planned.cell, trial, Stepped("timed", steps, 0.1))
+            time.sleep(0.01)
+
+builds._checked = lambda build, called: build
+NumericsRunner.run, Runner.run = train, run
 """
-"""Trains nothing, and says how far it is: Chainer alone would take seconds to load."""
+"""Neither trains nor measures, and says how far it is: a worker would take a second to start, and Chainer seconds."""
 
 OWN = "\x1b\\[(\\d+(;\\d+)*m|\\?25[hl]|2K|1A)"
 """The only sequences that a command may write: colours, the cursor hidden and shown, a line taken back."""
@@ -74,7 +88,7 @@ class Terminal:
     """A command on a terminal, as an emulator shows it."""
 
     def __init__(
-        self, folder: Path, *words: str, columns: int = 80, code: str = "", environment: Any = None, **streams
+        self, folder: Path, *words: str, columns: int = 80, code: str = STAND_INS, environment: Any = None, **streams
     ):
         (folder / "a_step.py").write_text(STEP, "utf-8")
         (folder / "a_step.toml").write_text(SCENARIO, "utf-8")
@@ -146,31 +160,26 @@ NAME = f"a_step/{LONG}, batch size 8: "
 
 
 @pytest.mark.parametrize(
-    ("columns", "words", "code", "count"),
+    ("columns", "words", "progress"),
     [
-        (80, RUN, "", "0/1"),
-        (120, ("gate", *STEADY, "--base-python", sys.executable), "", "0/6"),
-        (120, ("profile", LONG, "./a_step.toml", "--tool", "ranges"), "", "0/1"),
-        (80, ("numerics",), UNTRAINED, r"\d+/\d\d+"),
+        (80, RUN, rf"0/1 ETA \d.* a_step/{LONG[:20]}.*…"),
+        (120, ("gate", *STEADY, "--base-python", sys.executable), rf"0/6 ETA \d.* {NAME}.*"),
+        (120, ("profile", LONG, "./a_step.toml", "--tool", "ranges"), rf"0/1 ETA \d.* {NAME}.*"),
+        (80, ("numerics",), r"\d+/\d\d+ ETA \d.* training steps"),
     ],
     ids=["run", "gate", "profile", "numerics"],
 )
-def test_progress_is_one_line_and_an_interrupt_leaves_a_clean_screen(tmp_path, columns, words, code, count) -> None:
-    with Terminal(tmp_path, *words, columns=columns, code=code) as terminal:
-        if code:
-            terminal.until(rf"{count} ETA \d.* training steps")
-        elif columns == 80:
-            terminal.until(rf"{count} ETA \d.* a_step/{LONG[:20]}.*…")
-            assert len(terminal.progress) == 78  # and a ^C
-        else:
-            terminal.until(rf"{count} ETA \d.* {NAME}.*")
+def test_progress_is_one_line_and_an_interrupt_leaves_a_clean_screen(tmp_path, columns, words, progress) -> None:
+    with Terminal(tmp_path, *words, columns=columns) as terminal:
+        terminal.until(progress)
+        assert len(terminal.progress) <= columns - 2  # and a ^C
         assert terminal.interrupt() == 130
         assert any(line.startswith("interrupted") for line in terminal.lines)
 
 
-@pytest.mark.parametrize(("words", "code"), [(RUN, ""), (("numerics",), UNTRAINED)], ids=["run", "numerics"])
-def test_columns_are_those_that_the_environment_says_and_words_are_cut_before_the_eta(tmp_path, words, code) -> None:
-    with Terminal(tmp_path, *words, code=code, environment={"COLUMNS": "40", "NO_COLOR": "1"}) as terminal:
+@pytest.mark.parametrize("words", [RUN, ("numerics",)], ids=["run", "numerics"])
+def test_columns_are_those_that_the_environment_says_and_words_are_cut_before_the_eta(tmp_path, words) -> None:
+    with Terminal(tmp_path, *words, environment={"COLUMNS": "40", "NO_COLOR": "1"}) as terminal:
         terminal.until(r"\d+/\d+ ETA \d.*")
         assert len(terminal.progress) <= 38
         assert terminal.interrupt() == 130
@@ -178,7 +187,7 @@ def test_columns_are_those_that_the_environment_says_and_words_are_cut_before_th
 
 
 def test_what_a_step_says_acts_on_no_terminal(tmp_path) -> None:
-    with Terminal(tmp_path, *FAILING) as terminal:
+    with Terminal(tmp_path, *FAILING, code="") as terminal:
         terminal.until(r"1/2 ETA .*")
         assert terminal.end() == 3
         assert " ".join(" ".join(terminal.lines).split()).count("failed: ValueError: \\x1b[2J\\x1b]0;title") == 4

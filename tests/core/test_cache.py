@@ -24,15 +24,6 @@ def test_what_was_put_comes_back_in_another_process_too_by_the_whole_key_only_un
     assert cache.get(KEY) is None
 
 
-def test_a_fresh_cache_ignores_what_is_there_and_replaces_it(cache):
-    cache.put(KEY, ENTRY)
-    fresh = Cache(cache.root, fresh=True)
-    assert fresh.get(KEY) is None
-    newer = Entry({"plan": "eng2"})
-    fresh.put(KEY, newer)
-    assert Cache(cache.root).get(KEY) == newer
-
-
 @pytest.mark.parametrize(
     "damage",
     [

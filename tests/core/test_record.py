@@ -5,13 +5,7 @@ import msgspec
 import pytest
 
 from tcbench.core import record
-from tcbench.core.record import Cell, GpuFacts, GpuSample, GpuSamples, GpuState, Input, RecordError
-
-
-def test_the_first_step_of_each_block_is_stored_but_not_counted():
-    measured = factories.make_measurement([9.0, 1.0, 2.0, 9.0, 3.0, 4.0], block_steps=3)
-    assert measured.counted_times_s == (1.0, 2.0, 3.0, 4.0)
-    assert measured.timed_steps == 6
+from tcbench.core.record import Cell, GpuSample, GpuSamples, GpuState, Input, RecordError
 
 
 def changed(**fields):
@@ -40,14 +34,6 @@ def test_what_is_not_a_record_is_refused_by_name(line, expected):
     assert expected in str(error.value)
 
 
-@pytest.mark.parametrize("step_times_s", [[], [0.1], [0.1, 0.0], [0.1, -1.0], [0.1, 1e400]])
-def test_an_ok_record_has_counted_steps_that_took_time(step_times_s):
-    raw = json.loads(record.encode(factories.make_record()))
-    raw["measurement"]["step_times_s"] = step_times_s
-    with pytest.raises(RecordError):
-        record.decode(json.dumps(raw))
-
-
 def test_a_cells_key_changes_with_every_field():
     cell = factories.make_cell()
     others = {
@@ -73,15 +59,6 @@ def gpu_samples(**changes):
         GpuSample(2.5, None, None, 90.0, 60, None, 0, 2**30, 800.0),
     )
     return msgspec.structs.replace(GpuSamples(state=GpuState(power_limit_w=700.0), samples=samples), **changes)
-
-
-def test_what_was_seen_of_a_gpu_survives_its_json_line_each_sample_a_short_list():
-    facts = GpuFacts(name="H200", compute_capability=(9, 0), multiprocessors=132, memory_bytes=141 * 2**30)
-    environment = factories.make_environment(gpu=facts)
-    original = factories.make_record(gpu=gpu_samples(timed_from_s=0.9, timed_to_s=2.1), environment=environment)
-    line = record.encode(original)
-    assert record.decode(line) == original
-    assert json.loads(line)["gpu"]["samples"][2] == [2.0, 1755, 2619, 700.0, 60, 36, 99, 8 * 2**30, 750.0]
 
 
 def test_a_sample_of_a_later_tcbench_may_be_longer_and_of_an_earlier_shorter():

@@ -39,20 +39,6 @@ def test_a_lasting_name_does_not_depend_on_what_else_was_run():
     assert lasting([("m", cell)])[0] == lasting([("m", cell), ("m", factories.make_cell(model="resnet18"))])[0]
 
 
-def test_lasting_names_are_unique_where_only_a_setting_differs():
-    cells = [factories.make_cell(threads=n) for n in (1, 2)]
-    names = lasting([("m", cell) for cell in cells] + [("n", cells[0])])
-    assert len(set(names)) == 3
-    assert names[0].endswith(cells[0].key)
-
-
-def test_ranks_are_a_part_of_the_name_and_no_setting_beside_it():
-    one, two = factories.make_cell(), factories.make_cell(ranks=2)
-    assert apart([("m", one), ("m", two)]) == ("", "")
-    assert apart([("m", two), ("n", two)]) == ("m", "n")
-    assert lasting([("m", two)]) == ("fp32, batch size 4, 2 ranks, resnet50 v1, 64 px, generated, cpu, m",)
-
-
 RUN = summarise([factories.make_record("fp32", 4, images_per_s=40.0, noise=0.0)])[0]
 DAY = "2025-01-02T09:00:00+00:00"
 

@@ -11,20 +11,6 @@ from tcbench.present.progress import RunProgress, Stages
 from tcbench.present.tables import Screen
 
 
-def test_elsewhere_than_on_a_terminal_each_trial_is_a_line_with_an_eta():
-    out = Screen(file=io.StringIO(), width=40)
-    cells = [factories.make_cell("fp32"), factories.make_cell("fp16")]
-    with RunProgress(out, estimate(cells), 2) as progress:
-        progress.listen(cells[0], 0, Building("imports"))
-        progress.listen(cells[0], 0, Stepped("timed", 6, 0.1))
-        progress.finished(factories.make_record("fp32", images_per_s=40.0))
-        progress.finished(factories.make_record("fp16", status="crashed"))
-    first, second = out.file.getvalue().splitlines()
-    assert first.startswith("[1/2] fp32, batch size 4: 4")
-    assert "images/s  (ETA " in first
-    assert second == "[2/2] fp16, batch size 4: crashed: the worker was killed by signal 11 (SIGSEGV)"
-
-
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width):
     out = Screen(file=io.StringIO(), width=width, force_terminal=True)

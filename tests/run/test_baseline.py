@@ -10,22 +10,6 @@ from tcbench.core.errors import StoreError
 from tcbench.run import baseline
 
 
-def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
-    kept = make_trials("fp32", trials=3) + make_trials("fp16", trials=3)
-    path = baseline.keep("main", kept, tmp_path)
-    assert path == tmp_path / "baselines" / "main.jsonl" == baseline.path("main", tmp_path)
-    assert store.read([path]).records == tuple(kept)
-    main = baseline.read("main", tmp_path)
-    assert (main.machines, main.scenarios, main.commits) == (("amd-epyc-2cpu",), ("cpu",), ("tcbench 0.1.0",))
-    assert (main.cells, main.trials, main.began_at) == (2, 6, "2025-01-02T03:04:05.678+00:00")
-    assert [file.name for file in path.parent.iterdir()] == ["main.jsonl"]
-
-
-def test_only_current_records_are_kept(tmp_path: Path) -> None:
-    first, again = make_record(status="failed"), make_record()
-    assert store.read([baseline.keep("b", [first, again], tmp_path)]).records == (again,)
-
-
 def test_cells_of_two_machines_are_two(tmp_path: Path) -> None:
     other = make_environment("h200", commit="c0ffee")
     baseline.keep("b", [make_record(), make_record(environment=other, run_id="r2")], tmp_path)
@@ -43,16 +27,6 @@ def test_a_folder_of_results_is_read_without_its_baselines(tmp_path: Path) -> No
         run.append(make_record())
     baseline.keep("main", [make_record("fp16")], tmp_path)
     assert [record.cell.config for record in store.read([tmp_path]).records] == ["fp32"]
-
-
-def test_a_taken_name_is_replaced_only_when_asked(tmp_path: Path) -> None:
-    path = baseline.keep("main", [make_record("fp32")], tmp_path)
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match="is there already; --force replaces it"):
-        baseline.keep("main", [make_record("fp16")], tmp_path)
-    assert path.read_bytes() == before
-    baseline.keep("main", [make_record("fp16")], tmp_path, replace=True)
-    assert store.read([path]).records[0].cell.config == "fp16"
 
 
 def test_a_baseline_that_cannot_be_written_leaves_the_old_one_whole(
@@ -107,12 +81,6 @@ def test_what_is_no_name_is_refused_before_anything_is_touched(tmp_path: Path, n
             act()
         assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["main", "v1.2.3", "2026-11-21", "A_b-c.d", "x" * 64])
-def test_what_is_a_name_is_taken(tmp_path: Path, name: str) -> None:
-    baseline.keep(name, [make_record()], tmp_path)
-    assert baseline.names(tmp_path) == (name,)
 
 
 def test_no_records_are_no_baseline(tmp_path: Path) -> None:

@@ -20,6 +20,12 @@ def own_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
 
 
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Whether tcbench starts there takes a second."""
+    monkeypatch.setattr(builds, "_checked", lambda build, called: build)
+
+
 def taken(**requested):
     with prepared(Requested(**requested), lambda line: None) as both:
         return both
@@ -40,6 +46,7 @@ def test_what_does_not_go_together_is_one_line(requested, message):
         taken(**requested)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_interpreters_run_here_and_keep_the_place_of_their_links(tmp_path):
     python = projects.interpreter(tmp_path / "old/bin/python")
     (tmp_path / "link").symlink_to(python)
@@ -88,6 +95,7 @@ def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_
     assert current.launch.command(7) == [sys.executable, "-P", "-m", "tcbench.worker", "7"]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_each_build_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
     with prepared(Requested(base_python=sys.executable), lambda line: None) as both:
         folders = [Path(build.launch.variables["TCBENCH_CACHE"]) for build in both]
@@ -101,6 +109,7 @@ def test_each_build_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
     assert (images / "image.jpg").exists()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(tmp_path, monkeypatch):
     project = projects.make(tmp_path / "mine")
     monkeypatch.chdir(project)
@@ -119,6 +128,7 @@ def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(tmp_pa
     assert current.says == head[:9]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_working_tree_of_no_commit_is_one_too(tmp_path, monkeypatch):
     project = projects.make(tmp_path / "mine")
     monkeypatch.chdir(project)
@@ -133,6 +143,7 @@ def folders() -> list[Path]:
     return sorted(path for path in builds.cache_folder().iterdir() if path.is_dir())
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(tmp_path, monkeypatch):
     project = projects.make(tmp_path / "mine")
     monkeypatch.chdir(project)
@@ -144,6 +155,7 @@ def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(tmp_path, 
     assert folders() == []
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_a_killed_gate_left_is_removed_at_the_next_start(tmp_path, monkeypatch):
     project = projects.make(tmp_path / "mine")
     monkeypatch.chdir(project)

@@ -24,6 +24,7 @@ SMALL = """
 schema = 1
 title = "Small images"
 [model]
+name = "resnet18"
 image_size = 32
 classes = 20
 [cudnn]

@@ -85,12 +85,6 @@ def test_the_selection_overrides_the_scenario(cpu):
     assert (made.trials, made.timeout_s) == (3, 11.0)
 
 
-def test_a_plans_key_names_its_cells_and_not_how_often_they_run(cpu):
-    key = plan.make(cpu, Selection(trials=1), CPU).key
-    assert plan.make(cpu, Selection(trials=5), CPU).key == key
-    assert plan.make(cpu, Selection(batch_sizes=(4,)), CPU).key != key
-
-
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [

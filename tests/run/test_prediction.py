@@ -98,7 +98,7 @@ def test_nothing_is_rehearsed_of_another_machine_or_of_other_code(asked: list[Ce
 
 def test_a_gpus_parts_come_from_the_table() -> None:
     cells = [
-        make_cell(f"fp16+batched+nhwc+fused{more}", 8, device="cuda:0", image_size=32)
+        make_cell(f"fp16+batched+nhwc+fused{more}", 8, device="cuda:0", image_size=32, model="resnet18")
         for more in ("", "+static_graph", "+cuda_graph")
     ]
     v100 = gpus.load("V100")

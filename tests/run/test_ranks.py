@@ -15,14 +15,13 @@ import factories
 import msgspec
 import pytest
 
+from tcbench.core.messages import Finished
 from tcbench.hardware import machine
 from tcbench.run import launcher as launchers
 from tcbench.run import ranks
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Launch, Runner
-
-TESTS = str(Path(factories.__file__).parent)
 
 STARTER = """
 import os, subprocess, sys, time
@@ -36,37 +35,52 @@ for number, rank in enumerate(ranks):
 for rank in ranks: rank.wait()
 """
 
+PART = factories.make_rank_part({}, step_times_s=(0.1, 0.1))
+FINISHED = Finished(
+    "ok", None, factories.make_measurement(ranks=(PART,)), factories.make_environment(ranks=factories.make_ranks())
+)
+
 RANK = """
-import faulthandler, os, signal, sys, time
-sys.path.insert(0, {tests!r})
-import factories, msgspec
-from tcbench.core.messages import *
-from tcbench.engine.measure.rank import connect
-rank, size = int(os.environ["RANK"]), int(os.environ["SIZE"])
-connection = connect(sys.argv[1])
-def send(message): connection.sendall(msgspec.json.encode(message) + b"\\n")
+import faulthandler, json, os, signal, socket, sys, time
+rank, size, address = int(os.environ["RANK"]), int(os.environ["SIZE"]), sys.argv[1]
+if address.startswith("unix:"):
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address[5:])
+else:
+    from tcbench.engine.measure.rank import connect
+    connection = connect(address)
+def send(message): connection.sendall(json.dumps(message).encode() + b"\\n")
+def come(**changes):
+    who = {"rank": rank, "size": size, "host": socket.gethostname(), "pid": os.getpid(), "cores": [rank]}
+    send({"type": "joined", "bound": "1 each"} | who | changes)
 def join(**changes):
-    send(msgspec.structs.replace(Joined(rank, size, socket.gethostname(), os.getpid(), (rank,), "1 each"), **changes))
+    come(**changes)
     job = connection.makefile("rb").readline().strip()
     faulthandler.register(signal.SIGUSR1, file=connection.fileno(), all_threads=False)
     return job
+def end(status, reason):
+    send({"type": "finished", "status": status, "reason": reason, "measurement": None, "environment": None})
 def finish(step_s):
-    part = RankPart(rank=rank, host="h", cores=(rank,), device="cpu", step_times_s=(step_s, step_s),
-                    phases=(), peak_memory_bytes=1)
-    m = factories.make_measurement(step_times_s=(step_s,) * 12, ranks=(part,))
-    e = factories.make_environment(ranks=Ranks(launcher="", engine="E", hosts=("h",), binding="b"))
-    send(Finished("ok", None, m, e))
-import socket
-from tcbench.core.record import RankPart, Ranks
+    message = json.loads(FINISHED)
+    measured = message["measurement"]
+    measured["step_times_s"] = [step_s] * 12
+    measured["ranks"][0] |= {"rank": rank, "cores": [rank], "step_times_s": [step_s] * 2}
+    send(message)
 """
+"""Without what is installed (-S), and without our messages, a rank starts in a thirtieth of the time."""
+
+
+def rank_command(body: str, address: str) -> list[str]:
+    code = f"FINISHED = {msgspec.json.encode(FINISHED)!r}\n{RANK}\n{body}"
+    return [sys.executable, *["-S"] * address.startswith("unix:"), "-c", code, address]
 
 
 def standins(body: str) -> tuple[Launcher, Launch]:
     class _Launch(Launch):
         def rank_command(self, address: str) -> list[str]:
-            return [sys.executable, "-c", RANK.format(tests=TESTS) + body, address]
+            return rank_command(body, address)
 
-    return Launcher((sys.executable, "-c", STARTER, "{n}")), _Launch()
+    return Launcher((sys.executable, "-S", "-c", STARTER, "{n}")), _Launch()
 
 
 def run(body: str, *, n: int = 2, timeout_s: float = 60.0, listen=None, launcher: Launcher | None = None):
@@ -80,7 +94,8 @@ def run(body: str, *, n: int = 2, timeout_s: float = 60.0, listen=None, launcher
 def test_the_results_of_all_ranks_become_one_record_that_of_the_slowest():
     heard = []
     record = run(
-        'assert b"resnet50" in join(); send(Stepped("timed", rank, 0.1)); finish(0.1 + 0.1 * (rank == 1))',
+        'assert b"resnet50" in join(); send({"type": "stepped", "stage": "timed", "steps": rank, "step_time_s": 0.1})\n'
+        "finish(0.1 + 0.1 * (rank == 1))",
         n=3,
         listen=lambda cell, trial, message: heard.append(message),
     )
@@ -95,7 +110,7 @@ def test_the_results_of_all_ranks_become_one_record_that_of_the_slowest():
     assert record.environment is not None
     assert record.environment.ranks is not None
     assert record.environment.ranks.launcher.endswith(" {n}")
-    assert record.environment.ranks.hosts == ("h",)
+    assert record.environment.ranks.hosts == ("host",)
     assert [message.steps for message in heard[:-1]] == [0]  # rank 0's alone
 
 
@@ -105,8 +120,8 @@ def test_the_results_of_all_ranks_become_one_record_that_of_the_slowest():
         ("if rank == 1: os.kill(os.getpid(), 9)", "crashed", "was killed by signal 9 (SIGKILL)"),
         ("if rank == 1: os._exit(7)", "crashed", "ended without a result"),
         ('if rank == 1: connection.sendall(b"x\\n")', "crashed", "sent something that is no message"),
-        ('if rank == 1: send(Finished("oom", "spent", None, None))', "oom", "spent"),
-        ('if rank == 1: send(Finished("failed", "bad", None, None))', "failed", "bad"),
+        ('if rank == 1: end("oom", "spent")', "oom", "spent"),
+        ('if rank == 1: end("failed", "bad")', "failed", "bad"),
     ],
     ids=["killed", "ended", "no message", "oom", "failed"],
 )
@@ -145,8 +160,7 @@ def test_a_rank_that_ends_as_it_gets_its_job_is_named(monkeypatch):
         send(connection, line)
 
     monkeypatch.setattr(ranks._Connection, "send", broken)
-    join = "send(Joined(1, size, 'h', os.getpid(), (), ''))\n  time.sleep(0.5)\n  os._exit(3)"
-    record = run(f"if rank == 1:\n  {join}\njoin()\ntime.sleep(60)")
+    record = run("if rank == 1:\n  come(host='h')\n  time.sleep(0.5)\n  os._exit(3)\njoin()\ntime.sleep(60)")
     assert record.status == "crashed"
     assert (record.reason or "").startswith("rank 1 (h, process ")
 
@@ -219,11 +233,11 @@ def test_over_a_network_a_rank_must_know_the_secret():
     starter, _ = standins("")
     far = Launcher(starter.words, is_local=False)
     assert run("join(); finish(0.1)", launcher=far).status == "ok"
-    command = [sys.executable, "-c", RANK.format(tests=TESTS) + "join()\ntime.sleep(60)"]
+    wrong = lambda address: rank_command("join()\ntime.sleep(60)", address[:-32] + "0" * 32)  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "_JOIN_S", 4.0)
         with pytest.raises(launchers.SelectionError, match=r"0 of 2 ranks came|ended before its ranks"):
-            ranks.probe(far, 2, lambda address: [*command, address[:-32] + "0" * 32], dict(os.environ))
+            ranks.probe(far, 2, wrong, dict(os.environ))
 
 
 def test_a_probe_asks_who_is_there_and_no_more():

@@ -42,11 +42,6 @@ def test_sixteen_bit_gradients_have_half_the_bytes():
     assert by_config == {"fp32": 4 * 25_557_032, "fp16": 2 * 25_557_032, "bf16+nhwc": 2 * 25_557_032}
 
 
-def test_a_step_of_many_ranks_has_an_all_reduce_in_it_already():
-    with pytest.raises(SelectionError, match="no measured cell of one rank"):
-        run.measured([trial(ranks=2)], all_configs=True)
-
-
 @pytest.mark.parametrize(
     ("counted_j", "mig", "power_w"),
     [((None,) * 4, False, 250), ((0, 40, 300, 900), False, 260), ((None,) * 4, True, None)],
@@ -82,16 +77,6 @@ def test_where_nothing_fits_there_is_nothing_to_scale_out():
         run.forecast(a_forecast(large), all_configs=True)
     with pytest.raises(SelectionError, match="needs compute capability"):
         run.forecast(a_forecast(CellForecast(cell, cannot_run="needs compute capability 8.0")), all_configs=False)
-
-
-def test_a_size_ranges_over_both_all_reduces_with_overlap_and_without():
-    [basis] = run.measured([trial()], all_configs=True)
-    [size] = run.scale_out([basis], [1024], ABCI).sizes
-    assert (size.fastest.algorithm, size.fastest.overlap) == ("hierarchical", OVERLAP)
-    assert (size.slowest.algorithm, size.slowest.overlap) == ("ring", 0)
-    assert set(size.by) == {(algorithm, overlap > 0) for algorithm, overlap in published.WAYS}
-    steps_s = [scaled.step_s for scaled in size.by.values()]
-    assert (size.fastest.step_s, size.slowest.step_s) == (min(steps_s), max(steps_s))
 
 
 # -- published results ----------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from recordings import DALI, MAIN, STEP, TITLE, host, recording
+from recordings import MAIN, STEP, TITLE, host, recording
 
 from tcbench.core.recording import Activity, ApiCall, HostSpan
 from tcbench.tracing.attribution import InputWork, assemble
@@ -27,12 +27,6 @@ def test_launches_of_another_thread_count_on_a_stream_of_the_steps_and_nowhere_e
     found = gpu(assemble(TITLE, recording(), "cupti"))
     assert (found["dgrad"].step, found["dgrad"].phase) == (5, "backward")
     assert (found["jpeg"].step, found["jpeg"].phase, found["jpeg"].row) == (None, None, 1)
-
-
-def test_what_is_launched_between_phases_has_a_step_and_what_nobody_launched_has_none():
-    found = gpu(assemble(TITLE, recording(), "cupti"))
-    assert (found["between phases"].step, found["between phases"].phase) == (5, None)
-    assert (found["of nobody"].step, found["of nobody"].phase) == (None, None)
 
 
 def test_copies_keep_their_bytes_and_calls_stand_on_the_host():
@@ -78,9 +72,3 @@ def test_the_threads_of_a_modelled_input_stand_beside_the_host_and_not_on_the_gp
     (span,) = timeline.of("io")
     assert (span.name, span.kind, span.duration_s) == ("decoding", "work", pytest.approx(400e-9))
     assert len(timeline.of("gpu")) == len(there.activities)
-
-
-def test_streams_of_the_steps_come_first():
-    swapped = {STEP: DALI, DALI: STEP}
-    activities = [msgspec.structs.replace(a, stream=swapped[a.stream]) for a in recording().activities]
-    assert gpu(assemble(TITLE, recording(activities=tuple(activities)), "cupti"))["conv"].row == 0

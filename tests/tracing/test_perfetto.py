@@ -2,12 +2,10 @@ import gzip
 import itertools
 import json
 
-import factories
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import TITLE, recording
-from timelines import record_in
 
 from tcbench import tracing
 from tcbench.core.errors import TraceError
@@ -70,13 +68,6 @@ def test_spans_of_one_thread_lie_inside_or_beside_each_other(tmp_path):
         for a, b in itertools.product(track, repeat=2):
             beside = b[1] <= a[0] or b[0] >= a[1]
             assert beside or a[0] <= b[0] <= b[1] <= a[1] or b[0] <= a[0] <= a[1] <= b[1]
-
-
-def test_the_trials_record_travels_along(tmp_path):
-    path, record = tmp_path / "t.json.gz", factories.make_record()
-    perfetto.write([TIMELINE], path, record)
-    assert record_in(path) == record
-    assert [timeline.record for timeline in perfetto.read(path)] == [record]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import math
 from html.parser import HTMLParser
 from typing import Any
 
@@ -39,20 +38,6 @@ def make_card(*claims: Evaluated, **changes: Any) -> Scorecard:
 
 def shown(card: Scorecard) -> str:
     return printed(view.table(card))
-
-
-def test_no_ratio_is_written_with_an_exponent() -> None:
-    far = AtBatchSize(4, "holds", ratio=Interval(1e3, 5e-5, math.inf), unit="trials")
-    assert view.measured(make_evaluated(at=(far,))) == "4: 1000× (0.00005 to any)"
-
-
-def test_the_tally_counts_every_outcome() -> None:
-    outcomes = ("holds", "does not hold", "does not hold", "undecided", "not measured", "not measured")
-    card = make_card(*(make_evaluated(outcome=outcome) for outcome in outcomes))
-    assert view.tally(card) == "1 of 6 claims holds here, 2 do not, 1 is undecided, 2 are not measured"
-    card = make_card(make_evaluated(outcome="holds"), make_evaluated(outcome="not testable here"))
-    assert view.tally(card).endswith("0 are not measured, 1 is not testable here")
-    assert view.tally(make_card(claims=())) == "no claims: the scenario makes none; [[claim]] tables do"
 
 
 def test_the_fastest_of_a_glob_is_named_and_a_stated_figure_is_told_in_images_per_s() -> None:

@@ -19,13 +19,6 @@ def words(document, margins=None):
     return {verdict.technique: verdict.word for verdict in verdicts(document, margins)}
 
 
-def test_a_technique_that_ends_where_fp32_does_trains_like_it_and_others_do_not():
-    assert words(make_document()) == {
-        **dict.fromkeys(("neither", "scaling", "masters"), "does not"),
-        **dict.fromkeys(("both", "dynamic", "bf16"), "trains like fp32"),
-    }
-
-
 def test_few_or_wavering_seeds_leave_a_verdict_undecided_else_the_margin_decides():
     assert set(words(make_document(seeds=[0])).values()) == {"undecided"}
     wavering = [make_run("both", seed, worse) for seed, worse in enumerate((0.05, -0.05, 0.04, -0.04, 0.0))]
@@ -135,13 +128,6 @@ def claim(relation, left="fp16"):
     return Claim(says="x", left=ClaimSide(left), batch_sizes=(4,), relation=relation, right=right, slide=5)
 
 
-def test_a_claim_of_bf16_is_answered_by_bf16_alone():
-    evidence = by_training(make_document(worse={"bf16": 0.3}))
-    assert evidence(claim("trains like", "bf16+nhwc")).outcome == "does not hold"
-    assert evidence(claim("trains like")).outcome == "holds"
-    assert evidence(claim("keeps gradients", "bf16")) is None
-
-
 def test_documents_answer_the_claims_of_slides_5_to_7():
     evidence = by_training(make_document())
     assert evidence(claim("trains like")).outcome == "holds"
@@ -156,17 +142,6 @@ def test_documents_answer_the_claims_of_slides_5_to_7():
 
 
 # -- many ranks -----------------------------------------------------------------------------------------------------
-
-
-def test_ranks_are_held_against_one_rank_at_the_same_global_batch():
-    worse = dict.fromkeys(("no-warm-up", "unscaled", "own-batch"), "does not")
-    assert words(make_ranks_document()) == {"ranks": "trains like one rank", **worse}
-    assert words(make_ranks_document(worse={"ranks": 0.3}))["ranks"] == "does not"
-    assert set(words(make_ranks_document(seeds=[0])).values()) == {"undecided"}
-    # The margin is wider than without ranks, unless one is given.
-    document = make_ranks_document(worse={"ranks": 0.015})
-    assert words(document)["ranks"] == "trains like one rank"
-    assert words(document, Margins(0.001, 0.001))["ranks"] == "does not"
 
 
 def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_else():

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from factories import LADDERS
 from present.charts.charts import TALK, run
 
 from tcbench.core.errors import SelectionError, StoreError
@@ -11,11 +10,11 @@ from tcbench.present.charts.files import save
 from tcbench.views.throughput.chart import throughput_chart
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
+@pytest.mark.parametrize("suffix", [".PNG", ".svg", ".pdf"])
 def test_a_chart_written_twice_is_the_same_file(tmp_path: Path, suffix: str) -> None:
     paths = [tmp_path / "new" / f"{i}{suffix}" for i in range(2)]
     for path in paths:
-        save(throughput_chart(run(LADDERS[:2], (4,)), title=TALK), path)
+        save(throughput_chart(run(("fp32",), (4,)), title=TALK), path)
     one, other = (path.read_bytes() for path in paths)
     assert one == other
     assert one.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix.lower()])

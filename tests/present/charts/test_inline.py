@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from tcbench.analysis.summary import summarise
 from tcbench.present.charts.inline import colours, svg, tooltip, variable
-from tcbench.present.charts.palette import INK, fill
+from tcbench.present.charts.palette import fill
 from tcbench.views.throughput.chart import throughput_chart
 
 
@@ -25,24 +25,6 @@ def bars(*heights, **look):
 
 def throughput(*configs):
     return throughput_chart(summarise([r for config in configs for r in factories.make_trials(config)]))
-
-
-def test_text_is_text_in_the_fonts_of_the_page():
-    figure = Figure()
-    figure.text(0.5, 0.5, "images/s", size=9, weight="bold", color=INK)
-    root = drawn(figure)
-    [text] = root.iter("text")
-    assert text.text == "images/s"
-    assert {"font-size": "9px", "font-weight": "700", "fill": "var(--ink)"}.items() <= text.attrib.items()
-    assert "font-family" not in ET.tostring(root, encoding="unicode")
-
-
-def test_a_chart_takes_the_width_of_its_place_and_says_what_it_is():
-    root = drawn(Figure(figsize=(10, 5)))
-    assert root.attrib["viewBox"] == "0 0 720 360" and root.attrib["width"] == "720pt"
-    assert root.attrib["role"] == "img" and root.attrib["aria-label"] == "A chart"
-    trimmed = ET.fromstring(svg(Figure(figsize=(10, 5)), label="A chart", prefix="a", trim=0.25))
-    assert trimmed.attrib["viewBox"] == "0 0 684 324"
 
 
 def test_the_same_figure_gives_the_same_markup_without_styles_or_addresses():

@@ -1,7 +1,6 @@
 """Colours stay apart for every kind of sight, and a config's fill is its own."""
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -98,17 +97,6 @@ def test_leaving_any_one_rung_out_of_a_ladders_top_shows() -> None:
     first, *rungs = LADDERS[-1].split("+")
     names = ["+".join([first, *(rung for rung in rungs if rung != left_out)]) for left_out in rungs]
     assert len({fill(name) for name in names}) == len(names)
-
-
-def test_configs_that_end_alike_rarely_share_a_fill() -> None:
-    rungs = ("opencv", "dali", "batched", "nhwc", "fused", "cuda_graph", "mine", "yours")
-    alike = total = 0
-    for last, depth in itertools.product(rungs, (1, 2, 3, 4)):
-        below = itertools.combinations([rung for rung in rungs if rung != last], depth)
-        fills = [fill("+".join(["fp16", *some, last])) for some in below]
-        alike += sum(a == b for a, b in itertools.combinations(fills, 2))
-        total += math.comb(len(fills), 2)
-    assert alike < 0.08 * total
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

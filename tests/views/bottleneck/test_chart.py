@@ -4,21 +4,7 @@ import reports
 from present.charts.charts import assert_tidy, words
 
 from tcbench.analysis.explanation import explain
-from tcbench.present.charts.inline import svg
 from tcbench.views.bottleneck.chart import bottleneck_chart
-
-
-def test_every_phase_has_a_tooltip_of_its_own() -> None:
-    explanations = explain(reports.ladders(sizes=(4, 8)))
-    phases = [
-        f"<title>{one.summary.cell.label}\n{phase.name} "
-        for one in explanations
-        if one.bottleneck
-        for phase in one.bottleneck.phases
-    ]
-    markup = svg(bottleneck_chart(explanations), label="a", prefix="b")
-    assert len(phases) == markup.count("<title>") > 20
-    assert all(markup.count(phase) == 1 for phase in phases)
 
 
 def test_a_batch_size_at_which_nothing_was_profiled_says_why() -> None:

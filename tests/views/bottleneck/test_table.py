@@ -67,22 +67,6 @@ def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be
     assert unknown[1].endswith("a/conv  forward  unknown") and "`tcbench roofline`" in unknown[-1]
 
 
-def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:
-    packages = {"chainer": "7.8.1", "numpy": "1.0"}
-    records = [
-        factories.make_record(run_id="here"),
-        factories.make_record(run_id="there", environment=factories.make_environment("box")),
-        factories.make_record(run_id="older", environment=factories.make_environment(packages=packages)),
-        factories.make_record(cell=factories.make_cell(threads=1), run_id="here"),
-    ]
-    assert {name for name, _ in view.by_code(explain(records))} == {
-        "amd-epyc-2cpu, 2 threads, tcbench 0.1.0, numpy: 2.2.0",
-        "amd-epyc-2cpu, 2 threads, tcbench 0.1.0, numpy: 1.0",
-        "box, 2 threads, tcbench 0.1.0",
-        "amd-epyc-2cpu, 1 thread, tcbench 0.1.0, numpy: 2.2.0",
-    }
-
-
 @pytest.mark.parametrize(("trials", "remark"), [(1, True), (2, False)])
 def test_one_trial_each_is_said_not_to_be_judged(trials: int, remark: bool) -> None:
     configs = ("fp32", "fp32+batched")

@@ -1,11 +1,9 @@
 """The forest plot says every verdict in words, and nothing in it covers anything else."""
 
-import msgspec
 import pytest
 from factories import (
     LADDERS,
     make_cell,
-    make_environment,
     make_phases,
     make_record,
     make_trials,
@@ -62,22 +60,6 @@ def test_numbers_of_the_axis_stand_apart_however_far_it_reaches(factor: float) -
     figure = comparison_chart(compare(side((LONG,)), side((LONG,), factor=factor, seed=1)))
     assert_tidy(figure)
     assert "1" in words(figure)
-
-
-def test_machines_have_blocks_of_their_own_and_one_mean() -> None:
-    def machine(name: str, factor: float) -> list[Record]:
-        there = make_environment(name)
-        return [msgspec.structs.replace(r, environment=there, run_id=name) for r in side(("fp32",), (4, 8), factor)]
-
-    base = [*machine("h100", 1), *machine("h200", 2)]
-    figure = comparison_chart(compare(base, base))
-    assert_tidy(figure)
-    assert len(figure.axes) == 2
-    said = words(figure)
-    for name in ("h100", "h200"):
-        assert f"{name} · throughput: images per second over total time" in said
-    assert sum(word.startswith("geometric mean") for word in said) == 1
-    assert "geometric mean of 4 cells of all blocks" in said
 
 
 def test_two_settings_of_one_machine_have_names_of_their_own() -> None:

@@ -73,12 +73,3 @@ def test_cells_of_one_name_are_told_apart_by_what_differs():
     text = table(compare(both, both))
     assert "image_size 64" in text and "image_size 96" in text
     assert "where" not in table(compare(both[:8], both[:8]))
-
-
-def test_models_have_a_column_and_are_not_named_twice():
-    cells = [factories.make_cell(model=model) for model in ("resnet18", "googlenet")]
-    both = [record for cell in cells for record in factories.make_trials(cell=cell)]
-    lines = table(compare(both, both)).splitlines()
-    for model in ("resnet18", "googlenet"):
-        assert len([line for line in lines if line.startswith(f"{model} ")]) == 1
-    assert not any("model resnet18" in line for line in lines if line.startswith("resnet18 "))

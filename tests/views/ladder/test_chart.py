@@ -10,9 +10,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.views.ladder.chart import ladder_chart
 
 
-@pytest.mark.parametrize(
-    ("scale", "batch_sizes"), [(1e-6, (4,)), (1.0, (4, 8)), (1e7, (32, 64, 128, 256)), (1.0, (1, 2, 4, 8, 16, 32))]
-)
+@pytest.mark.parametrize(("scale", "batch_sizes"), [(1e-6, (4,)), (1e7, (4, 8)), (1.0, (1, 2, 4, 8, 16, 32))])
 def test_the_ladder_is_tidy(scale: float, batch_sizes: tuple[int, ...]) -> None:
     missing = {("fp32", batch_sizes[-1]): "oom", (BATCHED, batch_sizes[0]): "failed"}
     figure = ladder_chart(run(batch_sizes=batch_sizes, scale=scale, missing=missing))  # type: ignore[arg-type]

@@ -184,21 +184,6 @@ def test_a_comparison_by_several_metrics_names_each_and_writes_it_in_its_unit():
     assert points.items[0][1][1].text == ": fp32, batch size 4 (memory)"
 
 
-def test_namesakes_of_several_machines_have_names_of_their_own():
-    def side(run_id):
-        return [
-            record
-            for machine in ("left", "right")
-            for record in factories.make_trials(
-                environment=factories.make_environment(machine), run_id=run_id + machine
-            )
-        ]
-
-    [figure] = blocks(compared(side("a"), side("b")), "comparison", Figure)
-    assert {"left · ", "right · "} <= {text[: text.index("· ") + 2] for text in drawn(figure) if "· " in text}
-    assert [row[1] for row in texts(figure.table)] == ["fp32, left", "fp32, right"]
-
-
 # -- environment, trials -------------------------------------------------------------------------------------------
 
 

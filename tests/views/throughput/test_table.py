@@ -52,26 +52,6 @@ def ablated(config):
     return factories.make_record(cell=factories.make_ablation(config))
 
 
-def test_a_cell_without_a_number_says_why():
-    text = shown([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
-    assert text.splitlines()[2].split() == ["fp16", "oom"]
-    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
-    (line,) = console.reasons(summaries)
-    assert line == "fp16, batch size 4: oom: out of memory: the kernel killed the worker (SIGKILL)"
-
-
-def test_trials_that_did_not_succeed_are_named_though_another_did():
-    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp32", status="failed", trial=1)])
-    assert console.reasons(summaries) == ["fp32, batch size 4: only 1 of 2 trials succeeded"]
-
-
-def test_a_table_on_a_usual_terminal_names_its_cells():
-    summaries = summarise([factories.make_record(config) for config in factories.LADDERS])
-    text = printed(console.results_table(summaries, speedups(summaries)), width=80)
-    assert "fp32" in text and "+ dali" in text
-    assert text.count(" MiB") == len(summaries)
-
-
 def test_the_footnotes_say_what_applies():
     fp32 = summarise([factories.make_record("fp32")])
     assert not any("fp16" in line for line in console.footnotes(fp32))
@@ -102,13 +82,6 @@ def test_the_json_is_json_even_where_an_interval_has_no_end():
     assert json.loads(text, parse_constant=pytest.fail)["cells"][0]["images_per_s"]["value"] > 0
 
 
-def test_another_backends_config_does_not_stand_on_ours():
-    configs = ("fp32", "torch/fp32", "torch/fp32+nhwc", "fp32+nhwc")
-    table = shown([factories.make_record(cell=factories.make_peer_cell(c)) for c in configs])
-    names = [line[: line.index("±")].split()[:-1] for line in table.splitlines() if "±" in line]
-    assert names == [["4", "fp32"], ["torch/fp32"], ["+", "nhwc"], ["fp32+nhwc"]]
-
-
 def test_ranks_have_a_column_where_a_cell_has_several():
     records = [
         factories.make_record(cell=factories.make_cell(config, 4, ranks=ranks), images_per_s=rate, noise=0.0)
@@ -123,11 +96,6 @@ def test_ranks_have_a_column_where_a_cell_has_several():
     ]
     assert rows[2][6:8] == ["ms", "1.25×"]  # over fp32 on as many ranks
     assert shown(records[:1]).split()[:2] == ["batch", "config"]
-
-
-def test_a_cell_of_many_ranks_that_failed_is_named_with_them():
-    summaries = summarise([factories.make_record(cell=factories.make_cell(ranks=2), status="failed")])
-    assert console.reasons(summaries)[0].startswith("fp32, batch size 4, 2 ranks: failed")
 
 
 def lost(share: float) -> HostLoad:
