@@ -24,7 +24,6 @@ ALLOWED = {
     "engine/accelerators/out_of_memory.py": "what libraries say when a GPU's memory is spent",
     "engine/accelerators/virtual/kind.py": "it models that kind's devices",
     "present/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
-    "commands/profile.py": "examples in help",
     "views/report/environment.py": "what a record says of a driver, in its own words",
 }
 """Files outside of the folder and of the backends, which name the libraries that they call, and why they may."""
