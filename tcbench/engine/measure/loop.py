@@ -130,6 +130,7 @@ def measure(
         phases = profile(session, ranges, steps, first, profiling, facts.period)
         half_width_s = settings.target * statistics.fmean(counted_s)
         enough = max(facts.period * sample_size(phase.device_s or phase.host_s, half_width_s) for phase in phases)
+        # Asked of all ranks, whichever records.
         if more := world.bcast(0 if recorded else max(0, min(enough, len(counted_s)) - steps)):
             phases = _together(phases, profile(session, ranges, more, first + steps, period=facts.period))
             steps += more
