@@ -1,7 +1,7 @@
 """Batch normalisation with or without ReLU, forward and backward.
 
-Large arrays in NHWC go through batch_norm.c where this machine compiles it and has vectors of 512 bits: forward reads
-them twice where oneDNN reads them three times.
+Large arrays in NHWC go through batch_norm.c where this machine compiles it and has vectors of 256 bits or more: forward
+reads them twice where oneDNN reads them three times.
 
 oneDNN's first implementation lets its threads meet at barriers that spin, several to a pass: beside other work on the
 same cores each costs a time slice of the scheduler, and all of a step's passes together 1.3 s in place of 7 ms. This
@@ -125,7 +125,7 @@ def _in_c(engine: Engine, work: _Works) -> Choice | None:
 
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 _VALUES = 16
-"""Of a vector: as many channels, or a multiple."""
+"""Of a vector, at most: as many channels, or a multiple."""
 _PART_BYTES, _PARTS = 1 << 17, 64
 """Parts of the rows have at least so many bytes; so many at most."""
 _ARRAYS = ["x", "gamma", "beta", "running_mean", "running_var", "y", "mean", "inv_std", "mask", "gy", "gx"]
