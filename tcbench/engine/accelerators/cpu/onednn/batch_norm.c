@@ -12,7 +12,7 @@ typedef __m512i ints;
 typedef __m256i halves;
 typedef uint16_t bits; /* one of each value */
 #define V(name) _mm512_##name
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 enum { VALUES = 8 };
 typedef __m256 vec;
 typedef __m256i ints;
@@ -23,13 +23,14 @@ typedef uint8_t bits;
 #error "a processor without vectors of 256 bits"
 #endif
 
+enum { FLOAT32, FLOAT16, BFLOAT16 };
 enum { X, GAMMA, BETA, RUNNING_MEAN, RUNNING_VAR, Y, MEAN, INV_STD, MASK, GY, GX, GGAMMA, GBETA, N_ARRAYS };
 
 struct norm {
     void *arrays[N_ARRAYS]; /* values of x, y and their gradients; float32 all else; a bit of the mask for each value */
     float *sums;            /* two of each channel for each part */
     float *factors;         /* three of each channel */
-    int64_t rows, channels, parts, is_bfloat16, has_relu;
+    int64_t rows, channels, parts, dtype, has_relu;
     float eps, momentum;
 };
 
@@ -61,54 +62,58 @@ static inline void set(const struct norm *norm, int array, int64_t c, vec to) {
     V(storeu_ps)((float *)norm->arrays[array] + c, to);
 }
 
-static inline vec load(int is_bfloat16, const void *from, int64_t i) {
-    if (!is_bfloat16) return V(loadu_ps)((const float *)from + i);
+static inline vec load(int dtype, const void *from, int64_t i) {
+    if (dtype == FLOAT32) return V(loadu_ps)((const float *)from + i);
     halves narrow;
     memcpy(&narrow, (const uint16_t *)from + i, sizeof narrow);
-    return (vec)V(slli_epi32)(V(cvtepu16_epi32)(narrow), 16);
+    return dtype == FLOAT16 ? V(cvtph_ps)(narrow) : (vec)V(slli_epi32)(V(cvtepu16_epi32)(narrow), 16);
 }
 
-/* Rounded to nearest even; not a number stays so. */
-static inline void store(int is_bfloat16, void *to, int64_t i, vec from) {
-    if (!is_bfloat16) {
-        V(storeu_ps)((float *)to + i, from);
-        return;
-    }
+static inline halves to_bfloat16(vec from) {
     const ints all = (ints)from, quiet = V(set1_epi32)(0x400000);
     const ints odd = V(srli_epi32)(all, 16) & V(set1_epi32)(1);
     const ints rounded = V(add_epi32)(V(add_epi32)(all, V(set1_epi32)(0x7fff)), odd);
 #ifdef __AVX512BW__
     const __mmask16 is_nan = _mm512_cmp_ps_mask(from, from, _CMP_UNORD_Q);
     const ints upper = _mm512_srli_epi32(_mm512_mask_or_epi32(rounded, is_nan, all, quiet), 16);
-    const halves narrow = _mm512_cvtepi32_epi16(upper);
+    return _mm512_cvtepi32_epi16(upper);
 #else
     const vec is_nan = _mm256_cmp_ps(from, from, _CMP_UNORD_Q), kept = (vec)(all | quiet);
     const ints upper = _mm256_srli_epi32((ints)_mm256_blendv_ps((vec)rounded, kept, is_nan), 16);
     const ints packed = _mm256_packus_epi32(upper, upper); /* each 128 bits by themselves */
-    const halves narrow = _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 #endif
-    memcpy((uint16_t *)to + i, &narrow, sizeof narrow);
 }
 
-static inline vec gradient(const struct norm *norm, int is_bfloat16, int has_relu, int64_t i) {
-    const vec g = load(is_bfloat16, norm->arrays[GY], i);
+/* Rounded to nearest even; not a number stays so. */
+static inline void store(int dtype, void *to, int64_t i, vec from) {
+    if (dtype == FLOAT32) {
+        V(storeu_ps)((float *)to + i, from);
+    } else {
+        const halves narrow = dtype == FLOAT16 ? V(cvtps_ph)(from, _MM_FROUND_TO_NEAREST_INT) : to_bfloat16(from);
+        memcpy((uint16_t *)to + i, &narrow, sizeof narrow);
+    }
+}
+
+static inline vec gradient(const struct norm *norm, int dtype, int has_relu, int64_t i) {
+    const vec g = load(dtype, norm->arrays[GY], i);
     return has_relu ? where(((const bits *)norm->arrays[MASK])[i / VALUES], g) : g;
 }
 
 /* Forward of d = x - the first row: of d and d * d. Backward of d = x - mean: of g and g * d. Four rows at a time, since
    the sums of all channels are in the cache and not in registers. */
-static inline void sum_rows(const struct norm *norm, int64_t row, int rows, float *sums, int backward, int is_bfloat16,
+static inline void sum_rows(const struct norm *norm, int64_t row, int rows, float *sums, int backward, int dtype,
                             int has_relu) {
     const int64_t channels = norm->channels;
     const void *x = norm->arrays[X];
     for (int64_t c = 0; c < channels; c += VALUES) {
-        const vec from = backward ? vector(norm, MEAN, c) : load(is_bfloat16, x, c);
+        const vec from = backward ? vector(norm, MEAN, c) : load(dtype, x, c);
         vec first = V(setzero_ps)(), second = first;
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             const int64_t place = (row + r) * channels + c;
-            const vec d = load(is_bfloat16, x, place) - from;
-            const vec g = backward ? gradient(norm, is_bfloat16, has_relu, place) : d;
+            const vec d = load(dtype, x, place) - from;
+            const vec g = backward ? gradient(norm, dtype, has_relu, place) : d;
             first += g;
             second = V(fmadd_ps)(g, d, second);
         }
@@ -118,13 +123,13 @@ static inline void sum_rows(const struct norm *norm, int64_t row, int rows, floa
     }
 }
 
-static inline void sum(const struct norm *norm, int64_t part, int backward, int is_bfloat16, int has_relu) {
+static inline void sum(const struct norm *norm, int64_t part, int backward, int dtype, int has_relu) {
     const int64_t end = norm->rows * (part + 1) / norm->parts;
     int64_t row = norm->rows * part / norm->parts;
     float *sums = norm->sums + 2 * norm->channels * part;
     memset(sums, 0, 2 * norm->channels * sizeof *sums);
-    for (; row + 4 <= end; row += 4) sum_rows(norm, row, 4, sums, backward, is_bfloat16, has_relu);
-    for (; row < end; row++) sum_rows(norm, row, 1, sums, backward, is_bfloat16, has_relu);
+    for (; row + 4 <= end; row += 4) sum_rows(norm, row, 4, sums, backward, dtype, has_relu);
+    for (; row < end; row++) sum_rows(norm, row, 1, sums, backward, dtype, has_relu);
 }
 
 /* Means over the rows of what was summed. In float64, since they may be small beside what they are made of; `spread`:
@@ -146,7 +151,7 @@ static inline void means(const struct norm *norm, int64_t c, int spread, vec *fi
 }
 
 /* Forward: scale * (x - mean) + shift, where it is positive. Backward: scale * (g - mean of g - (x - mean) * slope). */
-static inline void apply(const struct norm *norm, int64_t part, int backward, int is_bfloat16, int has_relu) {
+static inline void apply(const struct norm *norm, int64_t part, int backward, int dtype, int has_relu) {
     const int64_t channels = norm->channels, end = norm->rows * (part + 1) / norm->parts;
     const float *scale = norm->factors, *shift = scale + channels, *slope = shift + channels;
     const void *x = norm->arrays[X];
@@ -154,11 +159,11 @@ static inline void apply(const struct norm *norm, int64_t part, int backward, in
         for (int64_t c = 0; c < channels; c += VALUES) {
             const int64_t place = row * channels + c;
             const vec a = V(loadu_ps)(scale + c), b = V(loadu_ps)(shift + c);
-            const vec d = load(is_bfloat16, x, place) - vector(norm, MEAN, c);
+            const vec d = load(dtype, x, place) - vector(norm, MEAN, c);
             if (backward) {
-                const vec g = gradient(norm, is_bfloat16, has_relu, place) - b;
+                const vec g = gradient(norm, dtype, has_relu, place) - b;
                 const vec gx = V(fnmadd_ps)(d, V(loadu_ps)(slope + c), g);
-                store(is_bfloat16, norm->arrays[GX], place, a * gx);
+                store(dtype, norm->arrays[GX], place, a * gx);
             } else {
                 vec y = V(fmadd_ps)(d, a, b);
                 if (has_relu) { /* what is not a number stays */
@@ -166,17 +171,20 @@ static inline void apply(const struct norm *norm, int64_t part, int backward, in
                     ((bits *)norm->arrays[MASK])[place / VALUES] = mask;
                     y = where(mask, y);
                 }
-                store(is_bfloat16, norm->arrays[Y], place, y);
+                store(dtype, norm->arrays[Y], place, y);
             }
         }
 }
 
+#define EITHER(of, backward, dtype) \
+    norm->has_relu ? of(norm, part, backward, dtype, 1) : of(norm, part, backward, dtype, 0)
 #define EACH(of, backward)                                                        \
-    if (norm->is_bfloat16) {                                                      \
-        norm->has_relu ? of(norm, part, backward, 1, 1) : of(norm, part, backward, 1, 0); \
-    } else {                                                                      \
-        norm->has_relu ? of(norm, part, backward, 0, 1) : of(norm, part, backward, 0, 0); \
-    }                                                                             \
+    if (norm->dtype == FLOAT32)                                                   \
+        EITHER(of, backward, FLOAT32);                                            \
+    else if (norm->dtype == FLOAT16)                                              \
+        EITHER(of, backward, FLOAT16);                                            \
+    else                                                                          \
+        EITHER(of, backward, BFLOAT16);                                           \
     return 0
 
 int forward_sums(const struct norm *norm, int64_t part, int n, void *arguments) { EACH(sum, 0); }
@@ -192,7 +200,7 @@ int forward_factors(const struct norm *norm, int64_t part, int n, void *argument
         vec d, spread;
         means(norm, c, 1, &d, &spread);
         const vec variance = V(max_ps)(V(setzero_ps)(), spread); /* of what is not a number the second */
-        const vec mean = load(norm->is_bfloat16, norm->arrays[X], c) + d;
+        const vec mean = load(norm->dtype, norm->arrays[X], c) + d;
         const vec inv_std = V(set1_ps)(1) / V(sqrt_ps)(variance + V(set1_ps)(norm->eps));
         set(norm, MEAN, c, mean);
         set(norm, INV_STD, c, inv_std);

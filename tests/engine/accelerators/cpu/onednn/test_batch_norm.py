@@ -107,7 +107,7 @@ def in_c(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDnn
 
 
 @pytest.mark.parametrize("after", ["none", "relu"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("sizes", [(3, 48, 7, 3), (1, 16, 1, 1), (2, 64, 64, 65), (5, 2048, 3, 3)], ids=str)
 def test_in_c_it_does_what_the_reference_does(
     sizes: tuple[int, int, int, int], dtype: w.DType, after: w.After, in_c: OneDnnAccelerator
@@ -117,7 +117,7 @@ def test_in_c_it_does_what_the_reference_does(
         check_against_reference(in_c, work)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_in_c_what_is_not_a_number_goes_on(value: float, dtype: w.DType, in_c: OneDnnAccelerator) -> None:
     norm = w.Norm(2, 16, 4, 4, "NHWC", dtype, "relu")
@@ -137,6 +137,8 @@ def test_in_c_what_is_not_a_number_goes_on(value: float, dtype: w.DType, in_c: O
         ("_CMP_NLE_UQ", "_CMP_LE_OQ"),
         ("V(fnmadd_ps)(d,", "V(fmadd_ps)(d,"),
         ("other - mean * mean", "other"),
+        ("dtype == FLOAT16 ? V(cvtph_ps)", "dtype == FLOAT32 ? V(cvtph_ps)"),
+        ("dtype == FLOAT16 ? V(cvtps_ph)", "dtype == FLOAT32 ? V(cvtps_ph)"),
         ("norm->rows / (norm->rows > 1 ? norm->rows - 1 : 1)", "1"),
     ],
 )
