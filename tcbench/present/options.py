@@ -362,10 +362,7 @@ def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Ca
     taken = {name: (SELECTION | own)[name] for name in names}
 
     def decorate(function: Callable[..., None]) -> Any:
-        hints = typing.get_type_hints(
-            function,
-            localns={"Selection": None},
-        )
+        hints = typing.get_type_hints(function, localns={"Selection": None})
         parameters = []
         for parameter in inspect.signature(function).parameters.values():
             declared = [(parameter.name, hints[parameter.name], parameter.default)]

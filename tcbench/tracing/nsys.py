@@ -292,10 +292,8 @@ def _process(global_id: int | None) -> int:
 
 
 def _payload(event: _SqlRow) -> int | None:
-    for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"):
-        if event[column] is not None:
-            return int(event[column])
-    return None
+    values = (event[column] for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"))
+    return next((int(value) for value in values if value is not None), None)
 
 
 def _title(text: str) -> Title | None:

@@ -21,8 +21,9 @@ from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.throughput.table import footnotes
 
 
-def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = None, subtitle: str = "") -> Figure:
-    """A panel per setting: images/s by batch size, a colour per config. Raises SelectionError for nothing to draw."""
+def throughput_chart(summaries: Sequence[CellSummary], *, title: str = "", subtitle: str = "") -> Figure:
+    """A panel per setting: images/s by batch size, a colour per config. Without a title it has that of whole runs.
+    Raises SelectionError for nothing to draw."""
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
     provenance = provenance_of(settings)
@@ -32,14 +33,10 @@ def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = No
             yield BarGroup(str(n), tuple(Bar(config, cell_at(here, config, n)) for config in configs))
 
     panels = [Panel(provenance.names[setting], tuple(groups(here))) for setting, here in settings.items()]
-    title = title or summaries[0].cell.scenario
+    if not title:
+        scenarios = dict.fromkeys(summary.cell.scenario for summary in summaries)
+        title, subtitle = "Training throughput", f"Scenario {', '.join(scenarios)}"
     return panel_chart(panels, legend_rows(configs), provenance.common, title, subtitle)
-
-
-def results_chart(summaries: Sequence[CellSummary]) -> Figure:
-    """The chart of a run's or several runs' cells, with a title of its own."""
-    scenarios = ", ".join(dict.fromkeys(summary.cell.scenario for summary in summaries))
-    return throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")
 
 
 Speedups = Mapping[CellKey, Interval | None]
