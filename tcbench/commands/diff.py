@@ -66,7 +66,12 @@ def diff(
     if to is not None and len(configs) != 1:
         raise SelectionError(f"--to {to}: expected the config to set it beside: --config CONFIG --to {to}")
     paths = [store.resolve(name, out) for name in (base, current or base)]
-    timelines = _are_timelines(paths)
+    records, timelines = parted(paths)
+    if records and timelines:
+        raise SelectionError(
+            f"{records[0]} holds records and {timelines[0]} a timeline; expected two of one kind: "
+            "`tcbench profile` makes timelines"
+        )
     if timelines:
         if configs or sizes:
             raise SelectionError("--config and --bs choose cells of records; a profile is one cell")
@@ -91,24 +96,13 @@ def diff(
             console.say("", title)
             console.print(table)
         console.say("")
-    console.notes([*map(Caution, missing), *view.notes(diffs, timelines)])
+    console.notes([*map(Caution, missing), *view.notes(diffs, bool(timelines))])
     if output is not None:
         console.say(f"wrote {output}")
     cell = diffs[0].base.cell
     if not timelines and cell is not None:  # layers and kernels are in profiles alone
         says = "and the other side's: `tcbench diff` of both shows layers"
         console.offer(filter(None, [of_cell("profile", cell, says, out=out, threads=True)]))
-
-
-def _are_timelines(paths: Sequence[Path]) -> bool:
-    """Whether both are timelines. Raises SelectionError where one is."""
-    records, timelines = parted(paths)
-    if records and timelines:
-        raise SelectionError(
-            f"{records[0]} holds records and {timelines[0]} a timeline; expected two of one kind: "
-            "`tcbench profile` makes timelines"
-        )
-    return bool(timelines)
 
 
 def _of_timelines(paths: Sequence[Path]) -> list[Diff]:

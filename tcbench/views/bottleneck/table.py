@@ -173,12 +173,8 @@ _Checked = tuple[Cell, Bottleneck, Gain]
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
     """A line per cell: its verdict with its numbers."""
-    lines = []
-    for explanation in explanations:
-        bottleneck, summary = explanation.bottleneck, explanation.summary
-        words = bottleneck.sentence if bottleneck else summary.reason or "no profiled pass"
-        lines.append(f"{summary.cell.label}: {words}")
-    return lines
+    said = ((e.summary, e.bottleneck.sentence if e.bottleneck else "") for e in explanations)
+    return [f"{of.cell.label}: {sentence or of.reason or 'no profiled pass'}" for of, sentence in said]
 
 
 def notes(explanations: Sequence[Explanation]) -> list[str]:
