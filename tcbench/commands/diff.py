@@ -20,7 +20,6 @@ from tcbench.present.sides import Labels
 if TYPE_CHECKING:
     from tcbench.analysis.diff import Diff
     from tcbench.core.record import Record, Selection
-    from tcbench.core.timeline import Timeline
 
 _MOST_CELLS = 8
 """Pairs that are shown; more want --config or --bs."""
@@ -109,10 +108,8 @@ def _of_timelines(paths: Sequence[Path]) -> list[Diff]:
     from tcbench import tracing
     from tcbench.analysis.diff import of_timelines
 
-    both: list[tuple[tuple[Timeline, ...], Record | None]] = [
-        (tracing.read(path), tracing.record_in(path)) for path in paths
-    ]
-    (ours, record), (theirs, other) = both
+    ours, theirs = map(tracing.read, paths)
+    record, other = map(tracing.record_in, paths)
     if len(ours) != len(theirs):
         raise NotComparableError(
             f"{paths[0]} holds {len(ours)} timelines and {paths[1]} {len(theirs)}: not the same number of ranks"
@@ -127,11 +124,10 @@ def _of_records(
     from tcbench.analysis.diff import of_records
 
     wanted = (configs, (to,) if to is not None else configs)
-    both = [
+    ours, theirs = (
         _cells(path, chosen(read_files([path]).records, names, sizes))
         for path, names in zip(paths, wanted, strict=True)
-    ]
-    ours, theirs = both
+    )
     if len(ours) == len(theirs) == 1:
         return [of_records(next(iter(ours.values())), next(iter(theirs.values())))], []
     if to is not None:  # one config a side, so that the batch sizes pair

@@ -101,6 +101,3 @@ class Settings:
     @property
     def several(self) -> bool:
         return len(self.parts) > 1
-
-    def name(self, setting: Setting) -> str:
-        return next((part.name for part in self.parts if part.setting == setting), "")
