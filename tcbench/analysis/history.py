@@ -89,10 +89,6 @@ class CellHistory:
     points: tuple[HistoryPoint, ...]
     beneath: tuple[str, ...] = ()
 
-    @property
-    def regressions(self) -> tuple[HistoryPoint, ...]:
-        return tuple(point for point in self.points if point.regressed)
-
 
 @dataclass(frozen=True)
 class History:
@@ -105,7 +101,7 @@ class History:
 
     @property
     def regressions(self) -> int:
-        return sum(len(cell.regressions) for cell in self.cells)
+        return sum(point.regressed for cell in self.cells for point in cell.points)
 
 
 def history(

@@ -67,11 +67,6 @@ class SettingCells:
         configs, batch_sizes = {*self.configs[:MOST_DRAWN]}, {*[*self.by_batch_size][:MOST_DRAWN]}
         return tuple(s for s in self.summaries if s.cell.config in configs and s.cell.batch_size in batch_sizes)
 
-    @property
-    def left_out(self) -> list[str]:
-        """A line on what charts of all configs do not show, as `left_out`."""
-        return left_out({"configs": len(self.configs), "batch sizes": len(self.by_batch_size)})
-
 
 @dataclass(frozen=True)
 class Settings:

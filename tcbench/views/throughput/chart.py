@@ -15,7 +15,7 @@ from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import AnyBlock, Section
-from tcbench.present.page.settings import SettingCells, Settings
+from tcbench.present.page.settings import SettingCells, Settings, left_out
 from tcbench.present.tables import COUNT, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.throughput.table import footnotes
@@ -49,7 +49,7 @@ def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Sect
     def figure(part: SettingCells) -> AnyBlock:
         per_second = f"{part.unit.capitalize()} per second"
         title, groups = part.titled(per_second), [*part.by_batch_size.values()]
-        notes = [*part.left_out, *footnotes(part.summaries)]
+        notes = [*left_out({"configs": len(part.configs), "batch sizes": len(groups)}), *footnotes(part.summaries)]
         if any(len(group) > 1 and best(group) for group in groups):
             base = base_config(part.summaries)
             notes.append(
