@@ -163,10 +163,8 @@ def _codes(records: Sequence[Record]) -> dict[int, CodeAt]:
 
 
 def _revisions(records: Sequence[Record], codes: dict[int, CodeAt], places: Mapping[str, int]) -> tuple[Revision, ...]:
-    began: dict[CodeAt, str] = {}
-    for record in records:
-        code = codes[id(record)]
-        began[code] = min(began.get(code, record.started_at), record.started_at)
+    of_code = grouped((codes[id(record)], record.started_at) for record in records)
+    began = {code: min(started_at) for code, started_at in of_code.items()}
     of_project = grouped((code.project, code.tcbench) for code in began)
     versions = {r.environment.tcbench for r in records if r.environment is not None}
 

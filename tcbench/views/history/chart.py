@@ -7,6 +7,7 @@ are judged.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -139,11 +140,8 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     words = _regressions(points)
     if words:
         lines.append(f"{FORMS['regression'].sign} {words}")
-    breaks: dict[tuple[Revision, str], int] = {}
-    for _, point in points:
-        if point.broken_by:
-            says = "; ".join(difference.says for difference in point.broken_by)
-            breaks[point.revision, says] = breaks.get((point.revision, says), 0) + 1
+    broken = ((point.revision, point.broken_by) for _, point in points if point.broken_by)
+    breaks = Counter((revision, "; ".join(each.says for each in by)) for revision, by in broken)
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:
         lines.append("dashed: a new line, not compared with what was before, at " + drawable(several(new_lines, 6)))
