@@ -90,6 +90,9 @@ def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
 
         return Column(heading, peak, Kind(lambda flops_s: f"{flops_s / 1e12:.0f}"))
 
+    def generation(row: _GpuRow) -> str:
+        return f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
+
     def versions(place: int) -> Column[_GpuRow]:
         served = Column[_GpuRow](software[place], lambda row: row.support and _versions(row.support.software[place]))
         return replace(served, wraps=False, spare=True)
@@ -97,13 +100,7 @@ def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
     return [
         Column("GPU", _name, wraps=False),
         Column("capability", lambda row: "{}.{}".format(*row.capability), wraps=False),
-        Column(
-            "Tensor Cores",
-            lambda row: (
-                f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
-            ),
-            wraps=False,
-        ),
+        Column("Tensor Cores", generation, wraps=False),
         Column(
             "formats",
             lambda row: " ".join(fmt if fmt in row.formats else " " * len(fmt) for fmt in FORMATS),

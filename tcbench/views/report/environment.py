@@ -117,14 +117,12 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         for c in networks
     ]
     yield "training", all_of([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
-    yield (
-        "timed pass",
-        all_of(
-            f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
-            f"steps at least, in blocks of {m.block_steps}"
-            for m in dict.fromkeys(cell.measure for cell in cells)
-        ),
+    passes = (
+        f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
+        f"steps at least, in blocks of {m.block_steps}"
+        for m in dict.fromkeys(cell.measure for cell in cells)
     )
+    yield "timed pass", all_of(passes)
     if settings.several:
         yield "settings", str(len(settings.parts))
     if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
