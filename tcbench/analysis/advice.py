@@ -133,15 +133,27 @@ def candidates(
     something it does, and configs of the same results that add rungs to it."""
     measured = {frozenset(config): its for config, its in (tried or {}).items()}
     gains: dict[frozenset[str], Gain] = {}
+
+    def gain(config: tuple[str, ...], its: Tried | None, evidence: str = "") -> Gain:
+        added = tuple(rung for rung in config if rung not in rungs)
+        removed = () if added else tuple(rung for rung in rungs if rung not in config)
+        foreseen = expected(config)
+        if its is not None:
+            return Gain(added, config, foreseen, its.ratio.low > 1, its.images_per_s, its.ratio, removed, evidence)
+        if foreseen is not None:
+            helps = foreseen.value > LEAST_GAIN * bottleneck.images_per_s
+        else:
+            helps = bool(_helping(bottleneck) & set(effects_of(added, removed)))
+        return Gain(added, config, foreseen, helps, removed=removed, evidence=evidence)
+
     for remedy in REMEDIES:
         config = _with(rungs, remedy)
-        if config is None or not _acts(remedy.effect, bottleneck) or problem(config) is not None:
-            continue
-        its = measured.get(frozenset(config))
-        gains.setdefault(frozenset(config), _gain(bottleneck, rungs, config, expected(config), its, remedy.evidence))
+        if config is not None and _acts(remedy.effect, bottleneck) and problem(config) is None:
+            its = measured.get(frozenset(config))
+            gains.setdefault(frozenset(config), gain(config, its, remedy.evidence))
     for config, its in (tried or {}).items():
         if _adds_to(rungs, config):
-            gains.setdefault(frozenset(config), _gain(bottleneck, rungs, config, expected(config), its))
+            gains.setdefault(frozenset(config), gain(config, its))
     return tuple(gains.values())
 
 
@@ -190,26 +202,6 @@ def _with(rungs: Sequence[str], remedy: Remedy) -> tuple[str, ...] | None:
     if not remedy.replaces & set(rungs):
         return None
     return tuple(r for rung in rungs for r in (remedy.rungs if rung in remedy.replaces else (rung,))) or None
-
-
-def _gain(
-    bottleneck: Bottleneck,
-    rungs: Sequence[str],
-    config: tuple[str, ...],
-    expected: Interval | None,
-    tried: Tried | None,
-    evidence: str = "",
-) -> Gain:
-    added = tuple(rung for rung in config if rung not in rungs)
-    removed = () if added else tuple(rung for rung in rungs if rung not in config)
-    if tried is not None:
-        helps = tried.ratio.low > 1
-    elif expected is not None:
-        helps = expected.value > LEAST_GAIN * bottleneck.images_per_s
-    else:
-        helps = bool(_helping(bottleneck) & set(effects_of(added, removed)))
-    rate, ratio = (tried.images_per_s, tried.ratio) if tried else (None, None)
-    return Gain(added, config, expected, helps, rate, ratio, removed, evidence)
 
 
 def _helping(bottleneck: Bottleneck) -> frozenset[Effect]:

@@ -5,8 +5,6 @@ A level (phases, layers, kernels) is a list of parts and a rest, which together 
 changes add up to the step's. Pure functions from records or timelines to frozen results.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import statistics

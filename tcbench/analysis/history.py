@@ -89,10 +89,6 @@ class CellHistory:
     points: tuple[HistoryPoint, ...]
     beneath: tuple[str, ...] = ()
 
-    @property
-    def regressions(self) -> tuple[HistoryPoint, ...]:
-        return tuple(point for point in self.points if point.regressed)
-
 
 @dataclass(frozen=True)
 class History:
@@ -105,7 +101,7 @@ class History:
 
     @property
     def regressions(self) -> int:
-        return sum(len(cell.regressions) for cell in self.cells)
+        return sum(point.regressed for cell in self.cells for point in cell.points)
 
 
 def history(
@@ -167,10 +163,8 @@ def _codes(records: Sequence[Record]) -> dict[int, CodeAt]:
 
 
 def _revisions(records: Sequence[Record], codes: dict[int, CodeAt], places: Mapping[str, int]) -> tuple[Revision, ...]:
-    began: dict[CodeAt, str] = {}
-    for record in records:
-        code = codes[id(record)]
-        began[code] = min(began.get(code, record.started_at), record.started_at)
+    of_code = grouped((codes[id(record)], record.started_at) for record in records)
+    began = {code: min(started_at) for code, started_at in of_code.items()}
     of_project = grouped((code.project, code.tcbench) for code in began)
     versions = {r.environment.tcbench for r in records if r.environment is not None}
 

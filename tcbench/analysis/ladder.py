@@ -35,8 +35,8 @@ class LadderStep:
     `added` are the rungs it adds to the last config below it that ran, so that what a missing config would have
     brought is not credited to this one alone; the base adds all of its own. `before` and `after` are in images/s. On
     the base, and while no config below ran, `before` and `ratio` are None. `unsure`: the step may as well have changed
-    nothing, as in `summary.unsure`. A config that gave no number has `missing`
-    (its summary, or None when it was never run) and `after` None.
+    nothing, as in `summary.unsure`. A config that gave no number has `after` None; `summary` is None when it was never
+    run.
     """
 
     config: str
@@ -44,7 +44,6 @@ class LadderStep:
     before: Interval | None
     after: Interval | None
     ratio: Interval | None
-    missing: bool
     summary: CellSummary | None
     unsure: bool = False
 
@@ -60,11 +59,11 @@ class Climb:
 
     @property
     def base(self) -> LadderStep | None:
-        return next((step for step in self.steps if not step.missing), None)
+        return next((step for step in self.steps if step.after), None)
 
     @property
     def top(self) -> LadderStep | None:
-        return next((step for step in reversed(self.steps) if not step.missing), None)
+        return next((step for step in reversed(self.steps) if step.after), None)
 
     @property
     def total(self) -> Interval | None:
@@ -144,7 +143,6 @@ def _steps(configs: Sequence[tuple[DerivedConfig, CellSummary | None]]) -> tuple
                 before=below.images_per_s if below else None,
                 after=after,
                 ratio=ratio(summary, below) if summary and below else None,
-                missing=after is None,
                 summary=summary,
                 unsure=bool(summary and below and unsure(summary, below)),
             )

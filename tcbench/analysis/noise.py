@@ -13,8 +13,6 @@ happen to agree make none steady.
 Below `LEAST_CELLS` cells each is judged by its own trials alone: so few do not tell whether they agree.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -149,14 +149,12 @@ class CellRoofline:
 def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
     """Every layer of the cell's model, forward and then backward, named as in timelines: "block3.c/conv"."""
     layers = tuple(MODELS[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
-    every: list[WorkPart] = []
-    for phase in ("forward", "backward"):
-        for layer in layers if phase == "forward" else reversed(layers):
-            every += [
-                WorkPart(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
-                for name, works in grouped(_works(cell, layer, phase)).items()
-            ]
-    return tuple(every)
+    return tuple(
+        WorkPart(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
+        for phase, ordered in (("forward", layers), ("backward", layers[::-1]))
+        for layer in ordered
+        for name, works in grouped(_works(cell, layer, phase)).items()
+    )
 
 
 def phase_parts(cell: Cell, layers: Sequence[WorkPart] | None = None) -> tuple[WorkPart, ...]:

@@ -81,7 +81,6 @@ class Scaled:
     """The step of so many ranks. `waits_s`: what the all-reduce adds to it. `energy_j`: the devices' alone, for
     IMAGES_TO_TRAIN images."""
 
-    ranks: int
     algorithm: Algorithm
     overlap: float
     global_batch: int
@@ -109,7 +108,6 @@ def scaled(step: RankStep, ranks: int, network: RankNetwork, algorithm: Algorith
     step_s = step.time_s + wait_s
     steps = IMAGES_TO_TRAIN / (step.images * ranks)
     return Scaled(
-        ranks=ranks,
         algorithm=algorithm,
         overlap=overlap,
         global_batch=step.images * ranks,

@@ -118,7 +118,10 @@ def by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
             of_run[commits] = of_run.get(commits, frozenset()) | code.sources
     beneath = comparability.beneath(records)
     codes = {
-        run: tuple(code._replace(sources=of_run[code], beneath=beneath[run]) for code in sorted(of_run, key=_commits))
+        run: tuple(
+            code._replace(sources=of_run[code], beneath=beneath[run])
+            for code in sorted(of_run, key=lambda code: (code.commit or "", code.project or "", code.version))
+        )
         for run, of_run in merged.items()
     }
     cells = by_cell(records).items()
@@ -135,10 +138,6 @@ def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Rec
     return grouped(
         ((environment.machine if environment else None, record.cell), record) for environment, record in told
     )
-
-
-def _commits(code: Code) -> tuple[str, str, str]:
-    return code.commit or "", code.project or "", code.version
 
 
 BASE = "fp32"

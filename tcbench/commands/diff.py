@@ -20,7 +20,6 @@ from tcbench.present.sides import Labels
 if TYPE_CHECKING:
     from tcbench.analysis.diff import Diff
     from tcbench.core.record import Record, Selection
-    from tcbench.core.timeline import Timeline
 
 _MOST_CELLS = 8
 """Pairs that are shown; more want --config or --bs."""
@@ -66,7 +65,12 @@ def diff(
     if to is not None and len(configs) != 1:
         raise SelectionError(f"--to {to}: expected the config to set it beside: --config CONFIG --to {to}")
     paths = [store.resolve(name, out) for name in (base, current or base)]
-    timelines = _are_timelines(paths)
+    records, timelines = parted(paths)
+    if records and timelines:
+        raise SelectionError(
+            f"{records[0]} holds records and {timelines[0]} a timeline; expected two of one kind: "
+            "`tcbench profile` makes timelines"
+        )
     if timelines:
         if configs or sizes:
             raise SelectionError("--config and --bs choose cells of records; a profile is one cell")
@@ -91,7 +95,7 @@ def diff(
             console.say("", title)
             console.print(table)
         console.say("")
-    console.notes([*map(Caution, missing), *view.notes(diffs, timelines)])
+    console.notes([*map(Caution, missing), *view.notes(diffs, bool(timelines))])
     if output is not None:
         console.say(f"wrote {output}")
     cell = diffs[0].base.cell
@@ -100,25 +104,12 @@ def diff(
         console.offer(filter(None, [of_cell("profile", cell, says, out=out, threads=True)]))
 
 
-def _are_timelines(paths: Sequence[Path]) -> bool:
-    """Whether both are timelines. Raises SelectionError where one is."""
-    records, timelines = parted(paths)
-    if records and timelines:
-        raise SelectionError(
-            f"{records[0]} holds records and {timelines[0]} a timeline; expected two of one kind: "
-            "`tcbench profile` makes timelines"
-        )
-    return bool(timelines)
-
-
 def _of_timelines(paths: Sequence[Path]) -> list[Diff]:
     from tcbench import tracing
     from tcbench.analysis.diff import of_timelines
 
-    both: list[tuple[tuple[Timeline, ...], Record | None]] = [
-        (tracing.read(path), tracing.record_in(path)) for path in paths
-    ]
-    (ours, record), (theirs, other) = both
+    ours, theirs = map(tracing.read, paths)
+    record, other = map(tracing.record_in, paths)
     if len(ours) != len(theirs):
         raise NotComparableError(
             f"{paths[0]} holds {len(ours)} timelines and {paths[1]} {len(theirs)}: not the same number of ranks"
@@ -133,11 +124,10 @@ def _of_records(
     from tcbench.analysis.diff import of_records
 
     wanted = (configs, (to,) if to is not None else configs)
-    both = [
+    ours, theirs = (
         _cells(path, chosen(read_files([path]).records, names, sizes))
         for path, names in zip(paths, wanted, strict=True)
-    ]
-    ours, theirs = both
+    )
     if len(ours) == len(theirs) == 1:
         return [of_records(next(iter(ours.values())), next(iter(theirs.values())))], []
     if to is not None:  # one config a side, so that the batch sizes pair

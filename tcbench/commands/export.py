@@ -46,7 +46,8 @@ def export(
     elif format_ in view.SERVICES:
         data = view.SERVICES[format_](records).encode("utf-8", "backslashreplace")
     else:
-        data = view.TEXT[format_](records, per or "trial").encode("utf-8", "backslashreplace")
+        text = view.to_json if format_ == "json" else view.to_csv
+        data = text(records, per or "trial").encode("utf-8", "backslashreplace")
     if output is None:
         typer.echo(data.decode("utf-8"), nl=False)
         return

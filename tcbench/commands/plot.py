@@ -92,7 +92,7 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     from tcbench.views.networks import networks_chart
     from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.slides import slide_chart
-    from tcbench.views.throughput.chart import results_chart
+    from tcbench.views.throughput.chart import throughput_chart
 
     summaries = summarise(records)
     measured = list(dict.fromkeys(summary.cell.config for summary in summaries))
@@ -111,7 +111,7 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
         return networks_chart(summaries)
     if kind == "scaling":
         return scaling_chart(curves(records))
-    return results_chart(summaries)
+    return throughput_chart(summaries)
 
 
 _TRIED = 20

@@ -229,13 +229,13 @@ def _show_results(
     from tcbench.views.scaling import table as scaling
     from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.throughput import table as console
-    from tcbench.views.throughput.chart import results_chart
+    from tcbench.views.throughput.chart import throughput_chart
 
     summaries = summarise(records)
     ratios, scaled, beside = speedups(summaries), curves(records), networks(summaries)
     drawings: dict[Path, Callable[[], Any]] = {}
     if measured := any(summary.images_per_s for summary in summaries):
-        draw = of_networks.networks_chart if beside else results_chart
+        draw = of_networks.networks_chart if beside else throughput_chart
         drawings[path.with_suffix(".png")] = lambda: draw(summaries)
         if scaled and not beside:
             drawings[path.with_name(f"{path.stem}-scaling.png")] = lambda: scaling_chart(scaled)

@@ -130,15 +130,8 @@ def submit(
     )
     work = []
     for target in cluster.targets(partitions, types, gpus):
-        words = [
-            "run",
-            str(chosen.scenario),
-            *options.words(chosen),
-            "--out",
-            str(out.absolute()),
-            "--label",
-            target.name,
-        ]
+        words = ["run", str(chosen.scenario), *options.words(chosen)]
+        words += ["--out", str(out.absolute()), "--label", target.name]
         words += ["--resume"] * resume + (["--allow", allow] if allow else [])
         folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
         script = cluster.script(target, plan.scenario.name, words, folder, request, gpus)

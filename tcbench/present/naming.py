@@ -80,11 +80,9 @@ def _numbered(names: Sequence[tuple[str, int, int]], suffixes: Sequence[str]) ->
 
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
     """Everything that may differ, in words, by name."""
-    facts = {"machine": machine or "unknown machine"}
-    for name, value in settings(cell).items():
-        if name not in _NAMED_ALREADY:
-            facts[name] = str(value) if name in ("scenario", "device") else f"{name} {value}"
-    return facts
+    facts = ((name, value) for name, value in settings(cell).items() if name not in _NAMED_ALREADY)
+    words = {name: str(value) if name in ("scenario", "device") else f"{name} {value}" for name, value in facts}
+    return {"machine": machine or "unknown machine"} | words
 
 
 def lasting(cells: Sequence[Named]) -> tuple[str, ...]:

@@ -27,16 +27,12 @@ class NextStep:
     words: tuple[str, ...]
     says: str = ""
 
-    @property
-    def command(self) -> str:
-        return shlex.join(["tcbench", *self.words])
-
 
 def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
     """A line for each of the first steps; what it is good for is left out where there is no room."""
     lines = []
     for step in list(dict.fromkeys(steps))[:MOST]:
-        line = f"Next: {step.command}"
+        line = f"Next: {shlex.join(['tcbench', *step.words])}"
         full = f"{line}   ({step.says})"
         lines.append(full if step.says and len(full) <= columns else line)
     return lines

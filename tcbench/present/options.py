@@ -74,16 +74,12 @@ ANOTHER_FOLDER = "name another folder with --out"
 @dataclass(frozen=True)
 class OptionField:
     """A field of Selection as an option: what Typer is told, the type of what it gives, and how the field's value is
-    read from that; without `read` it is that."""
+    read from that, which may raise SelectionError."""
 
     info: Any
     kind: Any = str | None
-    read: Callable[[Any], Any] | None = None
+    read: Callable[[Any], Any] = lambda given: given
     flag: str = ""
-
-    def value(self, given: Any) -> Any:
-        """The field's value. Raises SelectionError."""
-        return given if self.read is None else self.read(given)
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ class Group:
         kind: Any = str | None,
         default: Any = None,
         *,
-        read: Callable[[Any], Any] | None = None,
+        read: Callable[[Any], Any] = OptionField.read,
         **more: Any,
     ) -> OptionField:
         """A field whose option takes what its reader reads; the rest as in `option`."""
@@ -362,10 +358,7 @@ def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Ca
     taken = {name: (SELECTION | own)[name] for name in names}
 
     def decorate(function: Callable[..., None]) -> Any:
-        hints = typing.get_type_hints(
-            function,
-            localns={"Selection": None},
-        )
+        hints = typing.get_type_hints(function, localns={"Selection": None})
         parameters = []
         for parameter in inspect.signature(function).parameters.values():
             declared = [(parameter.name, hints[parameter.name], parameter.default)]
@@ -380,7 +373,7 @@ def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Ca
         def command(**given: Any) -> None:
             from tcbench.core.record import Selection
 
-            chosen = Selection(**{name: field.value(given.pop(name)) for name, field in taken.items()})
+            chosen = Selection(**{name: field.read(given.pop(name)) for name, field in taken.items()})
             function(**given, chosen=chosen)
 
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -395,7 +388,7 @@ def words(chosen: Selection) -> list[str]:
     words = []
     for name, field in SELECTION.items():
         value = getattr(chosen, name)
-        if value == field.value(field.info.default) or not field.flag:
+        if value == field.read(field.info.default) or not field.flag:
             continue
         if name == "input":
             value = f"modelled:{value.images_per_s:.0f}" if value.kind == "modelled" else value.path or value.kind

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
 from tcbench.analysis.eta import TimeLeft
+from tcbench.analysis.stats import images_per_s
 from tcbench.core.messages import Building, Message, Stepped, Tuning
 from tcbench.core.record import Cell, Record
 from tcbench.present.format import counted, duration, number
@@ -58,9 +58,7 @@ class _Live:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def _remaining_s(self) -> float | None:
@@ -143,8 +141,7 @@ def outcome(record: Record) -> str:
     measured = record.measurement
     if measured is None:
         return f"{record.status}: {record.reason}"
-    counted = measured.counted_times_s
-    return f"{number(record.cell.images_per_step * len(counted) / sum(counted))} {record.cell.unit}/s"
+    return f"{number(images_per_s(record.cell.images_per_step, measured.counted_times_s))} {record.cell.unit}/s"
 
 
 class Stages(_Live):

@@ -133,8 +133,11 @@ def read_files(paths: Sequence[Path]) -> Results:
     return Results(store.current(content.records), content.notes, tuple(paths))
 
 
-def read_newest(out: Path) -> Results:
-    """As `read_files`, of the newest run; says which it is, and that it is simulated. Raises SelectionError too."""
+def _read(paths: Sequence[Path], out: Path) -> Results:
+    """As `read_files`, of no paths the newest run; says which it is, and that it is simulated. Raises SelectionError
+    too."""
+    if paths:
+        return read_files(paths)
     given = read_files([newest(out, says=True)])
     if any(record.environment and record.environment.simulated for record in given.records):
         aside("note: it is simulated")
@@ -145,8 +148,7 @@ def read_results(named: Iterable[str] | None, out: Path) -> Results:
     """The current records of files, folders, ids under `out`, else of the newest run. Raises TcbenchError."""
     from tcbench.core import store
 
-    paths = [store.resolve(name, out) for name in named or ()]
-    return read_files(paths) if paths else read_newest(out)
+    return _read([store.resolve(name, out) for name in named or ()], out)
 
 
 def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
@@ -171,7 +173,7 @@ def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) 
     paths, traces = parted(store.resolve(name, out) for name in named or ())
     if traces and not paths:
         return Results(() if alone else _profiled(traces), paths=tuple(traces), timelines=_timelines(traces))
-    return replace(read_files(paths) if paths else read_newest(out), timelines=_timelines(traces))
+    return replace(_read(paths, out), timelines=_timelines(traces))
 
 
 def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
@@ -181,7 +183,7 @@ def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
 
     paths, others = parted(store.resolve(name, out) for name in named or ())
     written, traces = documents(others)
-    given = read_files(paths) if paths else read_newest(out)
+    given = _read(paths, out)
     return replace(given, timelines=_timelines(traces), traces=tuple(traces), documents=tuple(written))
 
 

@@ -303,12 +303,11 @@ class ConfigTable(Table[R]):
     def _blocks(self, rows: Sequence[R]) -> dict[tuple[str, ...], list[tuple[R, str]]]:
         """The rows that stand together, each with the name of its config, by what stands before the first."""
         before = heads(map(self.cell, rows), self.cell)
-        blocks = grouped((tuple(head.text(row) for head in before), row) for row in rows)
-        cells = {head: [self.cell(row) for row in block] for head, block in blocks.items()}
-        return {
-            head: list(zip(block, map(config_in_ladder, cells[head], [None, *cells[head]]), strict=True))
-            for head, block in blocks.items()
-        }
+        blocks: dict[tuple[str, ...], list[tuple[R, str]]] = {}
+        for head, block in grouped((tuple(head.text(row) for head in before), row) for row in rows).items():
+            cells = list(map(self.cell, block))
+            blocks[head] = list(zip(block, map(config_in_ladder, cells, [None, *cells]), strict=True))
+        return blocks
 
     def _least(self, rows: Sequence[R]) -> int:
         words = [word for block in self._blocks(rows).values() for _, name in block for word in name.split()]

@@ -7,11 +7,11 @@ nodes belong to the phase that they were captured in where that is known, else t
 """
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tcbench.core.recording import Activity, ApiCall, HostSpan, Recording, Title
+from tcbench.core.recording import ApiCall, HostSpan, Recording, Title
 from tcbench.core.timeline import Span, Timeline, TimelineSource, timeline_of
 
 _T = TypeVar("_T")
@@ -51,7 +51,9 @@ def assemble(
     spans += [Span(at(w.begin_ns), at(w.end_ns), "io", "work", w.name, row=w.row) for w in io]
     owners, calls = _Owners(recording.spans), {call.correlation: call for call in recording.calls}
     ours = _streams_of_phases(recording, owners, calls)
-    rows = {stream: row for row, stream in enumerate(_in_order(activities, ours))}
+    streams = {activity.stream for activity in activities}
+    # Those of the steps before the others, each in order of its number.
+    rows = {stream: row for row, stream in enumerate([*sorted(streams & ours), *sorted(streams - ours)])}
     launched: set[int] = set()
     for activity in recording.activities:
         if activity.kind == "input":
@@ -97,16 +99,9 @@ def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
 
 def _streams_of_phases(recording: Recording, owners: _Owners, calls: dict[int, ApiCall]) -> set[int]:
     """The streams on which the thread of the steps launches within phases."""
-    streams = set()
-    for activity in recording.activities:
-        call = calls.get(activity.correlation)
-        if call is not None and call.thread == recording.thread and owners.at(call.begin_ns)[1] is not None:
-            streams.add(activity.stream)
-    return streams
-
-
-def _in_order(activities: Iterable[Activity], first: set[int]) -> Iterator[int]:
-    """Every stream once: those of the steps before the others, each in order of its number."""
-    streams = {activity.stream for activity in activities}
-    yield from sorted(streams & first)
-    yield from sorted(streams - first)
+    launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
+    return {
+        stream
+        for stream, call in launches
+        if call is not None and call.thread == recording.thread and owners.at(call.begin_ns)[1] is not None
+    }

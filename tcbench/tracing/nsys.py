@@ -122,7 +122,7 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...
     try:
         # As a URI with everything quoted: a '#' or a '?' in a file's name is no mark of SQLite's.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            connection.row_factory = sqlite3.Row
+            connection.row_factory = _row
             recordings = _Report(connection).recordings(path.stem)
     except (sqlite3.Error, OverflowError) as error:
         raise TraceError(f"{path}: not a whole SQLite export of Nsight Systems ({error})") from None
@@ -178,13 +178,9 @@ class _Report:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         names = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self._columns = {
-            name: {column["name"] for column in connection.execute(f'PRAGMA table_info("{name}")')}
-            for (name,) in names.fetchall()
-        }
-        self._strings: dict[int, str] = {}
-        if {"id", "value"} <= self._columns.get("StringIds", set()):
-            self._strings = dict(connection.execute("SELECT id, value FROM StringIds").fetchall())
+        self._tables = {row["name"] for row in names}
+        strings = connection.execute("SELECT * FROM StringIds") if "StringIds" in self._tables else ()
+        self._strings = {row["id"]: row["value"] or "" for row in strings}
 
     def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
         events = list(self._rows("NVTX_EVENTS"))
@@ -264,9 +260,8 @@ class _Report:
         return kind
 
     def _rows(self, table: str) -> Iterator[_SqlRow]:
-        if table in self._columns:
-            for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "start"'):
-                yield _SqlRow(row, self._columns[table])
+        if table in self._tables:
+            yield from self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "start"')
 
     def _text(self, event: _SqlRow) -> str:
         return event["text"] or self._string(event["textId"])
@@ -275,15 +270,13 @@ class _Report:
         return self._strings.get(number, "") if isinstance(number, int) else str(number or "")
 
 
-@dataclass(frozen=True)
-class _SqlRow:
-    """A row that has None in columns which this version has not."""
+_SqlRow = defaultdict[str, Any]
+"""A row by its columns, which has None in those that this version has not."""
 
-    row: sqlite3.Row
-    columns: set[str]
 
-    def __getitem__(self, name: str) -> Any:
-        return self.row[name] if name in self.columns else None
+def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> _SqlRow:
+    names = (name for name, *_ in cursor.description)
+    return defaultdict(lambda: None, zip(names, values, strict=True))
 
 
 def _process(global_id: int | None) -> int:
@@ -292,10 +285,8 @@ def _process(global_id: int | None) -> int:
 
 
 def _payload(event: _SqlRow) -> int | None:
-    for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"):
-        if event[column] is not None:
-            return int(event[column])
-    return None
+    values = (event[column] for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"))
+    return next((int(value) for value in values if value is not None), None)
 
 
 def _title(text: str) -> Title | None:

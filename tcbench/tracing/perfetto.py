@@ -5,6 +5,7 @@ microseconds: "Trace Event Format", section "Complete Events") with all fields o
 else of a timeline stands under `otherData.tcbench`, with the version of this form.
 """
 
+import dataclasses
 import gzip
 import zlib
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from tcbench import __version__
 from tcbench.core import files
 from tcbench.core.errors import TraceError
 from tcbench.core.record import Record
-from tcbench.core.timeline import Lane, Span, SpanKind, Timeline, TimelineSource, timeline_of
+from tcbench.core.timeline import Lane, Span, Timeline, TimelineSource, timeline_of
 
 SCHEMA = 1
 """The version of this form."""
@@ -29,18 +30,8 @@ _THREADS: dict[Lane, tuple[int, str]] = {"host": (1, "CPU"), "io": (1001, "input
 """Of each lane: the id of its first thread, and what a thread is called."""
 
 
-class _Args(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A span, whole: the times in an event are rounded."""
-
-    lane: Lane
-    kind: SpanKind
-    begin_s: float
-    end_s: float
-    step: int | None = None
-    phase: str | None = None
-    row: int = 0
-    bytes: int | None = None
-    layer: str | None = None
+_ARGS = [field for field in dataclasses.fields(Span) if field.name != "name"]
+"""A span, whole: the times in an event are rounded."""
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -101,7 +92,7 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
         names.setdefault(tid, f"{thread} {span.row}" if span.row or span.lane != "host" else thread)
         if span.lane == "io":
             names[tid] = f"input {span.name}"
-        args = _Args(*(getattr(span, name) for name in _Args.__struct_fields__))
+        args = {of.name: value for of in _ARGS if (value := getattr(span, of.name)) != of.default}
         ts, dur = round(span.begin_s * 1e6, 3), round(span.duration_s * 1e6, 3)
         events.append(_Event(span.name, "X", pid, tid, ts, dur, span.kind, args))
     for tid, thread in names.items():
@@ -119,9 +110,8 @@ def read(path: Path) -> tuple[Timeline, ...]:
     try:
         for event in trace.traceEvents:
             if event.ph == "X":
-                fields = msgspec.structs.asdict(msgspec.convert(event.args, _Args))
-                spans[event.pid - 1].append(Span(name=event.name, **fields))
-    except (msgspec.ValidationError, IndexError) as error:
+                spans[event.pid - 1].append(msgspec.convert({**event.args, "name": event.name}, Span))
+    except (msgspec.ValidationError, IndexError, TypeError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
     return tuple(
         timeline_of(**msgspec.structs.asdict(head), spans=own_spans, record=ours.record)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
@@ -56,12 +55,9 @@ def facts(baseline: Baseline) -> str:
 
 def to_json(baselines: Sequence[Baseline | Broken]) -> str:
     """The list as JSON; a baseline that cannot be read has an `error` in place of its facts."""
-    return document("tcbench-baselines", baselines=list(map(_one, baselines)))
-
-
-def _one(baseline: Baseline | Broken) -> dict[str, Any]:
-    known = "error=reason" if isinstance(baseline, Broken) else "machines scenarios cells trials commits began_at"
-    return {"name": baseline.name, "path": str(baseline.path), **fields(baseline, known)}
+    known = {Baseline: "machines scenarios cells trials commits began_at", Broken: "error=reason"}
+    described = [{"name": of.name, "path": str(of.path), **fields(of, known[type(of)])} for of in baselines]
+    return document("tcbench-baselines", baselines=described)
 
 
 def _extent(baseline: Baseline) -> str:

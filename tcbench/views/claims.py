@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,20 +113,12 @@ def section(cards: Sequence[Scorecard]) -> Section | None:
 
 def markdown(cards: Sequence[Scorecard]) -> str:
     """The same as Markdown tables, as GitHub reads them. Nothing that a record or scenario says can become markup."""
-    return "\n".join(_markdown_lines(cards))
-
-
-def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
+    lines: list[str] = []
     for card in cards:
-        yield f"### {_escaped(title(card))}"
-        yield ""
-        yield f"{_escaped(tally(card))}."
-        yield ""
+        lines += [f"### {_escaped(title(card))}", "", f"{_escaped(tally(card))}.", ""]
         if card.claims:
-            yield from table(card).markdown(_escaped)
-            yield ""
-    for line in [*notes(cards), *missing(cards)]:
-        yield f"- {_escaped(line)}"
+            lines += [*table(card).markdown(_escaped), ""]
+    return "\n".join([*lines, *(f"- {_escaped(line)}" for line in [*notes(cards), *missing(cards)])])
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:

@@ -295,9 +295,6 @@ def _measured(records: Sequence[Record]) -> list[tuple[str, CellSummary]]:
     return list(zip(short, summaries, strict=True))
 
 
-TEXT: dict[str, Callable[[Sequence[Record], str], str]] = {"csv": to_csv, "json": to_json}
-"""Formats that are text and have rows."""
-
 SERVICES: dict[str, Callable[[Sequence[Record]], str]] = {
     "github-action-benchmark": to_github_action_benchmark,
     "bencher": to_bencher,

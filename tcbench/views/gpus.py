@@ -61,28 +61,26 @@ def _notes(rows: Sequence[_GpuRow]) -> Iterator[str]:
 
 def _rows() -> Iterator[_GpuRow]:
     present = [
-        (kind, device)
+        (kind, device, capability)
         for kind in kinds().values()
         if kind.simulates is None
         for device in kind.devices()
-        if device.compute_capability is not None
+        if (capability := device.compute_capability) is not None
     ]
     shipped = [gpus.load(name) for name in gpus.names()]
     for figures in shipped:
         kind, _ = absent(figures)
-        here = tuple(device.name for _, device in present if device.title == figures.device_name)
+        here = tuple(device.name for _, device, _ in present if device.title == figures.device_name)
         capability = figures.compute_capability
         support = kind.support(capability)
         yield _GpuRow(figures.name, figures.device_name, capability, support, figures, peak_rates(figures), here)
     titles = {figures.device_name for figures in shipped}
-    others = grouped((device.title, (kind, device)) for kind, device in present if device.title not in titles)
+    others = grouped((device.title, (kind, capability, device.name)) for kind, device, capability in present)
     for title, those in others.items():
-        kind, device = those[0]
-        assert device.compute_capability is not None
-        here = tuple(one.name for _, one in those)
-        yield _GpuRow(
-            title, title, device.compute_capability, kind.support(device.compute_capability), None, None, here
-        )
+        if title not in titles:
+            kind, capability, _ = those[0]
+            here = tuple(name for *_, name in those)
+            yield _GpuRow(title, title, capability, kind.support(capability), None, None, here)
 
 
 def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
@@ -92,6 +90,9 @@ def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
 
         return Column(heading, peak, Kind(lambda flops_s: f"{flops_s / 1e12:.0f}"))
 
+    def generation(row: _GpuRow) -> str:
+        return f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
+
     def versions(place: int) -> Column[_GpuRow]:
         served = Column[_GpuRow](software[place], lambda row: row.support and _versions(row.support.software[place]))
         return replace(served, wraps=False, spare=True)
@@ -99,13 +100,7 @@ def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
     return [
         Column("GPU", _name, wraps=False),
         Column("capability", lambda row: "{}.{}".format(*row.capability), wraps=False),
-        Column(
-            "Tensor Cores",
-            lambda row: (
-                f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
-            ),
-            wraps=False,
-        ),
+        Column("Tensor Cores", generation, wraps=False),
         Column(
             "formats",
             lambda row: " ".join(fmt if fmt in row.formats else " " * len(fmt) for fmt in FORMATS),

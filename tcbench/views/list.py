@@ -18,7 +18,9 @@ from tcbench.run.plan import emulation, missing, why_not
 def show(device: Device, as_json: bool) -> None:
     """Scenarios with their configs; rungs with what each needs and whether `device` has it."""
     shipped = [scenarios.load(name).on(device.kind) for name in scenarios.shipped()]
-    rungs = [(name, rung) for name in names() for rung in backend(name).RUNGS.rungs.values()]
+    rungs = [
+        (name, rung, _missing(name, rung, device)) for name in names() for rung in backend(name).RUNGS.rungs.values()
+    ]
     if as_json:
         described = [
             {
@@ -37,9 +39,9 @@ def show(device: Device, as_json: bool) -> None:
                 "needs": _needs(rung.requires),
                 "parity": str(rung.parity),
                 "source": rung.source,
-                "missing": _missing(backend_name, rung, device),
+                "missing": lacking,
             }
-            for backend_name, rung in rungs
+            for backend_name, rung, lacking in rungs
         ]
         typer.echo(versioned(device=device.name, scenarios=described, rungs=pieces))
         return
@@ -48,18 +50,17 @@ def show(device: Device, as_json: bool) -> None:
         sizes = ",".join(map(str, scenario.batch_sizes))
         console.print(Text.assemble((scenario.name, "bold"), f"  {scenario.title}"))
         pixels = f"{scenario.image_size}x{scenario.image_size} pixels"
-        facts = f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.variant}"
-        console.say(facts)
+        console.say(f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.variant}")
         for config in scenario.configs:
             reason = why_not(config, device)
             console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))
         console.print()
-    columns: list[Column[tuple[str, Rung]]] = [
+    columns: list[Column[tuple[str, Rung, str | None]]] = [
         Column("rung", lambda row: row[1].name if row[0] == DEFAULT else f"{row[0]}/{row[1].name}"),
         Column("what it does", lambda row: row[1].says),
         Column("needs", lambda row: _needs(row[1].requires)),
         Column("parity", lambda row: str(row[1].parity)),
-        Column(f"on {device.name}", lambda row: _here(_missing(*row, device))),
+        Column(f"on {device.name}", lambda row: row[2] or "yes", style=lambda row: "yellow" if row[2] else "green"),
     ]
     console.table(Table(columns, rungs))
     console.print(Table(_MODELS, [*MODELS.items()]))
@@ -96,7 +97,3 @@ def _needs(requires: Requires) -> str:
     if requires.instructions:
         needs.append(" or ".join(requires.instructions.any_of))
     return ", ".join(needs)
-
-
-def _here(reason: str | None) -> Text:
-    return Text(reason, style="yellow") if reason else Text("yes", style="green")

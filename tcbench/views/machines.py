@@ -32,7 +32,8 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
         )
     provenance = provenance_of(settings)
     fills = dict(zip(settings, SERIES, strict=False))
-    names = {setting: provenance.names[setting] or _device(here) for setting, here in settings.items()}
+    device = next((s.environment.device_name for s in summaries if s.environment), "unknown machine")
+    names = {setting: name or device for setting, name in provenance.names.items()}  # an only setting has no name
     winners: dict[Setting, dict[str, list[int]]] = {}
 
     def bar(setting: Setting, config: str, batch_size: int) -> Bar:
@@ -71,8 +72,3 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     title = f"Throughput by {'machine' if several_machines else 'setting'}"
     subtitle = f"Scenario {scenarios}"
     return panel_chart(panels, rows, provenance.common, title, subtitle, notes, lambda place: SERIES[int(place)])
-
-
-def _device(summaries: Sequence[CellSummary]) -> str:
-    """The name of a chart's only setting."""
-    return next((s.environment.device_name for s in summaries if s.environment), "unknown machine")

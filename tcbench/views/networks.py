@@ -25,7 +25,9 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     if not results:
         raise SelectionError("results of one network: expected several, such as those of `tcbench run networks`")
     shown = [s for result in results for s in (result.base, result.best) if s is not None]
-    alike = [_of(f"{len({result.model for result in results})} networks", summary) for summary in shown]
+    # As if of one model: what networks have in common is said once.
+    model = f"{len({result.model for result in results})} networks"
+    alike = [replace(summary, cell=msgspec.structs.replace(summary.cell, model=model)) for summary in shown]
     provenance = provenance_of(by_setting(alike))
     batch_sizes = sorted({result.batch_size for result in results})
     panels = [
@@ -38,11 +40,6 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     note = "with each: MACs of one image's forward pass; over the best: how many times as fast as the base"
     title, subtitle = "Throughput by network", f"Scenario {scenarios}"
     return panel_chart(panels, rows, provenance.common, title, subtitle, [note], axis="network")
-
-
-def _of(model: str, summary: CellSummary) -> CellSummary:
-    """The summary as if of a model of this name: what networks have in common is said once."""
-    return replace(summary, cell=msgspec.structs.replace(summary.cell, model=model))
 
 
 def _group(result: NetworkResult) -> BarGroup:

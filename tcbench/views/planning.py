@@ -58,14 +58,11 @@ def plan_line(plan: Plan) -> str:
     cells = counted(len(plan.cells) - skipped, "cell")
     network = f"{cell.model}, " if len({planned.cell.model for planned in plan.cells}) == 1 else ""
     what = {"generated": "generated JPEGs", "synthetic": "synthetic images", "modelled": f"input {cell.input.label}"}
+    images = f", {network}{cell.image_size}x{cell.image_size} pixels, {what.get(cell.input.kind, cell.input.path)}"
     return (
         f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {cells}"
         + (f" ({skipped} skipped)" if skipped else "")
-        + (
-            ""
-            if cell.input.kind == "own"
-            else f", {network}{cell.image_size}x{cell.image_size} pixels, {what.get(cell.input.kind, cell.input.path)}"
-        )
+        + ("" if cell.input.kind == "own" else images)
         + f", {counted(cell.threads, 'thread')}"
         + (" per rank" if any(p.cell.ranks > 1 for p in plan.cells) else "")
     )

@@ -91,7 +91,8 @@ def notes(document: StepsDocument) -> list[str]:
         f"K-FAC: damping {kfac.damping:g}, decay {kfac.decay:g}, interval {kfac.interval}.",
     ]
     for method, label in LABELS.items():
-        rates, chosen = document.rates(method), document.of(method)[0].learning_rate
+        rates = sorted(run.learning_rate for run in document.tuning if run.method == method)
+        chosen = document.of(method)[0].learning_rate
         tried = ", ".join(f"{rate:g}" for rate in rates)
         edge = ", at the end of the list: another may be better" if chosen in (rates[0], rates[-1]) else ""
         lines.append(f"{label}: the best learning rate of {tried} on a seed that is not counted{edge}.")

@@ -70,13 +70,11 @@ def to_json(plan: Plan, told: Told) -> str:
 
 
 def _cell_json(cell: Cell, answer: StepTime | str) -> dict[str, Any]:
-    value = fields(cell, "config batch_size image_size key")
-    rate = _rate(cell, answer)
-    if isinstance(answer, str) or rate is None:
-        return value | {"cannot_run": None, "untraced": answer}
+    untraced, rate = answer if isinstance(answer, str) else None, _rate(cell, answer)
+    value = fields(cell, "config batch_size image_size key") | {"cannot_run": None, "untraced": untraced}
+    if rate is None:
+        return value
     return value | {
-        "cannot_run": None,
-        "untraced": None,
         **fields(answer, "works_s=device_s host_s input_s expected_s=step_s"),
         "images_per_s_expected": rate.value,
         "images_per_s_limits": [rate.low, rate.high],

@@ -62,7 +62,7 @@ def test_each_field_of_a_selection_is_an_option_and_one_written_as_words_is_read
 
     def read(words: list[str]) -> Selection:
         given = run.make_context("run", words, parent=parent).params
-        return Selection(**{name: field.value(given[name]) for name, field in SELECTION.items()})
+        return Selection(**{name: field.read(given[name]) for name, field in SELECTION.items()})
 
     assert read(words(chosen)) == chosen
     assert words(read([])) == []

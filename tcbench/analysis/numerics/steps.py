@@ -60,10 +60,6 @@ class StepsDocument(msgspec.Struct, frozen=True, kw_only=True):
     def of(self, method: str) -> tuple[MethodRun, ...]:
         return tuple(run for run in self.runs if run.method == method)
 
-    def rates(self, method: str) -> tuple[float, ...]:
-        """The learning rates that were tried, from the least."""
-        return tuple(sorted(run.learning_rate for run in self.tuning if run.method == method))
-
 
 def best(tuning: Sequence[MethodRun]) -> float:
     """The learning rate that reaches the lowest loss in the fewest steps, then the next; of the same, with the lower

@@ -55,11 +55,6 @@ class Bar:
         return self.summary.cell.label if self.summary else self.config
 
     @property
-    def unit(self) -> str:
-        """The name of what a step works on `batch_size` of."""
-        return self.summary.cell.unit if self.summary else ""
-
-    @property
     def images_per_s(self) -> Interval | None:
         return self.summary.images_per_s if self.summary else None
 
@@ -203,4 +198,5 @@ def _draw_measured(
         if fit:  # above the whisker, which it would hide
             put(axes, text, (x, value), (0, rise / point + 2.5), size=WORDS, va="bottom", linespacing=1.05)
     for patch, (_, bar, interval) in zip(container, bars, strict=True):
-        tooltip(patch, f"{bar.name}\n{number(interval.value)} {bar.unit}/s ({limits(interval)})")
+        unit = bar.summary.cell.unit if bar.summary else ""
+        tooltip(patch, f"{bar.name}\n{number(interval.value)} {unit}/s ({limits(interval)})")

@@ -122,12 +122,8 @@ class ChartPage:
         for _ in range(2):  # what labels take above and below panels is known after the first
             self.figure.set_size_inches(width, height)
             left, foot = (MARGIN - _BETWEEN / 2) / width, below / height
-            layout = ConstrainedLayoutEngine(
-                w_pad=_BETWEEN / 2,
-                h_pad=_BETWEEN / 2,
-                rect=(left, foot, 1 - 2 * left, 1 - foot - above / height),
-            )
-            layout.execute(self.figure)
+            room = (left, foot, 1 - 2 * left, 1 - foot - above / height)
+            ConstrainedLayoutEngine(w_pad=_BETWEEN / 2, h_pad=_BETWEEN / 2, rect=room).execute(self.figure)
             height += sum(self._heights) - sum(axes.bbox.height for axes in self._grid[:, 0]) / DPI
             height = round(height, 3)
         for axes in self.figure.axes:  # the solver's last digits differ from one process to the next

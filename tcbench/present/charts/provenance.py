@@ -109,7 +109,9 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     machine, cell, codes = summaries[0].setting
     own = cell.is_own
     facts = {
-        "device_name": _device(summaries),
+        "device_name": next(
+            (s.environment.device_name for s in summaries if s.environment), f"unknown machine ({cell.device})"
+        ),
         "model": cell.model if own else f"{cell.model} {cell.variant}",
         "image_size": "" if own else f"{cell.image_size} × {cell.image_size} images",
         "input": _input(cell),
@@ -134,8 +136,3 @@ def _input(cell: Cell) -> str:
     if cell.input.images_per_s:
         return f"input {cell.input.label}"
     return _INPUTS[cell.input.kind]
-
-
-def _device(summaries: Sequence[CellSummary]) -> str:
-    names = [s.environment.device_name for s in summaries if s.environment]
-    return names[0] if names else f"unknown machine ({summaries[0].cell.device})"

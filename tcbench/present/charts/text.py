@@ -94,16 +94,9 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 
 @functools.lru_cache(4096)
 def _width(text: str, size: float, bold: bool) -> float:
-    return (
-        float(
-            _renderer().get_text_width_height_descent(
-                text,
-                FontProperties(family=list(families()), size=size, weight="bold" if bold else "normal"),
-                ismath=False,
-            )[0]
-        )
-        / DPI
-    )
+    font = FontProperties(family=list(families()), size=size, weight="bold" if bold else "normal")
+    width, _, _ = _renderer().get_text_width_height_descent(text, font, ismath=False)
+    return float(width) / DPI
 
 
 def line_height(size: float) -> float:

@@ -7,7 +7,7 @@ writes them down. All other texts are plain; escaping is the template's.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tcbench.present.tables import Badge, Table
 
@@ -40,7 +40,6 @@ def strong(text: str) -> Piece:
 class Prose:
     """Paragraphs."""
 
-    kind: ClassVar[str] = "prose"
     paragraphs: tuple[Paragraph, ...]
 
 
@@ -48,7 +47,6 @@ class Prose:
 class Points:
     """A list of sentences; each may have a badge before it."""
 
-    kind: ClassVar[str] = "points"
     items: tuple[tuple[Badge | None, Paragraph], ...]
 
 
@@ -56,7 +54,6 @@ class Points:
 class Notice:
     """A remark that a reader must not miss."""
 
-    kind: ClassVar[str] = "notice"
     badge: Badge
     paragraph: Paragraph
     details: tuple[str, ...] = ()
@@ -75,7 +72,6 @@ class Figure:
     """A chart, how to read it, and the table behind it. The chart is drawn when it is first asked for, once: that takes
     most of a page's time."""
 
-    kind: ClassVar[str] = "figure"
     title: str
     draw: Callable[[], Drawn]
     table: Table[Any]
@@ -90,7 +86,6 @@ class Figure:
 class Data:
     """A table. `folded`: behind a line that opens it."""
 
-    kind: ClassVar[str] = "data"
     table: Table[Any]
     folded: bool = False
     notes: tuple[str, ...] = ()
@@ -100,7 +95,6 @@ class Data:
 class FactList:
     """Names and what they are."""
 
-    kind: ClassVar[str] = "facts"
     pairs: tuple[tuple[str, str | Paragraph], ...]
 
 
@@ -108,7 +102,6 @@ class FactList:
 class Heading:
     """A heading within a section."""
 
-    kind: ClassVar[str] = "heading"
     text: str
 
 

@@ -67,11 +67,6 @@ class SettingCells:
         configs, batch_sizes = {*self.configs[:MOST_DRAWN]}, {*[*self.by_batch_size][:MOST_DRAWN]}
         return tuple(s for s in self.summaries if s.cell.config in configs and s.cell.batch_size in batch_sizes)
 
-    @property
-    def left_out(self) -> list[str]:
-        """A line on what charts of all configs do not show, as `left_out`."""
-        return left_out({"configs": len(self.configs), "batch sizes": len(self.by_batch_size)})
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -101,6 +96,3 @@ class Settings:
     @property
     def several(self) -> bool:
         return len(self.parts) > 1
-
-    def name(self, setting: Setting) -> str:
-        return next((part.name for part in self.parts if part.setting == setting), "")

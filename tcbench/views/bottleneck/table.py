@@ -65,6 +65,11 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
         return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS, spare=True)
 
+    ran = heading(row.summary.environment for row in explanations)
+    rates: dict[str, Callable[[Explanation], Any]] = {
+        "expected": lambda row: row.advice and row.advice.expected,
+        ran: lambda row: row.advice and row.advice.measured_images_per_s,
+    }
     on_gpu = any(of.on_gpu for of in known)
     phases = () if on_gpu else dict.fromkeys(p.name for of in known for p in of.phases if p.name not in _APART)
     return (
@@ -80,17 +85,7 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
         ),
         *([Column[Explanation]("FLOPs", utilisation, WHOLE_SHARE)] if any(map(utilisation, explanations)) else []),
         Column("next", lambda row: row.bottleneck and _next(row)),
-        *(
-            Column(of, figure, RATE)
-            for of, figure in (
-                ("expected", lambda row: row.advice and row.advice.expected),
-                (
-                    heading(row.summary.environment for row in explanations),
-                    lambda row: row.advice and row.advice.measured_images_per_s,
-                ),
-            )
-            if any(map(figure, explanations))
-        ),
+        *(Column(of, figure, RATE) for of, figure in rates.items() if any(map(figure, explanations))),
     )
 
 
@@ -173,12 +168,8 @@ _Checked = tuple[Cell, Bottleneck, Gain]
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
     """A line per cell: its verdict with its numbers."""
-    lines = []
-    for explanation in explanations:
-        bottleneck, summary = explanation.bottleneck, explanation.summary
-        words = bottleneck.sentence if bottleneck else summary.reason or "no profiled pass"
-        lines.append(f"{summary.cell.label}: {words}")
-    return lines
+    said = ((e.summary, e.bottleneck.sentence if e.bottleneck else "") for e in explanations)
+    return [f"{of.cell.label}: {sentence or of.reason or 'no profiled pass'}" for of, sentence in said]
 
 
 def notes(explanations: Sequence[Explanation]) -> list[str]:

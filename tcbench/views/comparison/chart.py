@@ -4,8 +4,6 @@ section of the page with verdicts, the plot, and what differs beside.
 Owns rows, blocks of rows and their axis. Knows nothing of how a verdict came about.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -60,8 +60,9 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
     return page.settle()
 
 
+_MAYBE = ", may be nothing"
 _CHANGES: dict[str, dict[str, Any]] = {
-    word + ("" if sure else ", may be nothing"): change_patch(better=word == "faster", sure=sure)
+    word + _MAYBE * (not sure): change_patch(better=word == "faster", sure=sure)
     for sure in (True, False)
     for word in ("slower", "faster")
 }
@@ -96,15 +97,12 @@ def _rows(diff: Diff, level: Level) -> list[_PartRow]:
         name = f"{part.name} · {part.phase}" if part.phase and level.name != "phases" else part.name
         times = " → ".join("none" if s is None else milliseconds(s) for s in (part.base_s, part.current_s))
         says = f"{name}\n{times}\n{words}\n{fate(part)}"
-        rows.append(_PartRow(name, at_s, at_s + part.change_s, words, _fill(part), says))
+        style = _CHANGES[("slower" if part.change_s > 0 else "faster") + _MAYBE * (not part.decided)]
+        rows.append(_PartRow(name, at_s, at_s + part.change_s, words, style, says))
         at_s += part.change_s
     words = f"{milliseconds(current_s)}  {signed(diff.step.change_s)}"
     rows.append(_PartRow("current", 0.0, current_s, words, _STEP, f"current\n{words}"))
     return rows
-
-
-def _fill(part: StepPart) -> dict[str, Any]:
-    return _CHANGES[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
 
 
 def _draw(axes: Axes, rows: Sequence[_PartRow], width: float) -> None:

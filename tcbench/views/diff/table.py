@@ -80,16 +80,14 @@ def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
 
 def tables(diff: Diff, top: int = TOP) -> list[tuple[str, Table[_Row]]]:
     """A table per level with the line above it."""
-    return [(_title(level), _table(diff, level, top)) for level in diff.levels]
-
-
-def _title(level: Level) -> str:
-    of = "GPU" if level.clock == "device" else "host"
-    return {
-        "phases": f"Phases, on the {of}",
-        "layers": f"Layers, on the {of}",
-        "kernels": "Kernels and copies",
-    }[level.name]
+    whose = {"host": ", on the host", "device": ", on the GPU"}
+    return [
+        (
+            "Kernels and copies" if level.name == "kernels" else level.name.capitalize() + whose[level.clock],
+            _table(diff, level, top),
+        )
+        for level in diff.levels
+    ]
 
 
 _Row = tuple[StepPart, str, str]

@@ -7,7 +7,8 @@ are judged.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ def history_chart(history: History) -> Figure:
     revisions = [revision for revision in newest if revision in there]
     groups, common = _groups(cells)
     strips = [(cell, _within(cell, revisions), name * (cell is alike[0])) for name, alike in groups for cell in alike]
-    span = _span([points for _, points, _ in strips])
+    # The factor from bottom to top, which all strips share.
+    span = max([high / low for low, high in (_ends(points) for _, points, _ in strips)] + [_LEAST_SPAN]) ** 1.12
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
     title = marked("Throughput over commits", (cell.environment for cell in history.cells))
     subtitle = " · ".join([*common, counted(len(revisions), "commit")])
@@ -91,11 +93,6 @@ def history_chart(history: History) -> Figure:
     for axes, (cell, points, _) in zip(column, strips, strict=True):
         _draw_strip(axes, cell, points, revisions)
     return page.figure
-
-
-def _span(strips: Iterable[Sequence[HistoryPoint]]) -> float:
-    """The factor from bottom to top, which all strips share."""
-    return float(max([high / low for low, high in map(_ends, strips)] + [_LEAST_SPAN]) ** 1.12)
 
 
 def _limits(points: Sequence[HistoryPoint], span: float) -> tuple[float, float]:
@@ -143,11 +140,8 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     words = _regressions(points)
     if words:
         lines.append(f"{FORMS['regression'].sign} {words}")
-    breaks: dict[tuple[Revision, str], int] = {}
-    for _, point in points:
-        if point.broken_by:
-            says = "; ".join(difference.says for difference in point.broken_by)
-            breaks[point.revision, says] = breaks.get((point.revision, says), 0) + 1
+    broken = ((point.revision, point.broken_by) for _, point in points if point.broken_by)
+    breaks = Counter((revision, "; ".join(each.says for each in by)) for revision, by in broken)
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:
         lines.append("dashed: a new line, not compared with what was before, at " + drawable(several(new_lines, 6)))

@@ -7,7 +7,6 @@ from typing import Any
 from rich.text import Text
 
 from tcbench.analysis.history import History, HistoryPoint
-from tcbench.analysis.stats import Interval
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present.document import document, fields
 from tcbench.present.format import changes, counted, plural, threshold
@@ -124,13 +123,10 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[Histor
         ok, trials = point.side.trials_ok, point.side.trials
         return f"{ok}" if ok == trials else f"{ok} of {trials}"
 
-    def rated(point: HistoryPoint) -> Interval | float | str:
-        return point.side.status if point.images_per_s is None else point.interval or point.images_per_s
-
     return (
         Column("commit", lambda point: point.revision.short, wraps=False, width=widths[0]),
         Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1], spare=True),
-        Column(f"{unit}/s", rated, RATE, width=widths[2]),
+        Column(f"{unit}/s", lambda at: at.interval or at.images_per_s or at.side.status, RATE, width=widths[2]),
         Column("trials", trials, COUNT, width=widths[3], spare=True),
         Column(
             "change",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -116,16 +117,8 @@ def _laid_out(node: _Node, begin_s: float, row: int, least_s: float) -> Iterator
 
 
 def _draw(axes: Axes, node: _Node, begin_s: float, row: int, inches_per_s: float, *, bold: bool) -> None:
-    axes.add_patch(
-        Rectangle(
-            (begin_s * 1e3, row),
-            node.seconds * 1e3,
-            0.94,
-            facecolor=_COLOURS[node.origin],
-            edgecolor=PAPER,
-            linewidth=0.4,
-        )
-    )
+    style: Any = {"facecolor": _COLOURS[node.origin], "edgecolor": PAPER, "linewidth": 0.4}
+    axes.add_patch(Rectangle((begin_s * 1e3, row), node.seconds * 1e3, 0.94, **style))
     room = node.seconds * inches_per_s - 0.06
     if room < _NAMED:
         return

@@ -41,8 +41,8 @@ class Compared:
 @dataclass(frozen=True)
 class ReportInput:
     """All that a page is made of. `records` are those that `store.current` leaves, one at least; `explanations` are of
-    the same. `notes` are what was said of the files. `beside`
-    names the file of all trials, for where there are more than the page shows (MOST_TRIALS)."""
+    the same. `notes` are what was said of the files. `beside` names the file of all trials, for where there are more
+    than the page shows (MOST_TRIALS)."""
 
     records: tuple[Record, ...]
     explanations: tuple[Explanation, ...]
@@ -53,14 +53,10 @@ class ReportInput:
     title: str | None = None
     beside: str | None = None
 
-    @property
-    def summaries(self) -> tuple[CellSummary, ...]:
-        return tuple(one.summary for one in self.explanations)
-
 
 def build(results: ReportInput) -> Page:
     """The page of some results."""
-    summaries = results.summaries
+    summaries = tuple(one.summary for one in results.explanations)
     settings = Settings.of(summaries)
     ratios = speedups(summaries)
     over_base = {s.key: ratio for s, ratio in zip(summaries, ratios, strict=True)}

@@ -34,29 +34,27 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     """One value each, or all where trials differ."""
     # Trials of a file share them.
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
-
-    def fact(name: str, values: Iterable[str | None]) -> Iterable[tuple[str, str]]:
-        text = "; ".join(dict.fromkeys(filter(None, values)))
-        return [(name, text)] if text else []
-
-    yield from fact("device", (e.device_name for e in environments))
-    yield from fact("simulation", simulated.lines(environments))
-    yield from fact("GPU", (_gpu(e) for e in environments))
-    yield from fact("driver", (_driver(e) for e in environments))
-    yield from fact("GPU state", (_state(record) for record in records))
-    yield from fact("processor", (f"{e.cpu}, {counted(e.cpus, 'usable core')}" for e in environments))
-    yield from fact("memory", (size(e.memory_bytes) for e in environments))
-    yield from fact("system", (f"{e.os}, kernel {e.kernel}" for e in environments))
-    yield from fact("Python", (e.python for e in environments))
-    yield from fact("BLAS", (e.blas for e in environments))
-    yield from fact("computed by", libraries(environments))
     ranks = [e.ranks for e in environments if e.ranks is not None]
-    hosts = [*dict.fromkeys(host for one in ranks for host in one.hosts)]
-    yield from fact("ranks", (f"{one.engine}; {one.binding}; started by {one.launcher}" for one in ranks))
-    yield from fact("hosts", [", ".join(hosts)])
     codes = [environment.code for environment in environments]
-    yield from fact("tcbench", [tcbench_name(codes).removeprefix("tcbench ")])
-    yield from fact("project", [project_name(codes).removeprefix("project ")])
+    facts: dict[str, Iterable[str | None]] = {
+        "device": (e.device_name for e in environments),
+        "simulation": simulated.lines(environments),
+        "GPU": map(_gpu, environments),
+        "driver": map(_driver, environments),
+        "GPU state": map(_state, records),
+        "processor": (f"{e.cpu}, {counted(e.cpus, 'usable core')}" for e in environments),
+        "memory": (size(e.memory_bytes) for e in environments),
+        "system": (f"{e.os}, kernel {e.kernel}" for e in environments),
+        "Python": (e.python for e in environments),
+        "BLAS": (e.blas for e in environments),
+        "computed by": libraries(environments),
+        "ranks": (f"{one.engine}; {one.binding}; started by {one.launcher}" for one in ranks),
+        "hosts": [", ".join(dict.fromkeys(host for one in ranks for host in one.hosts))],
+        "tcbench": [tcbench_name(codes).removeprefix("tcbench ")],
+        "project": [project_name(codes).removeprefix("project ")],
+    }
+    texts = ((name, "; ".join(dict.fromkeys(filter(None, values)))) for name, values in facts.items())
+    return ((name, text) for name, text in texts if text)
 
 
 def _gpu(environment: Environment) -> str | None:
@@ -119,14 +117,12 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         for c in networks
     ]
     yield "training", all_of([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
-    yield (
-        "timed pass",
-        all_of(
-            f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
-            f"steps at least, in blocks of {m.block_steps}"
-            for m in dict.fromkeys(cell.measure for cell in cells)
-        ),
+    passes = (
+        f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
+        f"steps at least, in blocks of {m.block_steps}"
+        for m in dict.fromkeys(cell.measure for cell in cells)
     )
+    yield "timed pass", all_of(passes)
     if settings.several:
         yield "settings", str(len(settings.parts))
     if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):

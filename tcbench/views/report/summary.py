@@ -143,7 +143,7 @@ def _rungs(part: SettingCells, winner: CellSummary, climbs: Sequence[Climb]) -> 
     steps = steps[: 1 + next((place for place, step in enumerate(steps) if step.summary is winner), 0)]
     base = base_config(part.summaries)
     bases = (s for s in part.by_batch_size[winner.cell.batch_size] if s.cell.config == base)
-    below, ran = next(bases, None), [step.summary for step in steps if step.summary and not step.missing]
+    below, ran = next(bases, None), [step.summary for step in steps if step.summary and step.after]
     found = [_Rung(kept_together(rungs.adds(s)), s.ratio, not s.unsure) for s in steps if s.ratio is not None]
     if below and ran and ran[0] is not below and (over := ratio(ran[0], below)):
         found.insert(0, _Rung(f"{spaced(ran[0].cell.config)} for {base}", over, not unsure(ran[0], below)))

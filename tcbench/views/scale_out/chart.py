@@ -145,27 +145,12 @@ def _draw_points(
     ]
     drawn = np.concatenate([line.interpolated(24).vertices for line in lines])
     taken: list[Bbox] = around([tuple(axes.transData.transform((p.ranks, y))) for p, y in points], _MARK / 144 * DPI)
+    gap = _MARK / 144 * DPI + 3
     for place, (point, y) in enumerate(points):
         colour = QUIET if point.curve is None else _COLOURS[point.curve]
+        mark = _MARKS[(place if point.curve is None else point.curve) % len(_MARKS)]
         axes.scatter(
-            [point.ranks],
-            [y],
-            s=_MARK**2,
-            marker=_MARKS[(place if point.curve is None else point.curve) % len(_MARKS)],
-            color=colour,
-            edgecolor=PAPER,
-            linewidth=0.7,
-            zorder=5,
+            [point.ranks], [y], s=_MARK**2, marker=mark, color=colour, edgecolor=PAPER, linewidth=0.7, zorder=5
         )
-    for point, y in points:
-        label(
-            axes,
-            drawable(point.label),
-            (point.ranks, y),
-            taken,
-            gap=_MARK / 144 * DPI + 3,
-            far=True,
-            avoid=drawn,
-            fontsize=LABEL - 1,
-            zorder=6,
-        )
+        words = drawable(point.label)
+        label(axes, words, (point.ranks, y), taken, gap=gap, far=True, avoid=drawn, fontsize=LABEL - 1, zorder=6)

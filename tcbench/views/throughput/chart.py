@@ -15,14 +15,15 @@ from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import AnyBlock, Section
-from tcbench.present.page.settings import SettingCells, Settings
+from tcbench.present.page.settings import SettingCells, Settings, left_out
 from tcbench.present.tables import COUNT, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.throughput.table import footnotes
 
 
-def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = None, subtitle: str = "") -> Figure:
-    """A panel per setting: images/s by batch size, a colour per config. Raises SelectionError for nothing to draw."""
+def throughput_chart(summaries: Sequence[CellSummary], *, title: str = "", subtitle: str = "") -> Figure:
+    """A panel per setting: images/s by batch size, a colour per config. Without a title it has that of whole runs.
+    Raises SelectionError for nothing to draw."""
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
     provenance = provenance_of(settings)
@@ -32,14 +33,10 @@ def throughput_chart(summaries: Sequence[CellSummary], *, title: str | None = No
             yield BarGroup(str(n), tuple(Bar(config, cell_at(here, config, n)) for config in configs))
 
     panels = [Panel(provenance.names[setting], tuple(groups(here))) for setting, here in settings.items()]
-    title = title or summaries[0].cell.scenario
+    if not title:
+        scenarios = dict.fromkeys(summary.cell.scenario for summary in summaries)
+        title, subtitle = "Training throughput", f"Scenario {', '.join(scenarios)}"
     return panel_chart(panels, legend_rows(configs), provenance.common, title, subtitle)
-
-
-def results_chart(summaries: Sequence[CellSummary]) -> Figure:
-    """The chart of a run's or several runs' cells, with a title of its own."""
-    scenarios = ", ".join(dict.fromkeys(summary.cell.scenario for summary in summaries))
-    return throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")
 
 
 Speedups = Mapping[CellKey, Interval | None]
@@ -52,7 +49,7 @@ def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Sect
     def figure(part: SettingCells) -> AnyBlock:
         per_second = f"{part.unit.capitalize()} per second"
         title, groups = part.titled(per_second), [*part.by_batch_size.values()]
-        notes = [*part.left_out, *footnotes(part.summaries)]
+        notes = [*left_out({"configs": len(part.configs), "batch sizes": len(groups)}), *footnotes(part.summaries)]
         if any(len(group) > 1 and best(group) for group in groups):
             base = base_config(part.summaries)
             notes.append(

@@ -9,6 +9,7 @@ import reports
 from tcbench.analysis.compare import compare
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import TAKE_ENOUGH, Input
+from tcbench.present.page.page import FactList, Notice, Points
 from tcbench.views.bottleneck.chart import would_help
 from tcbench.views.report.build import Compared, build
 
@@ -26,11 +27,11 @@ def said(results) -> list[str]:
     """The answers, paragraphs and points of the summary, in order."""
     lines = []
     for block in blocks(results):
-        if block.kind == "facts":
+        if isinstance(block, FactList):
             lines += [f"{name}: {words(answer)}" for name, answer in block.pairs]
-        elif block.kind == "points":
+        elif isinstance(block, Points):
             lines += [f"[{badge.word}] {words(paragraph)}" for badge, paragraph in block.items]
-        elif block.kind == "notice":
+        elif isinstance(block, Notice):
             lines += [words(block.paragraph), *block.details]
     return lines
 
