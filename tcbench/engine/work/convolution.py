@@ -95,33 +95,28 @@ class _ConvWork(Work):
 class ConvFprop(_ConvWork):
     """y = x * w."""
 
-    name = "conv_fprop"
     roles = reads("x", "w") | writes("y")
 
 
 class ConvDgrad(_ConvWork):
     """gx of gy and w."""
 
-    name = "conv_dgrad"
     roles = reads("gy", "w") | writes("gx")
 
 
 class ConvDgradAdd(_ConvWork):
     """gx of gy and w, plus `other`, another gradient of x."""
 
-    name = "conv_dgrad_add"
     roles = reads("gy", "w", "other") | writes("gx")
 
 
 class ConvWgrad(_ConvWork):
     """gw of x and gy."""
 
-    name = "conv_wgrad"
     roles = reads("x", "gy") | writes("gw")
 
 
 class ConvFpropStats(_ConvWork):
     """y = x * w, and per channel of y its sum and sum of squares over N, P, Q, taken before y is rounded."""
 
-    name = "conv_fprop_stats"
     roles = reads("x", "w") | writes("y", "sum", "square_sum")

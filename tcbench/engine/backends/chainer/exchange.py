@@ -16,7 +16,6 @@ import numpy as np
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array, current
 from tcbench.engine.backends.chainer.ops.node import OnGradient, dtype_of, half_of, on_gradient
-from tcbench.engine.backends.chainer.optimizers import to_half, to_single
 from tcbench.engine.backends.chainer.parts import Exchange, ExchangeSpec, Replica
 
 BUCKET_BYTES = 25 << 20
@@ -273,11 +272,11 @@ class _Widened:
                 yield name, parameter
                 continue
             wide = accelerator.empty(parameter.shape, np.float32)
-            accelerator.launch(to_single(parameter.size, "bfloat16"), parameter.grad, wide)
+            accelerator.launch(work.ToSingle.of(parameter.size, "bfloat16"), parameter.grad, wide)
             self._pairs.append((parameter, _Wide(parameter.array, wide)))
             yield name, self._pairs[-1][1]
 
     def narrow(self) -> None:
         """Write the means back into the parameters' own gradients."""
         for parameter, wide in self._pairs:
-            current().launch(to_half(parameter.size, "bfloat16"), wide.grad, parameter.grad)
+            current().launch(work.ToHalf.of(parameter.size, "bfloat16"), wide.grad, parameter.grad)

@@ -27,13 +27,6 @@ from tcbench.engine.backends.chainer.ops.convolution import ConvWorks, works_of
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, dtype_of, on_filter_gradient
 from tcbench.engine.backends.chainer.parts import Replica
 
-_im2col = work.shared(work.Im2col)
-_factor = work.shared(work.KroneckerFactor)
-_damp = work.shared(work.DampFactors)
-_inverse = work.shared(work.CholeskyInverse)
-_put = work.shared(work.PutColumns)
-_take = work.shared(work.TakeColumns)
-
 
 @dataclass(frozen=True)
 class KfacLayer:
@@ -121,7 +114,7 @@ class Kfac:
         of_g = share_of * of_image**2 / (conv.n * conv.p * conv.q)
         for x, size, factor, scale in ((self._inputs(layer, node), layer.d, a, of_a), (gy, layer.k, g, of_g)):
             samples = _as_samples(self._accelerator, x, conv) if x is gy else x
-            moment = _factor(size, samples.size // size, conv.layout, dtype_of(samples), scale, decay)
+            moment = work.KroneckerFactor.of(size, samples.size // size, conv.layout, dtype_of(samples), scale, decay)
             self._accelerator.launch(moment, samples, factor)
 
     def _inputs(self, layer: KfacLayer, node: Any) -> Array:
@@ -133,15 +126,15 @@ class Kfac:
         if conv.layout == "NHWC" and (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0):
             return x
         columns = accelerator.empty(work.product(conv).x_shape, x.dtype)
-        accelerator.launch(_im2col(conv), x, columns)
+        accelerator.launch(work.Im2col.of(conv), x, columns)
         return columns
 
     def _joined(self, x: Array, column: Array) -> Array:
         """A matrix (n, c) with one more column."""
         accelerator, dtype, (n, c) = self._accelerator, dtype_of(x), x.shape
         joined = accelerator.empty((n, c + 1), x.dtype)
-        accelerator.launch(_put(n, c, c + 1, 0, dtype), x, joined)
-        accelerator.launch(_put(n, 1, c + 1, c, dtype), column, joined)
+        accelerator.launch(work.PutColumns.of(n, c, c + 1, 0, dtype), x, joined)
+        accelerator.launch(work.PutColumns.of(n, 1, c + 1, c, dtype), column, joined)
         return joined
 
     def _ones_of(self, n: int, dtype: Any) -> Array:
@@ -156,9 +149,10 @@ class Kfac:
         launch, dtype = self._accelerator.launch, self._dtype
         for number, layer in enumerate(self._owned):
             inverses = self._inverses[layer]
-            launch(_damp(layer.d, layer.k, self._settings.damping, dtype), *self._factors[layer], *inverses)
+            damp = work.DampFactors.of(layer.d, layer.k, self._settings.damping, dtype)
+            launch(damp, *self._factors[layer], *inverses)
             for place, (inverse, size) in enumerate(zip(inverses, (layer.d, layer.k), strict=True), 2 * number):
-                launch(_inverse(size, dtype), inverse, self._info[place : place + 1])
+                launch(work.CholeskyInverse.of(size, dtype), inverse, self._info[place : place + 1])
 
     def precondition(self) -> None:
         """Divide the gradients of all layers by their curvature, in place: this rank its own, then all by all."""
@@ -180,8 +174,8 @@ class Kfac:
         accelerator.launch(_product((k, 1, 1, d), (d, 1, 1, d), dtype).fprop, gw, inverse_a, half_way)
         accelerator.launch(_product((k, 1, 1, d), (k, 1, 1, d), dtype).dgrad, inverse_g, half_way, result)
         if layer.bias is not None:
-            accelerator.launch(_take(k, d - 1, d, 0, dtype), result, gradient)
-            accelerator.launch(_take(k, 1, d, d - 1, dtype), result, gradients[layer.bias])
+            accelerator.launch(work.TakeColumns.of(k, d - 1, d, 0, dtype), result, gradient)
+            accelerator.launch(work.TakeColumns.of(k, 1, d, d - 1, dtype), result, gradients[layer.bias])
 
     def _gather(self, gradients: tuple[Array, ...]) -> None:
         """Every layer's gradient from the rank that has it: a sum to which the others add 0."""
@@ -272,5 +266,5 @@ def _as_samples(accelerator: Any, gy: Array, conv: work.Conv2d) -> Array:
         return gy
     placed = work.channel_transpose(conv)
     rows = accelerator.empty(work.product(placed).x_shape, gy.dtype)
-    accelerator.launch(_im2col(placed), gy, rows)
+    accelerator.launch(work.Im2col.of(placed), gy, rows)
     return rows

@@ -9,7 +9,7 @@ import numpy as np
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
+from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import After, DType, Layout
 
@@ -56,9 +56,9 @@ class BatchNorm(ForwardNode):
         running = (self.running.mean, self.running.var)
         accelerator.launch(route.forward, x, *added, gamma, beta, *running, y, self.mean, self.inv_std, *self.kept)
         if route.then == "relu":
-            accelerator.launch(relu_work(y.size, dtype_of(y)), y, y)
+            accelerator.launch(work.Relu.of(y.size, dtype_of(y)), y, y)
         elif route.then == "add_relu":
-            accelerator.launch(add_relu_work(y.size, dtype_of(y)), y, residual, y)
+            accelerator.launch(work.AddRelu.of(y.size, dtype_of(y)), y, residual, y)
         self.y = y if self.relu else None
         return (y,)
 
@@ -80,7 +80,7 @@ class BatchNorm(ForwardNode):
         norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
         y = accelerator.empty(x.shape, x.dtype)
         added = () if residual is None else (residual,)
-        accelerator.launch(batch_norm_apply(norm), x, *added, *map(accelerator.upload, vectors), y)
+        accelerator.launch(work.BatchNormApply.of(norm), x, *added, *map(accelerator.upload, vectors), y)
         return (y,)
 
     @property
@@ -136,12 +136,12 @@ class BatchNormFromSums(BatchNorm):
         self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(4))
         running = (self.running.mean, self.running.var)
         accelerator.launch(
-            batch_norm_finalize(gamma.size, route.norm.count, self.eps, momentum, dtype_of(gamma)),
+            work.BatchNormFinalize.of(gamma.size, route.norm.count, self.eps, momentum, dtype_of(gamma)),
             *(total, squares, gamma, beta, *running, self.mean, self.inv_std, scale, bias),
         )
         y = accelerator.empty(x.shape, x.dtype)
         added = () if residual is None else (residual,)
-        accelerator.launch(batch_norm_apply(route.norm), x, *added, scale, bias, y)
+        accelerator.launch(work.BatchNormApply.of(route.norm), x, *added, scale, bias, y)
         self.y = y if self.relu else None
         return (y,)
 
@@ -164,10 +164,6 @@ def _from_sums(norm: work.Norm) -> BatchNormRoute:
     its own. `forward` is what it stands in for and is not launched."""
     alone = replace(norm, after="none")
     return BatchNormRoute(norm, work.BatchNormForward(alone, 0.0, 0.0), work.BatchNormBackward(alone), norm.after)
-
-
-batch_norm_finalize = work.shared(work.BatchNormFinalize)
-batch_norm_apply = work.shared(work.BatchNormApply)
 
 
 def batch_norm(
