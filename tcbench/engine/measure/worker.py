@@ -15,13 +15,13 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from tcbench.core import messages, recording
 from tcbench.core.errors import ScenarioError, TcbenchError
-from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest, Stepped
+from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest
 from tcbench.core.record import Cell, Environment, Measurement, RankPart
 from tcbench.core.recording import Title
 from tcbench.core.session import Phase, Session
@@ -157,7 +157,7 @@ def measured(
         measurement = loop.measure(
             session,
             cell.measure,
-            lambda progress: send(Stepped(progress.stage, progress.steps, progress.step_time_s)),
+            send,
             profiling=profiling,
         )
     except Exception as error:
@@ -230,19 +230,13 @@ def describe(cell: Cell) -> Environment:
     rungs = the_backend.RUNGS
     kind = kind_of(cell.device)
     launches = cell.backend == DEFAULT  # any other computes by libraries of its own
-    facts = (
-        here.machine,
-        here.title,
-        the_backend.PACKAGES,
-        _blas(),
-        kind.facts(cell.device),
-        tuple(name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions)),
-        kind.library() if launches else None,
-        kind.shortfall() if launches else None,
-        kind.simulated(cell.device, cell.host_speed),
-    )
+    emulated = (name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions))
+    facts: dict[str, Any] = {"machine": here.machine, "device_name": here.title, "blas": _blas()}
+    facts |= {"gpu": kind.facts(cell.device), "simulated": kind.simulated(cell.device, cell.host_speed)}
+    if launches:
+        facts |= {"accelerator": kind.library(), "shortfall": kind.shortfall()}
     git.join()
-    return machine.environment(*facts)
+    return machine.environment(the_backend.PACKAGES, emulated=tuple(emulated), **facts)
 
 
 def _blas() -> str:

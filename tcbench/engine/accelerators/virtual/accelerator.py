@@ -99,10 +99,6 @@ class VirtualAccelerator(Accelerator):
 
     # -- work
 
-    def launch(self, work: Work, *arrays: Array) -> None:
-        prepared = self._runs.get(id(work))
-        (prepared[0] if prepared is not None else self._make(work, arrays))()
-
     def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
         prepared = self._runs.get(id(work))
         return prepared[0] if prepared is not None else self._make(work, arrays)
