@@ -296,18 +296,6 @@ def test_ctrl_c_stops_the_workers_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_none_of_the_workers_business(tmp_path: Path) -> None:
-    """Interrupted alone they go on, so that the one process that cleans up is the one that is interrupted."""
-    out = tmp_path / "out" / "set"
-    with _generating(tmp_path, out, n_files=160) as process:
-        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGINT)
-        _, stderr = process.communicate(timeout=600)
-    assert (process.returncode, stderr) == (0, "")
-    assert len(scan(out).files) == 160
-
-
-@pytest.mark.slow
 def test_what_a_killed_generation_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
     out = tmp_path / "out" / "set"
     with _generating(tmp_path, out, n_files=5000) as process:
@@ -383,18 +371,6 @@ def test_a_cache_below_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match="cannot write the generated images"):
         ensure_generated()
-
-
-def test_a_script_without_a_main_guard_still_gets_its_images(tmp_path: Path) -> None:
-    """Spawned workers import the main module again and end there; this process then does the work."""
-    script = tmp_path / "make.py"
-    out = tmp_path / "out" / "set"
-    script.write_text(
-        "import pathlib, tcbench.engine.feeds.generated as d\n"
-        f"d.generate(pathlib.Path({str(out)!r}), n_files=4, workers=2)\n"
-    )
-    subprocess.run([sys.executable, str(script)], check=True, capture_output=True, timeout=600)
-    assert len(scan(out).files) == 4
 
 
 def test_importing_it_costs_no_array_library() -> None:
