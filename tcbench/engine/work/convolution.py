@@ -1,12 +1,10 @@
 """Convolutions without bias: forward (fprop), and the gradients of data (dgrad) and filters (wgrad)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tcbench.engine.work.base import (
     Array,
     DType,
-    Kind,
     Layout,
     Math,
     Work,
@@ -77,7 +75,7 @@ class Conv2d:
 
 @dataclass(frozen=True)
 class _ConvWork(Work):
-    kind: ClassVar[Kind] = "graph"
+    kind = "graph"
     conv: Conv2d
 
     def array(self, name: str) -> Array:

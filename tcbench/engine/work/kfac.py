@@ -11,9 +11,8 @@ Approximate Curvature for Deep Convolutional Neural Networks", 2019.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from tcbench.engine.work.base import Array, DType, Kind, Layout, Work, reads, updates, wide, writes
+from tcbench.engine.work.base import Array, DType, Layout, Work, reads, updates, wide, writes
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class KroneckerFactor(Work):
     """factor = decay * factor + scale * sum over samples of x x', in float32; its lower triangle: what stands above is
     nobody's. x is a matrix as Im2col leaves it: (size, samples) in NCHW, (samples, size) in NHWC."""
 
-    kind: ClassVar[Kind] = "solver"
+    kind = "solver"
     roles = reads("x") | updates("factor")
     size: int
     samples: int
@@ -65,7 +64,7 @@ class CholeskyInverse(Work):
     that is not positive definite: NaN, or what its decomposition left, and info, int32 (1,), is set to the order of the
     minor that is not; else info stays as it was."""
 
-    kind: ClassVar[Kind] = "solver"
+    kind = "solver"
     roles = updates("x", "info")
     size: int
     dtype: DType = "float32"

@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 from tcbench.engine.work.base import (
     Array,
     DType,
-    Kind,
     Layout,
     Operand,
     Work,
@@ -112,7 +111,7 @@ class BatchNormForward(_NormWork):
     them. It is given a byte per value.
     """
 
-    kind: ClassVar[Kind] = "graph"
+    kind = "graph"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "mask")
     eps: float
     momentum: float
@@ -121,7 +120,7 @@ class BatchNormForward(_NormWork):
 class BatchNormBackward(_NormWork):
     """gx, ggamma, gbeta of gy; with ReLU gy counts where the mask is set; with add, that masked gy is `gresidual`."""
 
-    kind: ClassVar[Kind] = "graph"
+    kind = "graph"
     roles = reads("gy", "x", "gamma", "mean", "inv_std", "mask") | writes("gx", "ggamma", "gbeta", "gresidual")
 
 
@@ -147,7 +146,7 @@ class BatchNormCallForward(_NormWork):
     persistent.
     """
 
-    kind: ClassVar[Kind] = "call"
+    kind = "call"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "reserve")
     with_relu = frozenset({"reserve"})
     eps: float
@@ -159,7 +158,7 @@ class BatchNormCallForward(_NormWork):
 class BatchNormCallBackward(_NormWork):
     """The same as BatchNormBackward, by cudnnBatchNormalizationBackward (after "none") or ...BackwardEx."""
 
-    kind: ClassVar[Kind] = "call"
+    kind = "call"
     roles = reads("gy", "x", "gamma", "mean", "inv_std", "beta", "y", "reserve") | writes(
         "gx", "ggamma", "gbeta", "gresidual"
     )

@@ -94,7 +94,8 @@ ALIGNMENT = 64
 """Values: 256 bytes in float32, as CuPy and CUDA align; 128 in 16 bits."""
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """So many values, or as many more as make the next place an aligned one."""
     return round_up(size, ALIGNMENT)
 
 
@@ -120,21 +121,21 @@ class Parameters:
     @functools.cached_property
     def places(self) -> tuple[int, ...]:
         """The place at which each parameter begins in the flat arrays."""
-        return tuple(itertools.accumulate((_aligned(size) for size in self.sizes), initial=0))[:-1]
+        return tuple(itertools.accumulate((aligned(size) for size in self.sizes), initial=0))[:-1]
 
     @functools.cached_property
     def half_places(self) -> tuple[int, ...]:
         """The place at which each begins in the array of 16 bits; what stands there for a float32 one takes no room."""
-        sizes = (_aligned(size) if half else 0 for size, half in zip(self.sizes, self.halves, strict=True))
+        sizes = (aligned(size) if half else 0 for size, half in zip(self.sizes, self.halves, strict=True))
         return tuple(itertools.accumulate(sizes, initial=0))[:-1]
 
     @property
     def total(self) -> int:
-        return sum(_aligned(size) for size in self.sizes)
+        return sum(aligned(size) for size in self.sizes)
 
     @property
     def total_half(self) -> int:
-        return sum(_aligned(size) for size, half in zip(self.sizes, self.halves, strict=True) if half)
+        return sum(aligned(size) for size, half in zip(self.sizes, self.halves, strict=True) if half)
 
     def chunks(self) -> Iterator[tuple[int, int, int, int]]:
         """The rows of the chunk table."""

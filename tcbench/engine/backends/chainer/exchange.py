@@ -8,7 +8,7 @@ that nothing is broadcast (ChainerMN's optimizer does that in its first step).
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -248,20 +248,12 @@ def _unknown_to_chainermn(parameter: Any) -> bool:
     return half_of(parameter.array) == "bfloat16"
 
 
-@dataclass
-class _Wide:
-    """A parameter as ChainerMN reads it: its gradient in float32."""
-
-    data: Array
-    grad: Array
-
-
 class _Widened:
     """A model whose bfloat16 gradients, which ChainerMN does not know, are seen in float32."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._pairs: list[tuple[Any, _Wide]] = []
+        self._pairs: list[tuple[Any, SimpleNamespace]] = []  # parameters, and how ChainerMN reads each
 
     def namedparams(self) -> Iterator[tuple[str, Any]]:
         """ChainerMN's question, once a step."""
@@ -273,7 +265,7 @@ class _Widened:
                 continue
             wide = accelerator.empty(parameter.shape, np.float32)
             accelerator.launch(work.ToSingle.of(parameter.size, "bfloat16"), parameter.grad, wide)
-            self._pairs.append((parameter, _Wide(parameter.array, wide)))
+            self._pairs.append((parameter, SimpleNamespace(data=parameter.array, grad=wide)))
             yield name, self._pairs[-1][1]
 
     def narrow(self) -> None:
