@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import msgspec
@@ -134,19 +134,15 @@ def measure(
         phases=phases,
         warmup_loss=warmup_loss,
         last_loss=last_loss,
-        peak_memory_bytes=facts.peak_memory_bytes,
-        peak_memory_of=facts.peak_memory_of,
-        prefetch_depth=facts.prefetch_depth,
-        parameters=facts.parameters,
-        macs_per_image=facts.macs_per_image,
         gc_frozen=gc_frozen,
-        plans=facts.plans,
         busy_s=busy_s,
-        decoding=facts.decoding,
-        reduced_bytes=facts.reduced_bytes,
-        reduce_overlaps=facts.reduce_overlaps,
         declared=facts.declared or msgspec.UNSET,
+        **{name: getattr(facts, name) for name in _AS_TOLD},
     )
+
+
+_AS_TOLD = {*Measurement.__struct_fields__} & {field.name for field in fields(Facts)} - {"busy_s", "declared"}
+"""The facts of a session that its measurement has as they are told after the last step."""
 
 
 PREFETCHED_PER_BLOCK = 10
@@ -292,11 +288,7 @@ def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
         step_times_s=scaled(measurement.step_times_s),
         busy_s=None if measurement.busy_s is None else measurement.busy_s / speed,
         phases=tuple(
-            PhaseTimes(
-                name=phase.name,
-                host_s=scaled(phase.host_s),
-                device_s=None if phase.device_s is None else scaled(phase.device_s),
-            )
+            PhaseTimes(name=phase.name, host_s=scaled(phase.host_s), device_s=phase.device_s and scaled(phase.device_s))
             for phase in measurement.phases
         ),
     )

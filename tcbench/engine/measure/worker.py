@@ -46,12 +46,8 @@ def main() -> None:
     serve(msgspec.json.Decoder(Cell).decode, work)
 
 
-def _nothing(session: Session) -> None:
-    pass
-
-
 def run(
-    cell: Cell, send: Send, request: ProfileRequest | None = None, opened: Callable[[Session], None] = _nothing
+    cell: Cell, send: Send, request: ProfileRequest | None = None, opened: Callable[[Session], None] = lambda _: None
 ) -> Finished:
     """Build and measure one cell; never raises but on a signal. `opened` is called with its session before it runs."""
     environment: Environment | None = None
@@ -80,7 +76,7 @@ def run_on(
     send: Send,
     request: ProfileRequest | None = None,
     rank: int = 0,
-    opened: Callable[[Session], None] = _nothing,
+    opened: Callable[[Session], None] = lambda _: None,
 ) -> Finished:
     """The same as one rank, on these processors (none: not bound), with its part in the measurement. Where a device
     computes, the thread that drives it has a processor of its own, and those of the feed have the others."""
@@ -171,7 +167,7 @@ def measured(
     measurement = loop.at_host_speed(measurement, cell.host_speed)
     if request is not None:
         Path(request.path).write_bytes(
-            recording.encode(
+            msgspec.json.encode(
                 recording.Recording(
                     thread=threading.get_native_id(),
                     phases=tuple(phase.name for phase in measurement.phases),
