@@ -45,20 +45,13 @@ def plan_cache(fresh: bool = False) -> Cache:
     return Cache(folder("plans-v2"), fresh=fresh)
 
 
+@dataclass(unsafe_hash=True)
 class NoPlan(Exception):
     """cuDNN cannot do this work here. `reason` is one line. `lasting`: it will be so next time, and is worth keeping;
     plans that cuDNN offers but cannot build may build once NVRTC, the driver or the GPU is as it should be."""
 
-    def __init__(self, reason: str, lasting: bool = True) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.lasting = lasting
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NoPlan) and other.reason == self.reason
-
-    def __hash__(self) -> int:
-        return hash(self.reason)
+    reason: str
+    lasting: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
