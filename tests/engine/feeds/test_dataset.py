@@ -271,9 +271,8 @@ def _generating(folder: Path, out: Path, n_files: int) -> Iterator[subprocess.Po
     script = folder / "make.py"
     script.write_text(
         "import pathlib, tcbench.engine.feeds.generated as d\n"
-        "if __name__ == '__main__':\n"
-        f"    d.generate(pathlib.Path({str(out)!r}), n_files={n_files}, workers=2,\n"
-        "               progress=lambda done, of: print(done, flush=True))\n"
+        f"d.generate(pathlib.Path({str(out)!r}), n_files={n_files}, workers=2,\n"
+        "           progress=lambda done, of: print(done, flush=True))\n"
     )
     with subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
