@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from tcbench.core.errors import DataError
-from tcbench.engine.feeds import dataset, generated, image_header
+from tcbench.engine.feeds import dataset, generated, image_header, pictures
 from tcbench.engine.feeds.dataset import scan
 from tcbench.engine.feeds.generated import ensure_generated, generate, generated_root, read_manifest
 
@@ -206,8 +206,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers_or_files(tmp_path: Path) -
     alone, together = _digest(one.root), _digest(two.root)
     assert len(together) == 6
     assert together.items() <= alone.items()
-    assert (seen[0], seen[-1]) == ((0, 6), (6, 6))
-    assert sorted(seen) == seen
+    assert seen == [(done, 6) for done in range(7)]
 
 
 def test_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,12 +255,22 @@ def test_a_damaged_set_is_made_anew(cache: Path, damage: Any) -> None:
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
 
 
-def test_an_interrupted_generation_leaves_nothing(cache: Path) -> None:
-    def interrupt(done: int, of: int) -> None:
-        raise KeyboardInterrupt
+def test_an_interrupted_generation_ends_soon_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered = []
+    render = pictures.render
 
+    def counted(index: int) -> tuple[Image.Image, int]:
+        rendered.append(index)
+        return render(index)
+
+    def interrupt(done: int, of: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pictures, "render", counted)
     with pytest.raises(KeyboardInterrupt):
-        generate(progress=interrupt)
+        generate(n_files=64, progress=interrupt)
+    assert len(rendered) < 64
     assert list(cache.parent.iterdir()) == []
 
 
