@@ -183,15 +183,13 @@ def _write_images(
     sizes: list[tuple[int, int]] = []
     if progress is not None:
         progress(0, n_files)
-    pool = ThreadPoolExecutor(workers)
-    try:
+    with ThreadPoolExecutor(workers) as pool:
+        # Who is interrupted waits for the images at hand alone: map's iterator cancels the others as it goes.
         for name, n_bytes, size in pool.map(partial(_write_image, folder), range(n_files)):
             file_bytes[name] = n_bytes
             sizes.append(size)
             if progress is not None:
                 progress(len(file_bytes), n_files)
-    finally:
-        pool.shutdown(cancel_futures=True)
     return file_bytes, sizes
 
 
