@@ -230,7 +230,8 @@ def expected_s(work: w.Work, card: GpuFile) -> float:
 
 def _work_s(work: w.Work, here: Attained) -> float:
     if work.name.startswith("conv_"):
-        return _convolution_s(work.name.split("_")[1], work, here)
+        _, kind, *_ = work.name.split("_")
+        return _convolution_s(kind, work, here)
     if isinstance(work, w.CholeskyInverse):
         return _inverse_s(work, here)
     if isinstance(work, w.KroneckerFactor) and work.dtype in w.HALVES:
