@@ -1,7 +1,5 @@
 """The report in a real browser: headless Chromium, with every name resolved to nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
