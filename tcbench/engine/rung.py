@@ -46,14 +46,14 @@ class Needs:
 @dataclass(frozen=True)
 class Instructions:
     """Instructions of a processor by Linux's names, of which it takes one. The same numbers come without; `without`
-    says at which price. `optional`: it runs all the same; others are skipped unless they are named."""
+    says how. `optional`: it runs all the same; others are skipped unless they are named."""
 
     any_of: tuple[str, ...]
     without: str
     optional: bool = False
 
 
-BF16 = Instructions(("avx512_bf16", "amx_bf16"), "emulated, bf16 runs at about 0.3x of fp32")
+BF16 = Instructions(("avx512_bf16", "amx_bf16"), "emulated, bf16 is computed in fp32")
 """For products of bfloat16 numbers."""
 
 FP16 = Instructions(("amx_fp16",), "stored in 16 bits, computed in 32", optional=True)

@@ -129,7 +129,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
 
 def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[tuple[Config, ...], str]:
     """The configs without those in a low precision that the processor emulates, where there is another: bf16 or, where
-    it computes in fp16 alone or in neither (bf16 is the slower then), fp16. With the words for what is left out."""
+    it computes in fp16 alone or in neither, fp16, the talk's. With the words for what is left out."""
     lows = [low for low in LOW_PRECISIONS if any(low in config.rungs for config in configs)]
     if not kind_of(device.name).is_host or len(lows) < 2:
         return configs, ""

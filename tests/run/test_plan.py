@@ -192,7 +192,7 @@ def test_a_rung_that_a_processor_would_emulate_is_skipped_unless_it_is_named(cpu
         return next(planned.skip_reason for planned in made.cells if planned.cell.config == "bf16")
 
     assert reason(OLD) == (
-        "bf16: needs avx512_bf16 or amx_bf16, Old CPU has none of them: emulated, bf16 runs at about 0.3x of fp32; "
+        "bf16: needs avx512_bf16 or amx_bf16, Old CPU has none of them: emulated, bf16 is computed in fp32; "
         "--config bf16 runs it all the same"
     )
     assert reason(OLD, "bf16") is None

@@ -75,8 +75,12 @@ _Conversions = tuple[Callable[[Array, str], Array], Callable[[Array, Array], obj
 """`widen` and `narrow` of `Passes`."""
 
 
-def _conversions(engine: Engine, stored: str, made: _OfThreads) -> _Conversions:
-    """By oneDNN where it has more than plain C++ for that on this processor, else by NumPy."""
+def _conversions(engine: Engine, stored: str, primitives: _OfThreads) -> _Conversions:
+    """By C or, without a compiler, by oneDNN where it has more than plain C++ for that on this processor, else by
+    NumPy."""
+    made = _compiled()
+    if made is None and not engine.converts(stored):
+        return half.load, half.convert
 
     def conversion(source: str, target: str) -> Callable[[int], Primitive]:
         return lambda size: engine.conversion(*(engine.descriptor(dtype, (size,), (1,)) for dtype in (source, target)))
@@ -87,13 +91,19 @@ def _conversions(engine: Engine, stored: str, made: _OfThreads) -> _Conversions:
         if g.dtype == np.float32:
             return g
         wide = scratch(name, g.shape, np.float32)
-        made("widen", g.size, to_single)(g, wide)
+        if made is None:
+            primitives("widen", g.size, to_single)(g, wide)
+        else:
+            made.convert(dnnl.address(g), dnnl.address(wide), CODES[stored], g.size)
         return wide
 
     def narrow(w: Array, weights: Array) -> None:
-        made("narrow", w.size, to_half)(w, weights)
+        if made is None:
+            primitives("narrow", w.size, to_half)(w, weights)
+        else:
+            made.convert(dnnl.address(w), dnnl.address(weights), -CODES[stored], w.size)
 
-    return (widen, narrow) if engine.converts(stored) else (half.load, half.convert)
+    return widen, narrow
 
 
 def unscale(engine: Engine, work: Unscale) -> Choice:
@@ -144,14 +154,23 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
 @functools.cache
 def _compiled() -> ctypes.CDLL | None:
     """The functions of update.c; None where they cannot be had."""
-    return compiled.library(Path(__file__).with_name("update.c"), _does_as_numpy)
+    made = compiled.library(Path(__file__).with_name("update.c"), _does_as_numpy)
+    return None if made is None else _declared(made)
+
+
+def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
+    address, real = ctypes.c_void_p, ctypes.c_float
+    made.batched_update.argtypes = (
+        *(address, address, ctypes.c_int64, address, address, real, real, real),
+        *(address, ctypes.c_int),
+    )
+    made.batched_update.restype = ctypes.c_int64
+    made.convert.argtypes = (address, address, ctypes.c_int, address)
+    return made
 
 
 def _in_c(made: ctypes.CDLL, work: BatchedUpdate) -> Callable[..., None]:
     of, function = work.parameters, made.batched_update
-    address, real = ctypes.c_void_p, ctypes.c_float
-    function.argtypes = (address, address, ctypes.c_int64, address, address, real, real, real, address, ctypes.c_int)
-    function.restype = ctypes.c_int64
     gradients = (ctypes.c_int * 2)(*(CODES[of.gradient_dtype(half)] for half in (False, True)))
 
     def run(table: Array, chunks: Array, master: Array, velocity: Array, state: Array) -> None:
@@ -177,6 +196,7 @@ def _does_as_numpy(made: ctypes.CDLL) -> bool:
     """Whether it updates every bit as NumPy does: parameters with and without 16 bits, values that overflow or lie
     halfway between two, gradients that are not finite."""
     rng = np.random.default_rng(0)
+    _declared(made)
     for half_dtype, weight_decay in zip(HALVES, (1e-4, 0.0), strict=True):
         of = Parameters((1500, 5, 700, 0, 1), (True, False, False, True, True), half_dtype)
         work = BatchedUpdate(of, 0.1, 0.9, weight_decay, dynamic=False)
@@ -209,13 +229,11 @@ def _does_as_numpy(made: ctypes.CDLL) -> bool:
 
 def _converts_as_numpy(made: ctypes.CDLL, stored: np.dtype[Any]) -> bool:
     """Whether every value of 16 bits becomes the same in float32, and numbers between them the same of 16 bits."""
-    convert = made.convert
-    convert.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
     def agree(source: Array, target: Array, code: int) -> bool:
         with np.errstate(all="ignore"):
             ours, numpys = np.empty_like(target), half.convert(source, target)
-        convert(source.ctypes.data, ours.ctypes.data, code, source.size)
+        made.convert(source.ctypes.data, ours.ctypes.data, code, source.size)
         equal = ours.view(np.uint8).reshape(source.size, -1) == numpys.view(np.uint8).reshape(source.size, -1)
         return bool((equal.all(axis=1) | (np.isnan(ours) & np.isnan(numpys))).all())
 
