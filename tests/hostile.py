@@ -21,7 +21,7 @@ import factories
 from tcbench import commands as cli
 from tcbench.analysis.summary import summarise
 from tcbench.core import record
-from tcbench.core.timeline import Span, timeline_of
+from tcbench.core.timeline import Span, Timeline
 from tcbench.run import ceilings
 from tcbench.tracing import perfetto
 
@@ -122,7 +122,7 @@ def trace(path: Path, text: str = "fp32, batch size 4", step_s: float = 1.0) -> 
     spans = [Span(step * step_s, (step + 1) * step_s, "host", "step", text, step) for step in range(3)]
     spans += [Span(step * step_s, (step + 0.5) * step_s, "host", "phase", text, step, text) for step in range(3)]
     spans += [Span(0.0, 1.0, "gpu", "kernel", text, 0, text), Span(0.5, 0.5, "io", "work", text)]
-    perfetto.write([timeline_of(text, "cuda:0", text, 4, "nsys", [text], spans)], path)
+    perfetto.write([Timeline(text, "cuda:0", text, 4, "nsys", [text], spans)], path)
     return path
 
 

@@ -3,8 +3,6 @@
 Beside it, the same training in one process, which takes the ranks' batches one after another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Training with many ranks, for tests: real processes under mpirun, and the one process that they must equal."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

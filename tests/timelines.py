@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tcbench.core.record import Record
-from tcbench.core.timeline import Span, Timeline, timeline_of
+from tcbench.core.timeline import Span, Timeline
 
 V100 = "Tesla V100-DGXS-16GB"
 KERNELS = (
@@ -28,7 +28,7 @@ def made(
     *spans: Span, phases: Sequence[str] = ("io", "forward"), batch_size: int = 64, label: str = "fp16, batch size 64"
 ) -> Timeline:
     """A timeline of just these spans."""
-    return timeline_of(label, "cuda:0", V100, batch_size, "cupti", phases, spans)
+    return Timeline(label, "cuda:0", V100, batch_size, "cupti", phases, spans)
 
 
 def step(begin_s: float, end_s: float, number: int = 0) -> Span:
@@ -107,7 +107,7 @@ def training(
         done.append(free)
         now += 0.1e-3
         spans.append(Span(begin, now, "host", "step", "step", number))
-    return timeline_of(label, "cuda:0", V100, batch_size, "cupti", tuple(host_ms), spans)
+    return Timeline(label, "cuda:0", V100, batch_size, "cupti", tuple(host_ms), spans)
 
 
 HOST = {"io": 22.0, "forward": 25.0, "backward": 35.0, "update": 25.0}

@@ -1,7 +1,5 @@
 """Trains the small ResNet-50 of `training` through PyTorch's session: same weights, same batches. Needs PyTorch."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace

@@ -594,8 +594,6 @@ def stand_in(runner: Any, jobs: Iterable[Any]) -> Iterator[Any]:
     import factories
     import recordings
 
-    from tcbench.core import recording
-
     for planned, trial in jobs:
         cell, launch = planned.cell, runner.launch
         side = "current" in runner.run_id
@@ -618,7 +616,7 @@ def stand_in(runner: Any, jobs: Iterable[Any]) -> Iterator[Any]:
         )
         if launch.request is not None:
             seen = recordings.recording(activities=(), calls=(), places={"forward": "a.py:1", "backward": "b.py:2"})
-            Path(launch.request.path).write_bytes(recording.encode(msgspec.structs.replace(seen, stacks=_stacks())))
+            Path(launch.request.path).write_bytes(msgspec.json.encode(msgspec.structs.replace(seen, stacks=_stacks())))
         yield msgspec.structs.replace(record, plan=runner.plan, place=planned.place)
 
 

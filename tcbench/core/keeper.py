@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 PARENT_PID = "TCBENCH_RUNNER_PID"
-"""The environment variable in which a command finds this process's id (`tcbench.core.messages.RUNNER_PID`)."""
+"""The environment variable in which a command, such as a worker, finds the process id of this, its parent."""
 
 
 def main(asked_by: int, command: list[str]) -> int:

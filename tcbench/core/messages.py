@@ -11,9 +11,6 @@ from tcbench.core import text
 from tcbench.core.host_profile import HostTool
 from tcbench.core.record import Environment, Measurement, Seconds, check_end
 
-RUNNER_PID = "TCBENCH_RUNNER_PID"
-"""The environment variable in which a worker finds the process id of its keeper (`tcbench.core.keeper`), its parent."""
-
 FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
 """The environment variable that is "1" where a worker is to time cuDNN's or oneDNN's plans anew, whatever was kept."""
 

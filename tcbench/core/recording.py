@@ -86,11 +86,6 @@ def copy_name(kind: int) -> str:
     return f"memcpy {_COPY_KINDS.get(kind, '')}".strip()
 
 
-def encode(recording: Recording) -> bytes:
-    """JSON."""
-    return msgspec.json.encode(recording)
-
-
 def decode(data: bytes) -> Recording:
     """Raises msgspec.DecodeError for anything but a whole recording."""
     return msgspec.json.decode(data, type=Recording)

@@ -6,7 +6,6 @@ nothing else. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -53,9 +52,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Spans in order of their begin. `label` is the cell's ("fp16+dali, batch size 64"); `device` as in a cell;
-    `device_name` as people call it. `phases` in the order of the step. `unit`: what `batch_size` counts.
-    `record`: of the trial in which it was taken; None where that is not known."""
+    """Spans, given in any order, in order of their begin, and names that are safe to show. `label` is the cell's
+    ("fp16+dali, batch size 64"); `device` as in a cell; `device_name` as people call it. `phases` in the order of the
+    step. `unit`: what `batch_size` counts. `record`: of the trial in which it was taken; None where that is not known.
+
+    Raises ValueError for a span that ends before it begins, and for a step of no length: nothing can be said per step
+    of one."""
 
     label: str
     device: str
@@ -66,6 +68,17 @@ class Timeline:
     spans: tuple[Span, ...]
     unit: str = "images"
     record: Record | None = None
+
+    def __post_init__(self) -> None:
+        ordered = sorted(map(_plain, self.spans), key=lambda s: (s.begin_s, -s.end_s))
+        for span in ordered:
+            if span.end_s < span.begin_s:
+                raise ValueError(f"{span.kind} '{span.name}' ends {span.begin_s - span.end_s:g} s before it begins")
+            if span.kind == "step" and span.end_s == span.begin_s:
+                raise ValueError(f"step {span.step} has no length")
+        names = {name: plain(getattr(self, name)) for name in ("label", "device", "device_name", "unit")}
+        for name, value in {**names, "phases": tuple(map(plain, self.phases)), "spans": tuple(ordered)}.items():
+            object.__setattr__(self, name, value)
 
     def of(self, lane: Lane, *kinds: SpanKind) -> tuple[Span, ...]:
         """The spans of a lane, of these kinds or of all."""
@@ -82,29 +95,6 @@ class Timeline:
     @property
     def end_s(self) -> float:
         return max((s.end_s for s in self.steps or self.spans), default=0.0)
-
-
-def timeline_of(
-    label: str,
-    device: str,
-    device_name: str,
-    batch_size: int,
-    source: TimelineSource,
-    phases: Iterable[str],
-    spans: Iterable[Span],
-    unit: str = "images",
-    record: Record | None = None,
-) -> Timeline:
-    """A timeline of spans in any order, its names safe to show. Raises ValueError for a span that ends before it
-    begins, and for a step of no length: nothing can be said per step of one."""
-    ordered = tuple(sorted(map(_plain, spans), key=lambda s: (s.begin_s, -s.end_s)))
-    for span in ordered:
-        if span.end_s < span.begin_s:
-            raise ValueError(f"{span.kind} '{span.name}' ends {span.begin_s - span.end_s:g} s before it begins")
-        if span.kind == "step" and span.end_s == span.begin_s:
-            raise ValueError(f"step {span.step} has no length")
-    label, device, device_name, unit, *names = map(plain, (label, device, device_name, unit, *phases))
-    return Timeline(label, device, device_name, batch_size, source, tuple(names), ordered, unit, record)
 
 
 def _plain(span: Span) -> Span:

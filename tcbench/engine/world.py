@@ -1,16 +1,31 @@
 """The ranks of a trial, as one of them sees them: processes that train one model together, each on its own
 batches.
 
-Owns which rank this process is. Knows no launcher and no engine; the process that a launcher started enters its world
-(`tcbench.rank`), and sessions ask for it.
+Owns which rank this process is, and how a process has something current. Knows no launcher and no engine; the process
+that a launcher started enters its world (`tcbench.rank`), and sessions ask for it.
 """
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
+
+
+class Current(Generic[Value]):
+    """What this process uses now; `use` puts another in its place for the length of a with block."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    @contextlib.contextmanager
+    def use(self, value: Value) -> Iterator[None]:
+        before, self.value = self.value, value
+        try:
+            yield
+        finally:
+            self.value = before
 
 
 @dataclass(frozen=True)
@@ -39,20 +54,12 @@ class World:
 
 ALONE = World()
 
-_current = ALONE
+_current = Current(ALONE)
+
+entered = _current.use
+"""While it is held, this process is a rank of that world."""
 
 
 def current() -> World:
     """The world of this process; ALONE unless it was started as one of many ranks."""
-    return _current
-
-
-@contextlib.contextmanager
-def entered(world: World) -> Iterator[None]:
-    """While it is held, this process is a rank of `world`."""
-    global _current
-    before, _current = _current, world
-    try:
-        yield
-    finally:
-        _current = before
+    return _current.value

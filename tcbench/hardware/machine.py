@@ -9,10 +9,11 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import tcbench
 from tcbench.core.git import GitError, Repository
-from tcbench.core.record import FINAL_STATUSES, Environment, GpuFacts, Record, Simulated
+from tcbench.core.record import FINAL_STATUSES, Environment, Record
 
 CHECKOUT = Path(tcbench.__file__).parents[1]
 """The folder that tcbench's package lies in: of a checkout, its top."""
@@ -172,21 +173,9 @@ def _digest(paths: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def environment(
-    machine: str,
-    device_name: str,
-    packages: Iterable[str],
-    blas: str,
-    gpu: GpuFacts | None = None,
-    emulated: tuple[str, ...] = (),
-    accelerator: str | None = None,
-    shortfall: str | None = None,
-    simulated: Simulated | None = None,
-) -> Environment:
-    """The facts a record carries."""
+def environment(packages: Iterable[str], **facts: Any) -> Environment:
+    """The facts a record carries: this host's, versions of the packages, and `facts`, which are the other fields."""
     return Environment(
-        machine=machine,
-        device_name=device_name,
         cpu=cpu_name(),
         cpus=usable_cpus(),
         memory_bytes=memory_bytes(),
@@ -194,14 +183,9 @@ def environment(
         kernel=platform.release(),
         python=platform.python_version(),
         packages=versions(packages),
-        blas=blas,
         tcbench=tcbench.__version__,
         commit=commit(),
-        gpu=gpu,
         project_commit=project_commit(),
-        emulated=emulated,
-        accelerator=accelerator,
-        shortfall=shortfall,
-        simulated=simulated,
         sources=sources(),
+        **facts,
     )

@@ -67,32 +67,26 @@ class Demand:
         return sum(phase.requests for phase in self.phases)
 
 
-@dataclass(frozen=True)
-class Untraced:
-    """Why a cell's backend cannot say what a step asks for."""
-
-    reason: str
-
-
-def _trace(cell: Cell, properties: GpuProperties) -> Demand | Untraced:
+def _trace(cell: Cell, properties: GpuProperties) -> Demand | str:
+    """What a step asks for, or why the cell's backend cannot say it."""
     try:
         return Demand.of(trace(cell, properties))
     except TcbenchError as error:
-        return Untraced(str(error))
+        return str(error)
 
 
 def trace_all(
     cells: Iterable[Cell], properties: GpuProperties, *, fresh: bool, processes: int, progress: Progress
-) -> dict[Cell, Demand | Untraced]:
-    """The demand of a step of each cell, from the cache or traced now. Cells that differ only in what a trace does not
-    depend on are traced once. No `processes`: those from the cache alone."""
+) -> dict[Cell, Demand | str]:
+    """The demand of a step of each cell, from the cache or traced now, or why it is not known. Cells that differ only
+    in what a trace does not depend on are traced once. No `processes`: those from the cache alone."""
     kept = Cache(cache.folder(TRACES), fresh=fresh)
     asked = {cell: _traced(cell) for cell in cells}
     keys: dict[Cell, Key] = {
         cell: {"cell": cell.key, "sm": properties.sm, "program": program()} for cell in dict.fromkeys(asked.values())
     }
     found = {cell: _from_entry(kept.get(key)) for cell, key in keys.items()}
-    demands: dict[Cell, Demand | Untraced] = {cell: demand for cell, demand in found.items() if demand is not None}
+    demands: dict[Cell, Demand | str] = {cell: demand for cell, demand in found.items() if demand is not None}
     if processes == 0:
         return {cell: demands[traced] for cell, traced in asked.items() if traced in demands}
     progress("tracing training steps", len(demands), len(keys))
@@ -122,7 +116,7 @@ def _traced(cell: Cell) -> Cell:
 
 def _trace_anew(
     cells: Sequence[Cell], properties: GpuProperties, processes: int
-) -> Iterable[tuple[Cell, Demand | Untraced]]:
+) -> Iterable[tuple[Cell, Demand | str]]:
     if processes <= 1 or len(cells) <= 1:
         for cell in cells:
             yield cell, _trace(cell, properties)
@@ -196,4 +190,4 @@ def _kinds() -> dict[str, type[Work]]:
     kinds = [Work]
     for kind in kinds:  # which grows meanwhile
         kinds += kind.__subclasses__()
-    return {kind.name: kind for kind in kinds if hasattr(kind, "name")}
+    return {kind.name: kind for kind in kinds[1:]}

@@ -12,7 +12,7 @@ from tcbench.engine.accelerators.device import Progress, Prospects
 from tcbench.engine.accelerators.peaks import peak_rates, work_floor_s
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
-from tcbench.run.demand import Demand, PhaseRequests, Untraced, trace_all
+from tcbench.run.demand import Demand, PhaseRequests, trace_all
 from tcbench.run.plan import Plan
 
 PROCESSES = 2
@@ -110,8 +110,8 @@ def forecast(
         if skip_reason is not None:
             return CellForecast(cell, cannot_run=skip_reason)
         demand = traced[cell]
-        if isinstance(demand, Untraced):
-            return CellForecast(cell, untraced=demand.reason)
+        if isinstance(demand, str):
+            return CellForecast(cell, untraced=demand)
         return _cell(cell, demand, gpu, prospects)
 
     return Forecast(

@@ -13,7 +13,8 @@ from tcbench.core import files
 from tcbench.core import recording as recordings
 from tcbench.core.errors import SelectionError, TraceError
 from tcbench.core.host_profile import HostProfile, HostTool
-from tcbench.core.messages import RUNNER_PID, Building, Message, ProfileRequest, Stepped
+from tcbench.core.keeper import PARENT_PID
+from tcbench.core.messages import Building, Message, ProfileRequest, Stepped
 from tcbench.core.process import GRACE_S
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
@@ -136,7 +137,7 @@ class Take:
         """The worker's command line behind that of Nsight Systems, which records it."""
         traced = kind_of(self.planned.cell.device).nsys_options(tool.version)
         # The worker's parent is Nsight Systems, so it must not look for its keeper there.
-        words = [*tool.command(folder / "report", session, traced), "env", "-u", RUNNER_PID]
+        words = [*tool.command(folder / "report", session, traced), "env", "-u", PARENT_PID]
         return lambda pipe: [*words, *launch.command(pipe)]
 
     def _read(self, record: Record, folder: Path, work: Sequence[InputWork]) -> Taken:

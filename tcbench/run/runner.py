@@ -22,7 +22,7 @@ from tcbench.core import cache, messages, process
 from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped
 from tcbench.core.process import Fault, Followed, Worker
-from tcbench.core.record import SCHEMA_VERSION, Cell, HostLoad, Record, Status
+from tcbench.core.record import SCHEMA_VERSION, Cell, HostLoad, Record
 from tcbench.engine.accelerators.device import Watch, kind_of
 from tcbench.hardware import load, machine
 from tcbench.run.launcher import Launcher
@@ -32,6 +32,8 @@ from tcbench.run.ranks import RankWorkers
 _LOG = logging.getLogger(__name__)
 
 Listener = Callable[[Cell, int, Message], None]
+_MakeRecord = Callable[..., Record]
+"""A Record of which some fields are known, made with the others."""
 
 
 def watch_device(cell: Cell, start: float) -> Watch | None:
@@ -106,45 +108,37 @@ class Runner:
             else:
                 yield self._trial(planned.cell, trial, record)
 
-    def _trial(self, cell: Cell, trial: int, record: Callable[..., Record]) -> Record:
+    def _trial(self, cell: Cell, trial: int, record: _MakeRecord) -> Record:
         start = time.monotonic()
         watch, timed, samples = self.watch(cell, start), _TimedPass(start), None
         try:
-            end, log = self._follow(cell, trial, timed)
+            ended = self._follow(cell, trial, timed, record)
         finally:
             if watch is not None:
                 samples = watch.stop(timed.from_s, timed.to_s)
-        return record(
-            status=end.status,
-            reason=end.reason,
-            duration_s=time.monotonic() - start,
-            measurement=end.finished and end.finished.measurement,
-            environment=end.finished and end.finished.environment,
-            log=None if end.status == "ok" else log,
-            gpu=samples,
-            host=timed.load,
-        )
+        return ended(duration_s=time.monotonic() - start, gpu=samples, host=timed.load)
 
-    def _follow(self, cell: Cell, trial: int, timed: _TimedPass) -> tuple[_End, str | None]:
-        """Start a worker and pass on its messages until the last; its end, and the end of what it printed."""
+    def _follow(self, cell: Cell, trial: int, timed: _TimedPass, record: _MakeRecord) -> _MakeRecord:
+        """Start a worker and pass on its messages until the last; the record with what that end decides of it."""
         oom_kills = _oom_kills()
         try:
             worker = self._start(cell)
         except OSError as error:
-            return _End("crashed", f"the worker could not be started: {error}"), None
+            return partial(record, status="crashed", reason=f"the worker could not be started: {error}")
         try:
             while True:
                 for _, message in process.receive([worker]):
                     if isinstance(message, Fault):
                         if message.killed and _oom_kills() > oom_kills:
                             reason = f"out of memory: the kernel killed {message.killed} (SIGKILL)"
-                            return _End("oom", reason), message.ended.log
-                        return _End(message.status, message.reason), message.ended.log
+                            return partial(record, status="oom", reason=reason, log=message.ended.log)
+                        return partial(record, status=message.status, reason=message.reason, log=message.ended.log)
                     timed.hear(message, worker.pid)
                     self._tell(cell, trial, message)
                     if isinstance(message, Finished):
-                        ended = worker.end(patiently=True)
-                        return _End(message.status, message.reason, message), ended.log
+                        log = worker.end(patiently=True).log
+                        end = msgspec.structs.asdict(message)
+                        return partial(record, **end, log=None if message.status == "ok" else log)
         finally:
             worker.end()
 
@@ -188,13 +182,6 @@ class _TimedPass:
                 self._before = load.counts(pid)
         elif message.stage == "profiled" and self.load is None:
             self.load = load.between(self._before, load.counts(pid))
-
-
-@dataclass(frozen=True)
-class _End:
-    status: Status
-    reason: str | None
-    finished: Finished | None = None
 
 
 def worker_environment(cell: Cell) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tcbench.core.recording import ApiCall, HostSpan, Recording, Title
-from tcbench.core.timeline import Span, Timeline, TimelineSource, timeline_of
+from tcbench.core.timeline import Span, Timeline, TimelineSource
 
 _T = TypeVar("_T")
 
@@ -75,7 +75,7 @@ def assemble(
             row = int(call.thread != recording.thread)
             spans.append(Span(at(call.begin_ns), at(call.end_ns), "host", "api", call.name, step, phase, row))
     facts = title.label, title.device, title.device_name, title.batch_size
-    return timeline_of(*facts, source, recording.phases, spans, title.unit)
+    return Timeline(*facts, source, recording.phases, tuple(spans), title.unit)
 
 
 class _Owners:

@@ -18,7 +18,7 @@ from tcbench import __version__
 from tcbench.core import files
 from tcbench.core.errors import TraceError
 from tcbench.core.record import Record
-from tcbench.core.timeline import Lane, Span, Timeline, TimelineSource, timeline_of
+from tcbench.core.timeline import Lane, Span, Timeline, TimelineSource
 
 SCHEMA = 1
 """The version of this form."""
@@ -102,7 +102,7 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
-    """Timelines as they were written. Raises TraceError for another file, and ValueError as `timeline_of` does."""
+    """Timelines as they were written. Raises TraceError for another file, and ValueError as `Timeline` does."""
     trace = _decode(path)
     ours = trace.otherData.tcbench
     assert ours is not None
@@ -114,7 +114,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
     except (msgspec.ValidationError, IndexError, TypeError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
     return tuple(
-        timeline_of(**msgspec.structs.asdict(head), spans=own_spans, record=ours.record)
+        Timeline(**msgspec.structs.asdict(head), spans=tuple(own_spans), record=ours.record)
         for head, own_spans in zip(ours.timelines, spans, strict=True)
     )
 

@@ -12,7 +12,7 @@ from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_records, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
-from tcbench.core.timeline import Span, timeline_of
+from tcbench.core.timeline import Span, Timeline
 
 
 def close(value: float) -> object:
@@ -190,7 +190,7 @@ LANES = st.tuples(
 
 @given(LANES)
 def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[Span], ...]) -> None:
-    timeline = timeline_of("any", "cuda:0", "GPU", 8, "nsys", PHASES, itertools.chain(*lanes))
+    timeline = Timeline("any", "cuda:0", "GPU", 8, "nsys", PHASES, itertools.chain(*lanes))
     bottleneck = summarise(timeline)
     assert bottleneck.verdict in VERDICTS
     assert bottleneck.sentence.startswith(bottleneck.limit)

@@ -62,6 +62,35 @@ def test_few_trials_do_not_tell_what_phases_have_in_common():
     assert (enough.beside.ratio.error < enough.alone.ratio.error / 3, enough.decision) == (True, "slower")
 
 
+@pytest.mark.parametrize(("name", "grown_s", "decision"), [("backward", 0.0033, "slower"), ("io", 0.0031, None)])
+def test_long_phases_have_more_of_the_level(name, grown_s, decision):
+    """At equal parts of it the second would be slower, and the first would not."""
+    assert phase_tests.judge(matrix({name: grown_s}), RULE)[0][name].decision == decision
+
+
+def io_of(cells, io_s):
+    """The same, with these seconds of io on each side."""
+    return [
+        PhaseTrials(0.1, *({**side, "io": list(s)} for side, s in zip((cell.base, cell.current), io_s(), strict=True)))
+        for cell in cells
+    ]
+
+
+def test_a_phase_that_varies_by_itself_does_not_hide_what_the_others_have_in_common():
+    random = np.random.default_rng(1)
+    cells = io_of(matrix({}), lambda: 0.02 * (1 + 0.3 * random.standard_normal((2, 5))))
+    judged = phase_tests.judge(cells, RULE)[0]["backward"]
+    assert judged.beside.ratio.error < judged.alone.ratio.error / 5
+
+
+@pytest.mark.parametrize("current_s", [[0.0] * 5, [0.0, 0.0, 0.006, 0.006, 0.006]])
+def test_a_phase_that_took_no_time_tells_nothing_of_the_others(current_s):
+    judged = phase_tests.judge(io_of(matrix({"update": 0.005}), lambda: ([0.0] * 5, current_s)), RULE)
+    assert judged[0]["update"].decision == "slower"
+    assert judged[0]["update"].beside.ratio.error < judged[0]["update"].alone.ratio.error / 3
+    assert judged[1]["io"].decision is None
+
+
 def test_cells_whose_loss_is_sure_leave_the_level_to_the_rest():
     """Of two phases whatever is common is the whole: the sum that must be slower varies as much."""
 
@@ -70,7 +99,7 @@ def test_cells_whose_loss_is_sure_leave_the_level_to_the_rest():
             0.1, *({name: side[name] for name in ("forward", "backward")} for side in (cell.base, cell.current))
         )
 
-    grown_s = {"forward": 0.01}
+    grown_s = {"forward": 0.011}
     lone = [*map(of_two, matrix(grown_s, seed=4))]
     many = [lone[0], *(of_two(matrix(grown_s, 1, seed=seed)[0]) for seed in range(100, 111))]
     assert [phase_tests.judge(cells, RULE)[0]["forward"].decision for cells in (lone, many)] == ["moved", "slower"]
@@ -81,13 +110,12 @@ def test_power_counts_what_would_be_taken_for_moved():
     assert phase_tests.power(sure, phase_tests.judge(sure, RULE), RULE) > 0.9
     # One phase shares nothing with the others, and may undo what any of them loses.
     random = np.random.default_rng(1)
-    wild = [
-        PhaseTrials(0.1, *({**side, "update": list(0.02 + 0.0005 * random.standard_normal(5))} for side in sides))
-        for sides in ((cell.base, cell.current) for cell in sure)
-    ]
+    wild = io_of(sure, lambda: 0.02 + 0.0005 * random.standard_normal((2, 5)))
     judged = phase_tests.judge(wild, RULE)
-    assert phase_tests.power(wild, judged, RULE) < 0.7
+    assert phase_tests.power(wild, judged, RULE) == pytest.approx(0.35, abs=0.02)
     assert phase_tests.power([NONE], [{}], RULE) is None
+    idle = [PhaseTrials(0.1, *2 * [{"io": [0.0] * 5, "update": [0.0] * 5}])]
+    assert phase_tests.power(idle, phase_tests.judge(idle, RULE), RULE) == 1
 
 
 def test_a_phase_decides_what_the_whole_leaves_open():

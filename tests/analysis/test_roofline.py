@@ -18,7 +18,7 @@ from tcbench.analysis.roofline import (
 )
 from tcbench.analysis.summary import summarise
 from tcbench.core.record import DeclaredWork, Input, Record
-from tcbench.core.timeline import Span, Timeline, timeline_of
+from tcbench.core.timeline import Span, Timeline
 from tcbench.engine.backends import trace
 from tcbench.engine.models import MODELS
 from tcbench.hardware import gpus
@@ -110,7 +110,7 @@ def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeli
         return Span(begin_s, end_s, "host", "layer", "stem/conv", step, phase)
 
     spans = [layer(0, 0.1, "forward", 0), layer(0.5, 0.9, "backward", 0), layer(1, 1.3, "forward", 1)]
-    timeline = timeline_of(cell.label, "cpu", "CPU", 4, "ranges", ("forward", "backward"), spans)
+    timeline = Timeline(cell.label, "cpu", "CPU", 4, "ranges", ("forward", "backward"), spans)
     result = roofline(summary, [record], CEILINGS, [timeline])
     assert result.precision == "fp16"
     assert [(part.phase, by) for part, by in result.timed][:3] == [
@@ -149,7 +149,7 @@ def profile(device: str, *spans: Span, record: Record | None = None) -> Timeline
     """Two steps of a second each, the second like the first."""
     later = [replace(span, begin_s=span.begin_s + 1, end_s=span.end_s + 1, step=1) for span in spans]
     phases = ("io", "forward", "backward", "update")
-    return timeline_of("fp32, batch size 4", device, "It", 4, "cupti", phases, [*spans, *later], record=record)
+    return Timeline("fp32, batch size 4", device, "It", 4, "cupti", phases, [*spans, *later], record=record)
 
 
 STEP = Span(0, 1, "host", "step", "step", 0)

@@ -12,7 +12,7 @@ from factories import make_record
 from tcbench.analysis.roofline import Ceilings
 from tcbench.commands import run as running
 from tcbench.core import record as records
-from tcbench.core.timeline import Span, timeline_of
+from tcbench.core.timeline import Span, Timeline
 from tcbench.engine import backends
 from tcbench.run import ceilings
 from tcbench.run.plan import Plan
@@ -65,7 +65,7 @@ def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(
     record = factories.make_record("fp32", 4)
     layer = Span(0.01, 0.03, "host", "layer", "stem/conv", 0, "forward")
     spans = [Span(0.0, 0.1, "host", "step", "step 0", 0), Span(0.0, 0.05, "host", "phase", "forward", 0), layer]
-    timeline = timeline_of(record.cell.label, "cpu", "a CPU", 4, "ranges", ["forward"], spans)
+    timeline = Timeline(record.cell.label, "cpu", "a CPU", 4, "ranges", ["forward"], spans)
     perfetto.write([timeline], tmp_path / "profile-fp32.json.gz", record)
     done = tcbench(tmp_path, "roofline", "profile-fp32.json.gz", "--json")
     assert (done.code, done.err) == (0, "")

@@ -1,7 +1,5 @@
 """`tcbench export` end to end, on records of real runs and on what is none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

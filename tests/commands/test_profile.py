@@ -1,7 +1,5 @@
 """`tcbench profile` as a user meets it."""
 
-from __future__ import annotations
-
 import importlib.util
 import shlex
 import shutil

@@ -12,7 +12,7 @@ import pytest
 from command import tcbench
 
 from tcbench.core.text import plain
-from tcbench.core.timeline import Span, timeline_of
+from tcbench.core.timeline import Span, Timeline
 from tcbench.present import app, streams, tables
 from tcbench.present.streams import harmless
 from tcbench.tracing import perfetto
@@ -70,7 +70,7 @@ def test_nothing_that_a_file_says_acts_on_a_terminal(tmp_path: Path, words: tupl
     if words[0] == "baseline":
         assert tcbench(tmp_path, "baseline", "set", "main", "r.jsonl").code == 0
     spans = [Span(0.0, 1.0, "host", "step", ACTIVE, 1), Span(0.0, 1.0, "host", "phase", ACTIVE, 1, ACTIVE)]
-    timeline = timeline_of(ACTIVE, "cpu", ACTIVE, 4, "ranges", [ACTIVE], spans)
+    timeline = Timeline(ACTIVE, "cpu", ACTIVE, 4, "ranges", [ACTIVE], spans)
     perfetto.write([timeline], tmp_path / "trace.json")
     done = tcbench(tmp_path, *words)
     assert done.out or done.err

@@ -1,7 +1,5 @@
 """`tcbench submit`: with jobs that a test ends as it likes, by submitit's local executor, and on a real Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tcbench.core import record
 from tcbench.core.text import LONGEST, cleaned, may_need_cleaning, plain
-from tcbench.core.timeline import Span, timeline_of
+from tcbench.core.timeline import Span, Timeline
 
 VALUES = st.recursive(
     st.text() | st.integers() | st.none() | st.floats(allow_nan=False),
@@ -79,7 +79,7 @@ def test_a_record_that_was_read_holds_nothing_that_a_terminal_would_act_on(place
 def test_a_timeline_holds_nothing_that_a_terminal_would_act_on() -> None:
     text = hostile.ACTIVE
     spans = [Span(0.0, 1.0, "host", "step", text, 0), Span(0.0, 1.0, "host", "phase", text, 0, text)]
-    timeline = timeline_of(text, text, text, 4, "ranges", [text], spans)
+    timeline = Timeline(text, text, text, 4, "ranges", [text], spans)
     names = [timeline.label, timeline.device, timeline.device_name, *timeline.phases]
     names += [name for span in timeline.spans for name in (span.name, span.phase) if name is not None]
     assert set(names) == {plain(text)}

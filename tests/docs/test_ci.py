@@ -1,7 +1,5 @@
 """docs/ci: the files are what GitHub and GitLab take, and every tcbench command in them and on the page exists."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

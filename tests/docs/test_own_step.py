@@ -1,7 +1,5 @@
 """docs/own-step.md does what it says: its blocks are saved as the files it names and run by its command."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

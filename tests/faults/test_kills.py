@@ -1,8 +1,6 @@
 """The runner is killed at a moment drawn by chance: nothing that was stored is lost, nothing is left running, and the
 same command with --resume measures what is missing and no more."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random

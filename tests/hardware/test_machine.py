@@ -22,7 +22,7 @@ def test_a_projects_commit_is_told_from_any_folder_in_it_and_marked_where_tracke
     (project / "new.py").write_text("")
     assert machine.project_commit(project) == machine.project_commit(project / "deep" / "er") == head
     monkeypatch.chdir(project)
-    assert machine.environment("m", "d", (), "").project_commit == head
+    assert machine.environment((), machine="m", device_name="d", blas="").project_commit == head
     (project / "my_step.py").write_text("x = 2\n")
     assert machine.project_commit(project / "deep") == f"{head}+"
 

@@ -1,7 +1,5 @@
 """Which jobs a cluster gets, their scripts, and their ends by what squeue says; Slurm's commands are stand-ins here."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

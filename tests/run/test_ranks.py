@@ -1,8 +1,6 @@
 """The ranks of a trial, with stand-ins: a launcher that starts small Python programs, which end in every way that a
 rank can end; and at the end MPI's own."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

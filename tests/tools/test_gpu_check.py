@@ -1,7 +1,5 @@
 """tools/gpu_check.sh with a stand-in for Python: what it runs, that it goes on, and what it leaves."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -9,7 +9,7 @@ from recordings import TITLE, recording
 
 from tcbench import tracing
 from tcbench.core.errors import TraceError
-from tcbench.core.timeline import Span, timeline_of
+from tcbench.core.timeline import Span, Timeline
 from tcbench.tracing import perfetto
 from tcbench.tracing.attribution import InputWork, assemble
 
@@ -35,7 +35,7 @@ spans = st.builds(
 @given(st.lists(st.lists(spans, max_size=12), min_size=1, max_size=3))
 def test_timelines_come_back_exactly(tmp_path_factory, many):
     path = tmp_path_factory.mktemp("trace") / "t.json.gz"
-    timelines = tuple(timeline_of(f"cell {n}", "cpu", "a CPU", 8, "ranges", ["io"], s) for n, s in enumerate(many))
+    timelines = tuple(Timeline(f"cell {n}", "cpu", "a CPU", 8, "ranges", ["io"], s) for n, s in enumerate(many))
     perfetto.write(timelines, path)
     assert perfetto.read(path) == timelines
 

@@ -37,13 +37,6 @@ ON_CHIP_BYTES = 128 * 1024
 256 KiB that all compute capabilities from 7.0 have (CUDA C++ Programming Guide). An assumption, and one that matters
 only to small batches: at batch size 64 the inputs are ten times as large."""
 
-_CONVOLUTIONS = {
-    "conv_fprop": "fprop",
-    "conv_fprop_stats": "fprop",
-    "conv_dgrad": "dgrad",
-    "conv_dgrad_add": "dgrad",
-    "conv_wgrad": "wgrad",
-}
 _READ_TWICE = {
     "batch_norm_forward": ("x",),
     "batch_norm_call_forward": ("x",),
@@ -236,8 +229,8 @@ def expected_s(work: w.Work, card: GpuFile) -> float:
 
 
 def _work_s(work: w.Work, here: Attained) -> float:
-    kind = _CONVOLUTIONS.get(work.name)
-    if kind is not None:
+    if work.name.startswith("conv_"):
+        _, kind, *_ = work.name.split("_")
         return _convolution_s(kind, work, here)
     if isinstance(work, w.CholeskyInverse):
         return _inverse_s(work, here)

@@ -10,11 +10,12 @@ Owns the protocol and which accelerator the process uses.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from tcbench.engine import work as w
+from tcbench.engine.world import Current
 
 Array = Any
 """A CuPy array, or a NumPy array that stands in for one. C-contiguous."""
@@ -118,22 +119,14 @@ class Accelerator(Protocol):
         `graph_memory`, after `run` has been run in it."""
 
 
-_current: Accelerator | None = None
+_current = Current[Accelerator | None](None)
+
+use = _current.use
+"""Make an accelerator the current one for the length of a with block."""
 
 
 def current() -> Accelerator:
     """The accelerator that operations launch on. Raises RuntimeError where none is in use."""
-    if _current is None:
+    if _current.value is None:
         raise RuntimeError("no accelerator is in use: operations run within `accelerators.protocol.use(...)`")
-    return _current
-
-
-@contextlib.contextmanager
-def use(accelerator: Accelerator) -> Iterator[None]:
-    """Make an accelerator the current one for the length of a with block."""
-    global _current
-    before, _current = _current, accelerator
-    try:
-        yield
-    finally:
-        _current = before
+    return _current.value

@@ -28,7 +28,7 @@ from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.engine.feeds.spec import FeedSpec
-from tcbench.engine.work import ToHalf, shared
+from tcbench.engine.work import ToHalf
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,6 @@ batch only after it has ordered the next."""
 _SHUFFLE_BUFFER = 1024
 """Files that DALI holds to draw from; it never mixes two epochs in it."""
 _MAX_FULL_DECODES = 4096
-to_half = shared(ToHalf)
 
 _RAISED = (RuntimeError, ValueError, IndexError)
 """Python's classes of an operator's error, by its type in C++ (`PropagateError` in DALI's sources)."""
@@ -143,7 +142,7 @@ class DaliFeed(Feed):
             return x
         accelerator = current()
         narrow = accelerator.empty(x.shape, dtype)
-        accelerator.launch(to_half(x.size, dtype), x, narrow)
+        accelerator.launch(ToHalf.of(x.size, dtype), x, narrow)
         return narrow
 
     def _retire(self) -> None:

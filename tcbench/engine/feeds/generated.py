@@ -1,4 +1,4 @@
-"""The JPEG set that tcbench generates once and that runs read by default: made by processes, put in place whole.
+"""The JPEG set that tcbench generates once and that runs read by default: made by threads, put in place whole.
 
 Owns the set's folder, its manifest and its files' names. NumPy and Pillow are imported where images are made, since the
 command line imports this module.
@@ -9,10 +9,8 @@ import dataclasses
 import errno
 import json
 import os
-import signal
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ on different files are not comparable."""
 N_FILES = 512
 
 _MANIFEST = "manifest.json"
-_FILES_PER_TASK = 8
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ def generate(
 ) -> ImageFolder:
     """Makes the JPEG set anew at `root` (default: `generated_root()`), replacing what was there.
 
-    A file's bytes depend on its index, NumPy's and Pillow's version, never on `workers` (default: one process per
+    A file's bytes depend on its index, NumPy's and Pillow's version, never on `workers` (default: one thread per
     usable core, at most 8) or `n_files`. The set appears at `root` in one rename when all of it is written. Raises
     DataError when the folder cannot be written, the disk is full, or `root` holds anything but an earlier set.
     """
@@ -178,72 +175,22 @@ def _write_images(
     folder: Path, n_files: int, workers: int, progress: Progress | None
 ) -> tuple[dict[str, int], list[tuple[int, int]]]:
     """Writes all images; returns each file's bytes by its name below `folder`, and all (width, height) in pixels."""
+    from concurrent.futures import ThreadPoolExecutor
+
     for name in sorted({_file_name(index).parts[0] for index in range(min(n_files, N_CLASSES))}):
         (folder / name).mkdir()
-    tasks = [range(start, min(start + _FILES_PER_TASK, n_files)) for start in range(0, n_files, _FILES_PER_TASK)]
     file_bytes: dict[str, int] = {}
     sizes: list[tuple[int, int]] = []
     if progress is not None:
         progress(0, n_files)
-    for written in _written(folder, tasks, workers):
-        for name, n_bytes, size in written:
+    with ThreadPoolExecutor(workers) as pool:
+        # Who is interrupted waits for the images at hand alone: map's iterator cancels the others as it goes.
+        for name, n_bytes, size in pool.map(partial(_write_image, folder), range(n_files)):
             file_bytes[name] = n_bytes
             sizes.append(size)
-        if progress is not None:
-            progress(len(file_bytes), n_files)
+            if progress is not None:
+                progress(len(file_bytes), n_files)
     return file_bytes, sizes
-
-
-_Written = list[tuple[str, int, tuple[int, int]]]
-
-
-def _written(folder: Path, tasks: list[range], workers: int) -> Iterator[_Written]:
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
-
-    workers = min(workers, len(tasks))
-    left = set(tasks)
-    if workers > 1:
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker)
-        try:
-            with _sigint_blocked():  # inherited: Ctrl-C is for this process, which then cleans up
-                futures = {pool.submit(write_files, folder, task): task for task in tasks}
-            for future in as_completed(futures):
-                written = future.result()
-                left.discard(futures[future])
-                yield written
-        except BrokenProcessPool:
-            # A main module that cannot be imported again (a script without a __main__ guard), or a killed worker.
-            pass
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-    for task in tasks:
-        if task in left:
-            yield write_files(folder, task)
-
-
-@contextlib.contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start_worker() -> None:
-    """A pool's workers outlive a killed parent, waiting for ever: end with it instead."""
-    from multiprocessing import parent_process
-
-    parent = parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _file_name(index: int) -> Path:
@@ -252,16 +199,12 @@ def _file_name(index: int) -> Path:
     return Path(name) / f"{name}_{index // N_CLASSES:05d}.JPEG"
 
 
-def write_files(folder: Path, indices: range) -> _Written:
-    """Renders and writes the files of `indices`: (name below `folder`, size in bytes, (width, height)) of each."""
-    written: _Written = []
-    for index in indices:
-        name = _file_name(index)
-        image, quality = pictures.render(index)
-        # 4:2:0 and baseline, as ImageNet's files nearly all are.
-        # In memory first: Pillow does not say when a disk is full.
-        encoded = BytesIO()
-        image.save(encoded, "JPEG", quality=quality, subsampling="4:2:0", progressive=False)
-        n_bytes = (folder / name).write_bytes(encoded.getbuffer())
-        written.append((name.as_posix(), n_bytes, image.size))
-    return written
+def _write_image(folder: Path, index: int) -> tuple[str, int, tuple[int, int]]:
+    """Renders and writes an image: its name below `folder`, its size in bytes, and (width, height)."""
+    name = _file_name(index)
+    image, quality = pictures.render(index)
+    # 4:2:0 and baseline, as ImageNet's files nearly all are.
+    # In memory first: Pillow does not say when a disk is full.
+    encoded = BytesIO()
+    image.save(encoded, "JPEG", quality=quality, subsampling="4:2:0", progressive=False)
+    return name.as_posix(), (folder / name).write_bytes(encoded.getbuffer()), image.size

@@ -21,7 +21,7 @@ from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.feeds.base import Feed, scaled_shape
 from tcbench.engine.feeds.dali import PREFETCH_DEPTH
 from tcbench.engine.feeds.spec import FeedSpec
-from tcbench.engine.work import DType, Work, shared, stored
+from tcbench.engine.work import DType, Work, stored
 from tcbench.engine.work.base import Array, reads, writes
 
 PICTURE = (375, 500)
@@ -100,9 +100,6 @@ class Stage(Work):
         return array
 
 
-stage = shared(Stage)
-
-
 def stages(batch_size: int, image_size: int, dtype: DType) -> tuple[Stage, ...]:
     """The stages after Huffman decoding in DALI's pipeline (`feeds.dali`), for files of PICTURE's size."""
     height, width = PICTURE
@@ -115,11 +112,11 @@ def stages(batch_size: int, image_size: int, dtype: DType) -> tuple[Stage, ...]:
     scaled: Array = (3 * batch_size * short * long,), "uint8"
     cropped: Array = (3 * batch_size * image_size**2,), dtype
     return (
-        stage("inverse DCT", coefficients, planes),
-        stage("colours", planes, rgb),
-        stage("scale rows", rgb, rows),
-        stage("scale columns", rows, scaled),
-        stage("crop, mirror, normalise", scaled, cropped),
+        Stage.of("inverse DCT", coefficients, planes),
+        Stage.of("colours", planes, rgb),
+        Stage.of("scale rows", rgb, rows),
+        Stage.of("scale columns", rows, scaled),
+        Stage.of("crop, mirror, normalise", scaled, cropped),
     )
 
 

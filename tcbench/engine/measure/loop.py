@@ -11,29 +11,18 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import msgspec
 
+from tcbench.core.messages import Stepped
 from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.session import Detailed, Facts, Session
 from tcbench.core.stopping import StoppingRule, WarmUpRule, sample_size
 from tcbench.engine.measure.ranges import CELL_MARK, Ranges
 from tcbench.engine.measure.recorder import SpanRecorder
 from tcbench.engine.world import current
-
-Stage = Literal["warm-up", "timed", "profiled"]
-
-
-@dataclass(frozen=True)
-class StageProgress:
-    """Told between blocks: the stage, steps done in it, and seconds of the last step. The timed and the profiled stage
-    are also told when they begin, with no step done."""
-
-    stage: Stage
-    steps: int
-    step_time_s: float
 
 
 class LossError(Exception):
@@ -42,9 +31,6 @@ class LossError(Exception):
 
 class ClockError(Exception):
     """The clock of a session shows no time that can have passed."""
-
-
-Listener = Callable[[StageProgress], None]
 
 
 @dataclass(frozen=True)
@@ -65,13 +51,14 @@ class Profiling:
 def measure(
     session: Session,
     settings: MeasureSettings,
-    listen: Listener = lambda _: None,
+    listen: Callable[[Stepped], None] = lambda _: None,
     block_steps: int | None = None,
     profiling: Profiling | None = None,
 ) -> Measurement:
     """Measure one session from cold to done. The profiled pass is made where something is to be recorded (`profiling`)
     or phases go on on a device when they have returned; else the counted steps tell the phases. Where nothing is
     recorded, it takes as many steps as make each phase known as well as the step is to be: the timed pass's at most.
+    `listen` is told of a stage between its blocks; of the timed and the profiled one also when they begin.
 
     Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
     no time.
@@ -86,7 +73,7 @@ def measure(
     warmup_s: list[float] = []
     while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
         warmup_s += run_block(session, ranges, 1, first=len(warmup_s)).steps_s
-        listen(StageProgress("warm-up", len(warmup_s), warmup_s[-1]))
+        listen(Stepped("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
     # The first step of a block is not counted: the others are whole periods.
@@ -101,7 +88,7 @@ def measure(
     phases_s: list[deque[float]] = [deque(maxlen=_MOST_PHASE_TIMES) for _ in session.phases]
     asked_at = 0
     verdict: Literal["continue", "target", "budget"] = "continue"
-    listen(StageProgress("timed", 0, warmup_s[-1]))
+    listen(Stepped("timed", 0, warmup_s[-1]))
     while verdict == "continue":
         world.barrier()
         block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
@@ -112,12 +99,12 @@ def measure(
         if len(counted_s) >= _ASK_AFTER * asked_at:
             asked_at = len(counted_s)
             verdict = world.bcast(stopping_rule.ask(counted_s, sum(timed_s)))
-        listen(StageProgress("timed", len(timed_s), timed_s[-1]))
+        listen(Stepped("timed", len(timed_s), timed_s[-1]))
     after = session.facts()
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
-    listen(StageProgress("profiled", 0, timed_s[-1]))  # the timed pass is over, whatever follows
+    listen(Stepped("profiled", 0, timed_s[-1]))  # the timed pass is over, whatever follows
     if not recorded and session.clock.of == "host":
         phases = tuple(
             PhaseTimes(name=phase.name, host_s=_over_periods(list(times_s), facts.period))
@@ -134,7 +121,7 @@ def measure(
         if more := world.bcast(0 if recorded else max(0, min(enough, len(counted_s)) - steps)):
             phases = _together(phases, profile(session, ranges, more, first + steps, period=facts.period))
             steps += more
-        listen(StageProgress("profiled", steps, timed_s[-1]))
+        listen(Stepped("profiled", steps, timed_s[-1]))
         facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -147,19 +134,15 @@ def measure(
         phases=phases,
         warmup_loss=warmup_loss,
         last_loss=last_loss,
-        peak_memory_bytes=facts.peak_memory_bytes,
-        peak_memory_of=facts.peak_memory_of,
-        prefetch_depth=facts.prefetch_depth,
-        parameters=facts.parameters,
-        macs_per_image=facts.macs_per_image,
         gc_frozen=gc_frozen,
-        plans=facts.plans,
         busy_s=busy_s,
-        decoding=facts.decoding,
-        reduced_bytes=facts.reduced_bytes,
-        reduce_overlaps=facts.reduce_overlaps,
         declared=facts.declared or msgspec.UNSET,
+        **{name: getattr(facts, name) for name in _AS_TOLD},
     )
+
+
+_AS_TOLD = {*Measurement.__struct_fields__} & {field.name for field in fields(Facts)} - {"busy_s", "declared"}
+"""The facts of a session that its measurement has as they are told after the last step."""
 
 
 PREFETCHED_PER_BLOCK = 10
@@ -305,11 +288,7 @@ def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
         step_times_s=scaled(measurement.step_times_s),
         busy_s=None if measurement.busy_s is None else measurement.busy_s / speed,
         phases=tuple(
-            PhaseTimes(
-                name=phase.name,
-                host_s=scaled(phase.host_s),
-                device_s=None if phase.device_s is None else scaled(phase.device_s),
-            )
+            PhaseTimes(name=phase.name, host_s=scaled(phase.host_s), device_s=phase.device_s and scaled(phase.device_s))
             for phase in measurement.phases
         ),
     )

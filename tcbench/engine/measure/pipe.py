@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from tcbench.core.messages import RUNNER_PID
+from tcbench.core.keeper import PARENT_PID
 from tcbench.engine.measure.ranges import attached
 
 _PR_SET_PDEATHSIG = 1
@@ -52,6 +52,6 @@ def die_with_parent() -> None:
     container the keeper itself may be process 1.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    keeper = os.environ.get(RUNNER_PID)
+    keeper = os.environ.get(PARENT_PID)
     if keeper is not None and int(keeper) != os.getppid():
         sys.exit(1)

@@ -15,13 +15,13 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from tcbench.core import messages, recording
 from tcbench.core.errors import ScenarioError, TcbenchError
-from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest, Stepped
+from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest
 from tcbench.core.record import Cell, Environment, Measurement, RankPart
 from tcbench.core.recording import Title
 from tcbench.core.session import Phase, Session
@@ -46,12 +46,8 @@ def main() -> None:
     serve(msgspec.json.Decoder(Cell).decode, work)
 
 
-def _nothing(session: Session) -> None:
-    pass
-
-
 def run(
-    cell: Cell, send: Send, request: ProfileRequest | None = None, opened: Callable[[Session], None] = _nothing
+    cell: Cell, send: Send, request: ProfileRequest | None = None, opened: Callable[[Session], None] = lambda _: None
 ) -> Finished:
     """Build and measure one cell; never raises but on a signal. `opened` is called with its session before it runs."""
     environment: Environment | None = None
@@ -80,7 +76,7 @@ def run_on(
     send: Send,
     request: ProfileRequest | None = None,
     rank: int = 0,
-    opened: Callable[[Session], None] = _nothing,
+    opened: Callable[[Session], None] = lambda _: None,
 ) -> Finished:
     """The same as one rank, on these processors (none: not bound), with its part in the measurement. Where a device
     computes, the thread that drives it has a processor of its own, and those of the feed have the others."""
@@ -157,7 +153,7 @@ def measured(
         measurement = loop.measure(
             session,
             cell.measure,
-            lambda progress: send(Stepped(progress.stage, progress.steps, progress.step_time_s)),
+            send,
             profiling=profiling,
         )
     except Exception as error:
@@ -171,7 +167,7 @@ def measured(
     measurement = loop.at_host_speed(measurement, cell.host_speed)
     if request is not None:
         Path(request.path).write_bytes(
-            recording.encode(
+            msgspec.json.encode(
                 recording.Recording(
                     thread=threading.get_native_id(),
                     phases=tuple(phase.name for phase in measurement.phases),
@@ -230,19 +226,13 @@ def describe(cell: Cell) -> Environment:
     rungs = the_backend.RUNGS
     kind = kind_of(cell.device)
     launches = cell.backend == DEFAULT  # any other computes by libraries of its own
-    facts = (
-        here.machine,
-        here.title,
-        the_backend.PACKAGES,
-        _blas(),
-        kind.facts(cell.device),
-        tuple(name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions)),
-        kind.library() if launches else None,
-        kind.shortfall() if launches else None,
-        kind.simulated(cell.device, cell.host_speed),
-    )
+    emulated = (name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions))
+    facts: dict[str, Any] = {"machine": here.machine, "device_name": here.title, "blas": _blas()}
+    facts |= {"gpu": kind.facts(cell.device), "simulated": kind.simulated(cell.device, cell.host_speed)}
+    if launches:
+        facts |= {"accelerator": kind.library(), "shortfall": kind.shortfall()}
     git.join()
-    return machine.environment(*facts)
+    return machine.environment(the_backend.PACKAGES, emulated=tuple(emulated), **facts)
 
 
 def _blas() -> str:

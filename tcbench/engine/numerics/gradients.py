@@ -60,10 +60,8 @@ def total(of: Iterable[Magnitudes]) -> Magnitudes:
     parts = list(of)
     filled = [part for part in parts if part.counts]
     zeros, not_finite = sum(p.zeros for p in parts), sum(p.not_finite for p in parts)
-    if not filled:
-        return Magnitudes(lowest=0, counts=(), powers=(), almost=(), nearly=(), zeros=zeros, not_finite=not_finite)
-    lowest = min(part.lowest for part in filled)
-    bins = max(part.lowest + len(part.counts) for part in filled) - lowest
+    lowest = min((part.lowest for part in filled), default=0)
+    bins = max((part.lowest + len(part.counts) for part in filled), default=0) - lowest
 
     def added(name: str) -> tuple[int, ...]:
         sums = [0] * bins

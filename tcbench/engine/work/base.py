@@ -5,9 +5,10 @@ import functools
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 Layout = Literal["NCHW", "NHWC"]
 DType = Literal["float16", "bfloat16", "float32", "float64"]
@@ -96,13 +97,21 @@ class Work:
     """A piece of work. Arrays are handed over in the order of `operands`.
 
     A class declares `roles` (its operands by name, in order) and `numbers` (attributes that a kernel is handed, such as
-    "size" or "conv.n"); `array` gives an operand's shape and dtype. What it does, its class's docstring says.
+    "size" or "conv.n"); `array` gives an operand's shape and dtype. What it does, its class's docstring says. Its
+    `name`, which kernels, caches and records use, is the class's: "conv_fprop" of ConvFprop.
     """
 
     name: ClassVar[str]
+    of: ClassVar[Callable[..., Self]]
+    """The work of such fields: the same object for the same ones, so that an accelerator finds its plan by identity."""
     kind: ClassVar[Kind] = "kernel"
     roles: ClassVar[Mapping[str, Role]]
     numbers: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.of = functools.cache(cls)  # type: ignore[assignment]
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def array(self, name: str) -> Array:
         """Shape and dtype of an operand."""
@@ -140,11 +149,3 @@ class Work:
     def key(self) -> str:
         """The same for the same work in every process and version of Python."""
         return json.dumps({"work": self.name, **dataclasses.asdict(self)}, sort_keys=True, separators=(",", ":"))
-
-
-W = TypeVar("W", bound=Work)
-
-
-def shared(make: Callable[..., W]) -> Callable[..., W]:
-    """The same arguments give the same object, so that an accelerator finds its plan by identity."""
-    return functools.lru_cache(maxsize=None)(make)

@@ -25,14 +25,12 @@ class _Biased(Work):
 class AddBias(_Biased):
     """y += b (K,), in place."""
 
-    name = "add_bias"
     roles = updates("y") | reads("b")
 
 
 class AddBiasRelu(_Biased):
     """y = max(y + b, 0), in place; NaN stays NaN."""
 
-    name = "add_bias_relu"
     roles = updates("y") | reads("b")
 
 
@@ -41,7 +39,6 @@ class BiasGradient(_Biased):
     """gb (`slices`, K), float32 (float64 for float64): gy summed over each of so many equal parts of its rows, and over
     pixels. The sum of large maps is one of parts, then of these."""
 
-    name = "bias_gradient"
     roles = reads("gy") | writes("gb")
     numbers = ("n", "k", "pixels", "slices")
     slices: int = 1

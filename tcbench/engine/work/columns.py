@@ -29,12 +29,10 @@ class _ColumnWork(Work):
 class PutColumns(_ColumnWork):
     """y's columns become x."""
 
-    name = "put_columns"
     roles = reads("x") | updates("y")
 
 
 class TakeColumns(_ColumnWork):
     """gx becomes gy's columns."""
 
-    name = "take_columns"
     roles = reads("gy") | writes("gx")

@@ -1,12 +1,10 @@
 """Convolutions without bias: forward (fprop), and the gradients of data (dgrad) and filters (wgrad)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tcbench.engine.work.base import (
     Array,
     DType,
-    Kind,
     Layout,
     Math,
     Work,
@@ -77,7 +75,7 @@ class Conv2d:
 
 @dataclass(frozen=True)
 class _ConvWork(Work):
-    kind: ClassVar[Kind] = "graph"
+    kind = "graph"
     conv: Conv2d
 
     def array(self, name: str) -> Array:
@@ -95,33 +93,28 @@ class _ConvWork(Work):
 class ConvFprop(_ConvWork):
     """y = x * w."""
 
-    name = "conv_fprop"
     roles = reads("x", "w") | writes("y")
 
 
 class ConvDgrad(_ConvWork):
     """gx of gy and w."""
 
-    name = "conv_dgrad"
     roles = reads("gy", "w") | writes("gx")
 
 
 class ConvDgradAdd(_ConvWork):
     """gx of gy and w, plus `other`, another gradient of x."""
 
-    name = "conv_dgrad_add"
     roles = reads("gy", "w", "other") | writes("gx")
 
 
 class ConvWgrad(_ConvWork):
     """gw of x and gy."""
 
-    name = "conv_wgrad"
     roles = reads("x", "gy") | writes("gw")
 
 
 class ConvFpropStats(_ConvWork):
     """y = x * w, and per channel of y its sum and sum of squares over N, P, Q, taken before y is rounded."""
 
-    name = "conv_fprop_stats"
     roles = reads("x", "w") | writes("y", "sum", "square_sum")

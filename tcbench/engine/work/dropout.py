@@ -52,12 +52,10 @@ class _Dropout(Work):
 class DropoutForward(_Dropout):
     """y = x * scale where kept, else 0; `kept` is 1 or 0. counter: seed and count, which it leaves as they are."""
 
-    name = "dropout_forward"
     roles = reads("x", "counter") | writes("y", "kept")
 
 
 class DropoutBackward(_Dropout):
     """gx = gy * scale where kept, else 0; the count rises by one, so that the next forward pass keeps others."""
 
-    name = "dropout_backward"
     roles = reads("gy", "kept") | updates("counter") | writes("gx")

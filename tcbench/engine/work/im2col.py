@@ -34,12 +34,10 @@ class _ColumnsWork(Work):
 class Im2col(_ColumnsWork):
     """columns of x: (C * R * S, N * P * Q) in NCHW, (N * P * Q, R * S * C) in NHWC; zero at padding."""
 
-    name = "im2col"
     roles = reads("x") | writes("columns")
 
 
 class Col2im(_ColumnsWork):
     """gx, of the gradient of columns: each pixel sums, in float32, what the filters that met it have for it."""
 
-    name = "col2im"
     roles = reads("gcolumns") | writes("gx")

@@ -11,9 +11,8 @@ Approximate Curvature for Deep Convolutional Neural Networks", 2019.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from tcbench.engine.work.base import Array, DType, Kind, Layout, Work, reads, updates, wide, writes
+from tcbench.engine.work.base import Array, DType, Layout, Work, reads, updates, wide, writes
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,7 @@ class KroneckerFactor(Work):
     """factor = decay * factor + scale * sum over samples of x x', in float32; its lower triangle: what stands above is
     nobody's. x is a matrix as Im2col leaves it: (size, samples) in NCHW, (samples, size) in NHWC."""
 
-    name = "kronecker_factor"
-    kind: ClassVar[Kind] = "solver"
+    kind = "solver"
     roles = reads("x") | updates("factor")
     size: int
     samples: int
@@ -48,7 +46,6 @@ class DampFactors(Work):
     damped_a = A + pi sqrt(damping) I and damped_g = G + sqrt(damping) / pi I, where pi^2 is the mean of A's diagonal
     over the mean of G's (1 where one of them is not above 0). Lower triangles, as KroneckerFactor has them."""
 
-    name = "damp_factors"
     roles = reads("a", "g") | writes("damped_a", "damped_g")
     numbers = ("d", "k", "damping")
     d: int
@@ -67,8 +64,7 @@ class CholeskyInverse(Work):
     that is not positive definite: NaN, or what its decomposition left, and info, int32 (1,), is set to the order of the
     minor that is not; else info stays as it was."""
 
-    name = "cholesky_inverse"
-    kind: ClassVar[Kind] = "solver"
+    kind = "solver"
     roles = updates("x", "info")
     size: int
     dtype: DType = "float32"
@@ -85,7 +81,6 @@ class CholeskyInverse(Work):
 class BeginInverse(Work):
     """Before a CholeskyInverse that is solved for: factor = x, and x = the identity."""
 
-    name = "begin_inverse"
     roles = updates("x") | writes("factor")
     numbers = ("size",)
     size: int
@@ -99,7 +94,6 @@ class EndInverse(Work):
     """After a CholeskyInverse that was solved for: where the decomposition's own info is not 0, x = NaN and the work's
     info is that."""
 
-    name = "end_inverse"
     roles = reads("minor") | updates("x", "info")
     numbers = ("size",)
     size: int

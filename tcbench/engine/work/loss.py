@@ -28,7 +28,6 @@ class SoftmaxCrossEntropyForward(_Logits):
     """log_p (N, K) float32 = log softmax of each row; losses (N,) = -log_p at the label, int32 (N,) within [0, K). A
     label out of range: NaN."""
 
-    name = "softmax_cross_entropy_forward"
     roles = reads("x", "t") | writes("log_p", "losses")
 
 
@@ -36,7 +35,6 @@ class SoftmaxCrossEntropyForward(_Logits):
 class SoftmaxCrossEntropyBackward(_Logits):
     """gx = (exp(log_p) - one_hot(t)) * gloss * weight / N, in the logits' dtype."""
 
-    name = "softmax_cross_entropy_backward"
     roles = reads("log_p", "t", "gloss") | writes("gx")
     numbers = ("n", "k", "weight")
     weight: float = 1.0
@@ -46,7 +44,6 @@ class SoftmaxCrossEntropyBackward(_Logits):
 class MeanLoss(Work):
     """loss () = the mean of losses (N,), summed in a fixed order, times the weight."""
 
-    name = "mean_loss"
     roles = reads("losses") | writes("loss")
     numbers = ("n", "weight")
     n: int

@@ -37,12 +37,10 @@ class _Lrn(Work):
 class LrnForward(_Lrn):
     """y, and `sums`: s, float32 (float64 for float64), for the gradient."""
 
-    name = "lrn_forward"
     roles = reads("x") | writes("y", "sums")
 
 
 class LrnBackward(_Lrn):
     """gx = gy * s ** -beta - 2 * alpha * beta * x * the sum of gy * x * s ** (-beta - 1) over the same channels."""
 
-    name = "lrn_backward"
     roles = reads("gy", "x", "sums") | writes("gx")

@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 from tcbench.engine.work.base import (
     Array,
     DType,
-    Kind,
     Layout,
     Operand,
     Work,
@@ -112,8 +111,7 @@ class BatchNormForward(_NormWork):
     them. It is given a byte per value.
     """
 
-    name = "batch_norm_forward"
-    kind: ClassVar[Kind] = "graph"
+    kind = "graph"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "mask")
     eps: float
     momentum: float
@@ -122,8 +120,7 @@ class BatchNormForward(_NormWork):
 class BatchNormBackward(_NormWork):
     """gx, ggamma, gbeta of gy; with ReLU gy counts where the mask is set; with add, that masked gy is `gresidual`."""
 
-    name = "batch_norm_backward"
-    kind: ClassVar[Kind] = "graph"
+    kind = "graph"
     roles = reads("gy", "x", "gamma", "mean", "inv_std", "mask") | writes("gx", "ggamma", "gbeta", "gresidual")
 
 
@@ -149,8 +146,7 @@ class BatchNormCallForward(_NormWork):
     persistent.
     """
 
-    name = "batch_norm_call_forward"
-    kind: ClassVar[Kind] = "call"
+    kind = "call"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "reserve")
     with_relu = frozenset({"reserve"})
     eps: float
@@ -162,8 +158,7 @@ class BatchNormCallForward(_NormWork):
 class BatchNormCallBackward(_NormWork):
     """The same as BatchNormBackward, by cudnnBatchNormalizationBackward (after "none") or ...BackwardEx."""
 
-    name = "batch_norm_call_backward"
-    kind: ClassVar[Kind] = "call"
+    kind = "call"
     roles = reads("gy", "x", "gamma", "mean", "inv_std", "beta", "y", "reserve") | writes(
         "gx", "ggamma", "gbeta", "gresidual"
     )
@@ -180,7 +175,6 @@ class BatchNormFinalize(Work):
     scale = gamma * inv_std; bias = beta - mean * scale.
     """
 
-    name = "batch_norm_finalize"
     roles = reads("sum", "square_sum", "gamma", "beta") | _RUNNING | writes("mean", "inv_std", "scale", "bias")
     numbers = ("c", "count", "eps", "momentum")
     c: int
@@ -196,7 +190,6 @@ class BatchNormFinalize(Work):
 class BatchNormApply(_NormWork):
     """y = [relu](scale * x + bias [+ residual]), computed in float32."""
 
-    name = "batch_norm_apply"
     roles = reads("x", "residual", "scale", "bias") | writes("y")
     numbers = ("norm.size", "norm.c", "norm.pixels")
 

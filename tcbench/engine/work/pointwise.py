@@ -24,26 +24,22 @@ class Pointwise(Work):
 class Relu(Pointwise):
     """y = max(x, 0); NaN stays NaN."""
 
-    name = "relu"
     roles = reads("x") | writes("y")
 
 
 class ReluBackward(Pointwise):
     """gx = gy where y > 0, else 0."""
 
-    name = "relu_backward"
     roles = reads("gy", "y") | writes("gx")
 
 
 class Add(Pointwise):
     """c = a + b."""
 
-    name = "add"
     roles = reads("a", "b") | writes("c")
 
 
 class AddRelu(Pointwise):
     """y = max(a + b, 0); NaN stays NaN."""
 
-    name = "add_relu"
     roles = reads("a", "b") | writes("y")

@@ -55,14 +55,12 @@ class _PoolWork(Work):
 class MaxPoolForward(_PoolWork):
     """y, and where in its window each maximum stands: `place` = row * ksize + column, the first of equals; NaN wins."""
 
-    name = "max_pool_forward"
     roles = reads("x") | writes("y", "place")
 
 
 class MaxPoolBackward(_PoolWork):
     """gx: each pixel sums, in float32, the gradients of the windows whose maximum it was."""
 
-    name = "max_pool_backward"
     roles = reads("gy", "place") | writes("gx")
 
 
@@ -89,14 +87,12 @@ class _GlobalAverage(Work):
 class GlobalAverageForward(_GlobalAverage):
     """y (N, C): means over all pixels, summed in float32."""
 
-    name = "global_average_forward"
     roles = reads("x") | writes("y")
 
 
 class GlobalAverageBackward(_GlobalAverage):
     """gx: gy / (H * W) at every pixel."""
 
-    name = "global_average_backward"
     roles = reads("gy") | writes("gx")
 
 
@@ -131,12 +127,10 @@ class _TiledAverage(Work):
 class TiledAverageForward(_TiledAverage):
     """y: means of the windows, summed in float32."""
 
-    name = "tiled_average_forward"
     roles = reads("x") | writes("y")
 
 
 class TiledAverageBackward(_TiledAverage):
     """gx: each pixel sums, in float32, gy / ksize ** 2 of the windows that hold it."""
 
-    name = "tiled_average_backward"
     roles = reads("gy") | writes("gx")

@@ -22,7 +22,6 @@ _STATE: Array = ((STATE_SIZE,), "float32")
 class Unscale(Pointwise):
     """gx = g / scale, in the gradient's own dtype; one that is not finite is counted and becomes 0."""
 
-    name = "unscale"
     roles = reads("g") | writes("gx") | updates("state")
 
     def array(self, name: str) -> Array:
@@ -41,7 +40,6 @@ class _OneParameter(Work):
 class ToSingle(_OneParameter):
     """y = x, 16 bits to float32."""
 
-    name = "to_single"
     roles = reads("x") | writes("y")
     half: Half = "float16"
 
@@ -53,7 +51,6 @@ class ToSingle(_OneParameter):
 class ToHalf(_OneParameter):
     """y = x, float32 to 16 bits, rounded to nearest even."""
 
-    name = "to_half"
     roles = reads("x") | writes("y")
     half: Half = "float16"
 
@@ -65,7 +62,6 @@ class ToHalf(_OneParameter):
 class WeightDecay(_OneParameter):
     """g += weight_decay * w."""
 
-    name = "weight_decay"
     roles = updates("g") | reads("w")
     numbers = ("size", "weight_decay")
     weight_decay: float
@@ -79,7 +75,6 @@ class WeightDecay(_OneParameter):
 class MomentumUpdate(_OneParameter):
     """v = momentum * v - learning_rate * g; w += v."""
 
-    name = "momentum_update"
     roles = reads("g") | updates("v", "w")
     numbers = ("size", "learning_rate", "momentum")
     learning_rate: float
@@ -99,7 +94,8 @@ ALIGNMENT = 64
 """Values: 256 bytes in float32, as CuPy and CUDA align; 128 in 16 bits."""
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """So many values, or as many more as make the next place an aligned one."""
     return round_up(size, ALIGNMENT)
 
 
@@ -125,21 +121,21 @@ class Parameters:
     @functools.cached_property
     def places(self) -> tuple[int, ...]:
         """The place at which each parameter begins in the flat arrays."""
-        return tuple(itertools.accumulate((_aligned(size) for size in self.sizes), initial=0))[:-1]
+        return tuple(itertools.accumulate((aligned(size) for size in self.sizes), initial=0))[:-1]
 
     @functools.cached_property
     def half_places(self) -> tuple[int, ...]:
         """The place at which each begins in the array of 16 bits; what stands there for a float32 one takes no room."""
-        sizes = (_aligned(size) if half else 0 for size, half in zip(self.sizes, self.halves, strict=True))
+        sizes = (aligned(size) if half else 0 for size, half in zip(self.sizes, self.halves, strict=True))
         return tuple(itertools.accumulate(sizes, initial=0))[:-1]
 
     @property
     def total(self) -> int:
-        return sum(_aligned(size) for size in self.sizes)
+        return sum(aligned(size) for size in self.sizes)
 
     @property
     def total_half(self) -> int:
-        return sum(_aligned(size) for size, half in zip(self.sizes, self.halves, strict=True) if half)
+        return sum(aligned(size) for size, half in zip(self.sizes, self.halves, strict=True) if half)
 
     def chunks(self) -> Iterator[tuple[int, int, int, int]]:
         """The rows of the chunk table."""
@@ -187,7 +183,6 @@ class BatchedUpdate(_BatchedWork):
     True, CheckFinite has counted before, and if it found any nothing at all is changed.
     """
 
-    name = "batched_update"
     roles = reads("table", "chunks") | updates("master", "velocity", "state")
     numbers = ("learning_rate", "momentum", "weight_decay", "dynamic")
     learning_rate: float
@@ -208,7 +203,6 @@ class BatchedUpdate(_BatchedWork):
 class PackGradients(_BatchedWork):
     """flat = gradient * factor for every parameter, at its place and in one dtype; what lies between stays."""
 
-    name = "pack_gradients"
     roles = reads("table", "chunks") | writes("flat")
     numbers = ("factor",)
     dtype: DType
@@ -225,7 +219,6 @@ class PackGradients(_BatchedWork):
 class CheckFinite(_BatchedWork):
     """state[OVERFLOWS] += the number of chunks with a gradient that is not finite."""
 
-    name = "check_finite"
     roles = reads("table", "chunks") | updates("state")
 
 
@@ -237,7 +230,6 @@ class AdjustScale(Work):
     Source: P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2.
     """
 
-    name = "adjust_scale"
     roles = updates("state")
     numbers = ("interval",)
     interval: int

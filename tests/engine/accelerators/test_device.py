@@ -99,7 +99,7 @@ def test_a_machines_folder_has_a_plain_name(name, expected):
 
 
 def test_machine_facts_are_those_of_this_machine():
-    environment = machine.environment("m", "d", ["numpy", "no-such-distribution"], "blas")
+    environment = machine.environment(["numpy", "no-such-distribution"], machine="m", device_name="d", blas="blas")
     assert environment.cpus >= 1
     assert environment.memory_bytes > 2**28
     assert set(environment.packages) == {"numpy"}

@@ -1,7 +1,5 @@
 """What each library says when a GPU's memory is spent, as it says it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tcbench.core.errors import OutOfDeviceMemory

@@ -1,7 +1,5 @@
 """A stage's field that a reader of networks does not know is refused by name, before a number is computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

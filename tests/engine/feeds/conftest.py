@@ -1,7 +1,5 @@
 """The feeds that read files."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

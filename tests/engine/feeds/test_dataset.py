@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from tcbench.core.errors import DataError
-from tcbench.engine.feeds import dataset, generated, image_header
+from tcbench.engine.feeds import dataset, generated, image_header, pictures
 from tcbench.engine.feeds.dataset import scan
 from tcbench.engine.feeds.generated import ensure_generated, generate, generated_root, read_manifest
 
@@ -206,8 +206,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers_or_files(tmp_path: Path) -
     alone, together = _digest(one.root), _digest(two.root)
     assert len(together) == 6
     assert together.items() <= alone.items()
-    assert (seen[0], seen[-1]) == ((0, 6), (6, 6))
-    assert sorted(seen) == seen
+    assert seen == [(done, 6) for done in range(7)]
 
 
 def test_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,12 +255,22 @@ def test_a_damaged_set_is_made_anew(cache: Path, damage: Any) -> None:
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
 
 
-def test_an_interrupted_generation_leaves_nothing(cache: Path) -> None:
-    def interrupt(done: int, of: int) -> None:
-        raise KeyboardInterrupt
+def test_an_interrupted_generation_ends_soon_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered = []
+    render = pictures.render
 
+    def counted(index: int) -> tuple[Image.Image, int]:
+        rendered.append(index)
+        return render(index)
+
+    def interrupt(done: int, of: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pictures, "render", counted)
     with pytest.raises(KeyboardInterrupt):
-        generate(progress=interrupt)
+        generate(n_files=64, progress=interrupt)
+    assert len(rendered) < 64
     assert list(cache.parent.iterdir()) == []
 
 
@@ -271,9 +280,8 @@ def _generating(folder: Path, out: Path, n_files: int) -> Iterator[subprocess.Po
     script = folder / "make.py"
     script.write_text(
         "import pathlib, tcbench.engine.feeds.generated as d\n"
-        "if __name__ == '__main__':\n"
-        f"    d.generate(pathlib.Path({str(out)!r}), n_files={n_files}, workers=2,\n"
-        "               progress=lambda done, of: print(done, flush=True))\n"
+        f"d.generate(pathlib.Path({str(out)!r}), n_files={n_files}, workers=2,\n"
+        "           progress=lambda done, of: print(done, flush=True))\n"
     )
     with subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
@@ -293,18 +301,6 @@ def test_ctrl_c_stops_the_workers_and_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGINT
     assert stderr.count("Traceback") == 1
     assert list((tmp_path / "out").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_ctrl_c_is_none_of_the_workers_business(tmp_path: Path) -> None:
-    """Interrupted alone they go on, so that the one process that cleans up is the one that is interrupted."""
-    out = tmp_path / "out" / "set"
-    with _generating(tmp_path, out, n_files=160) as process:
-        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGINT)
-        _, stderr = process.communicate(timeout=600)
-    assert (process.returncode, stderr) == (0, "")
-    assert len(scan(out).files) == 160
 
 
 @pytest.mark.slow
@@ -383,18 +379,6 @@ def test_a_cache_below_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match="cannot write the generated images"):
         ensure_generated()
-
-
-def test_a_script_without_a_main_guard_still_gets_its_images(tmp_path: Path) -> None:
-    """Spawned workers import the main module again and end there; this process then does the work."""
-    script = tmp_path / "make.py"
-    out = tmp_path / "out" / "set"
-    script.write_text(
-        "import pathlib, tcbench.engine.feeds.generated as d\n"
-        f"d.generate(pathlib.Path({str(out)!r}), n_files=4, workers=2)\n"
-    )
-    subprocess.run([sys.executable, str(script)], check=True, capture_output=True, timeout=600)
-    assert len(scan(out).files) == 4
 
 
 def test_importing_it_costs_no_array_library() -> None:

@@ -1,7 +1,5 @@
 """What only the OpenCV feed does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

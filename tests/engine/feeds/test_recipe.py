@@ -1,7 +1,5 @@
 """How a config's feed is put together: what one rung brings, no other takes away, whatever their order."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

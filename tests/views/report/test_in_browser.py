@@ -1,7 +1,5 @@
 """The report in a real browser: headless Chromium, with every name resolved to nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -279,6 +277,14 @@ def test_no_width_makes_the_page_scroll_sideways(page: Page, name: str, width: i
         "return [...document.querySelectorAll('#trials .scroll')].map((box) => [box.scrollWidth, box.clientWidth])"
     )
     assert all(inside > box for inside, box in boxes)  # the wide table scrolls in its own box
+
+
+def test_the_first_screen_shows_the_summary_whole(page: Page) -> None:
+    page.open("machines", width=1280)
+    inside, box = page.js(
+        "const box = document.querySelector('#summary .scroll'); return [box.scrollWidth, box.clientWidth]"
+    )
+    assert inside <= box
 
 
 def test_words_of_a_chart_stay_on_the_page_and_off_each_other(page: Page) -> None:

@@ -51,7 +51,7 @@ def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, r
     taken_s["fp32"] = min(product_s, taken_s.get("fp32", product_s))
     return {
         "device_name": machine.cpu_name(),
-        "flops_s": {name: 2 * size**3 / seconds for name, seconds in sorted(taken_s.items(), key=_fp32_first)},
+        "flops_s": {name: 2 * size**3 / seconds for name, seconds in taken_s.items()},
         "bandwidth_bytes_s": 2 * source.nbytes / min(copy_s, scale_s),
         "says": f"a matrix product and passes over memory by {threads} thread{'s' if threads > 1 else ''}, measured",
     }
@@ -78,10 +78,6 @@ def _products(threads: int, size: int) -> dict[str, Callable[[], object]]:
         return lambda: accelerator.launch(work, *arrays)
 
     return {"fp32": product("float32"), "fp16": product("float16"), "bf16": product("bfloat16")}
-
-
-def _fp32_first(entry: tuple[str, float]) -> bool:
-    return entry[0] != "fp32"
 
 
 def interleaved(runs: tuple[Callable[[], Any], ...], rounds: int) -> list[float]:

@@ -103,7 +103,7 @@ def use(n: int) -> Iterator[None]:
     before, held = _threads, _holding
     set_threads(n)
     try:
-        with _nothing if held else _one_blas_thread():
+        with _nothing if held else limited(_blas, 1):
             _holding = True
             yield
     finally:
@@ -112,15 +112,16 @@ def use(n: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    before = [library.num_threads for library in _blas]
-    for library in _blas:
-        library.set_num_threads(1)
+def limited(libraries: Sequence[Any], n: int) -> Iterator[None]:
+    """While it is held, these libraries (threadpoolctl's) have so many threads."""
+    before = [library.num_threads for library in libraries]
+    for library in libraries:
+        library.set_num_threads(n)
     try:
         yield
     finally:
-        for library, n in zip(_blas, before, strict=True):
-            library.set_num_threads(n)
+        for library, threads in zip(libraries, before, strict=True):
+            library.set_num_threads(threads)
 
 
 def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
@@ -136,7 +137,7 @@ def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
             threading.Thread(target=_help, name=f"tcbench-ops-{_helpers}", daemon=True).start()
             _helpers += 1
     job = _Job(function, chunks)
-    with _nothing if _holding else _one_blas_thread():
+    with _nothing if _holding else limited(_blas, 1):
         for _ in range(n_helpers):
             _jobs.put(job)
         _local.inside = True

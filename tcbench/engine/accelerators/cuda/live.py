@@ -114,13 +114,10 @@ class CudaAccelerator(Accelerator):
 
     def copy(self, source: Array, target: Array) -> None:
         check_copy(source, target)
-        if isinstance(source, np.ndarray):
-            self._send(source, target)
-        else:
+        if not isinstance(source, np.ndarray):
             target.data.copy_from_device_async(source.data, target.nbytes, self.stream)
-
-    def _send(self, source: Any, target: Array) -> None:
-        """Through pinned memory, so that the copy is asynchronous and the source is free at once."""
+            return
+        # Through pinned memory, so that the copy is asynchronous and the source is free at once.
         if self._capturing:
             # The graph reads this buffer at every replay: it is nobody else's, and stays.
             slot = self._staging.make(source.nbytes)

@@ -80,11 +80,8 @@ class VirtualAccelerator(Accelerator):
         check_copy(source, target)
         if isinstance(source, VirtualArray):
             self.stream.put(self._copying("memcpy DtoD", target.nbytes, self._attained.in_memory_s(2 * target.nbytes)))
-        else:
-            self._send(source, target)
-
-    def _send(self, source: Any, target: Array) -> None:
-        """Through a buffer, as to a real one: the host copies."""
+            return
+        # Through a buffer, as to a real one: the host copies.
         capturing = self.stream.capturing
         slot = (self._staging.make if capturing else self._staging.next)(source.nbytes)
         slot.fill(source)
@@ -99,10 +96,6 @@ class VirtualAccelerator(Accelerator):
 
     # -- work
 
-    def launch(self, work: Work, *arrays: Array) -> None:
-        prepared = self._runs.get(id(work))
-        (prepared[0] if prepared is not None else self._make(work, arrays))()
-
     def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
         prepared = self._runs.get(id(work))
         return prepared[0] if prepared is not None else self._make(work, arrays)
@@ -111,17 +104,13 @@ class VirtualAccelerator(Accelerator):
         """Raises ValueError for work on float64, and for arrays that are not what the work takes."""
         check(work, arrays)
         routes.check_dtypes(work)
-        if work.kind == "graph":
-            self._reserve(self._settings.workspace_bytes)
+        # One workspace for all: as large as the settings allow, since cuDNN's choice of plans is not known.
+        if work.kind == "graph" and self._workspace is None and self._settings.workspace_bytes:
+            self._workspace = self.pool.empty((self._settings.workspace_bytes,), np.uint8)
         task = self._task("kernel", work.name, "cudaLaunchKernel", work.kind, expected_s(work, self._card))
         run = functools.partial(self.stream.put, task)
         self._runs[id(work)] = (run, work)
         return run
-
-    def _reserve(self, n_bytes: int) -> None:
-        """One workspace for all: as large as the settings allow, since cuDNN's choice of plans is not known."""
-        if self._workspace is None and n_bytes:
-            self._workspace = self.pool.empty((n_bytes,), np.uint8)
 
     # -- graphs
 

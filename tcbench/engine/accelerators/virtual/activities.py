@@ -48,14 +48,10 @@ class VirtualActivities:
         """`begin_ns`: when the device begins with it, or did."""
         correlation = self._correlation()
         self._calls.append(ApiCall(task.call, threading.get_native_id(), correlation, call_begin_ns, call_end_ns))
-        if not task.nodes:
-            end_ns = begin_ns + task.device_ns
-            self._activities.append(Activity(task.kind, task.name, _STREAM, correlation, begin_ns, end_ns, task.bytes))
-        for number, node in enumerate(task.nodes, 1):
-            end_ns = begin_ns + node.device_ns
-            self._activities.append(
-                Activity(node.kind, node.name, _STREAM, correlation, begin_ns, end_ns, node.bytes, number, 1)
-            )
+        for number, node in enumerate(task.nodes or (task,), 1):
+            what, end_ns = (node.kind, node.name, _STREAM, correlation), begin_ns + node.device_ns
+            in_graph = (number, 1) if task.nodes else ()
+            self._activities.append(Activity(*what, begin_ns, end_ns, node.bytes, *in_graph))
             begin_ns = end_ns
 
     def decoding(self, begin_ns: int, end_ns: int) -> None:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from tcbench.core.record import Cell
 from tcbench.core.session import Session
 from tcbench.engine.accelerators.device import OpenDevice, kinds
-from tcbench.engine.backends.chainer.rungs import RUNGS
+from tcbench.engine.backends.chainer.rungs import RUNGS as RUNGS
 
 if TYPE_CHECKING:
     from tcbench.engine.feeds.base import Feed
     from tcbench.engine.feeds.spec import FeedSpec
-
-__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_on", "open_session"]
 
 DEVICES = {name: kind.packages for name, kind in kinds().items()}
 PACKAGES = (

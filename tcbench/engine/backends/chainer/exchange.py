@@ -8,7 +8,7 @@ that nothing is broadcast (ChainerMN's optimizer does that in its first step).
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array, current
 from tcbench.engine.backends.chainer.ops.node import OnGradient, dtype_of, half_of, on_gradient
-from tcbench.engine.backends.chainer.optimizers import to_half, to_single
 from tcbench.engine.backends.chainer.parts import Exchange, ExchangeSpec, Replica
 
 BUCKET_BYTES = 25 << 20
@@ -249,20 +248,12 @@ def _unknown_to_chainermn(parameter: Any) -> bool:
     return half_of(parameter.array) == "bfloat16"
 
 
-@dataclass
-class _Wide:
-    """A parameter as ChainerMN reads it: its gradient in float32."""
-
-    data: Array
-    grad: Array
-
-
 class _Widened:
     """A model whose bfloat16 gradients, which ChainerMN does not know, are seen in float32."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._pairs: list[tuple[Any, _Wide]] = []
+        self._pairs: list[tuple[Any, SimpleNamespace]] = []  # parameters, and how ChainerMN reads each
 
     def namedparams(self) -> Iterator[tuple[str, Any]]:
         """ChainerMN's question, once a step."""
@@ -273,11 +264,11 @@ class _Widened:
                 yield name, parameter
                 continue
             wide = accelerator.empty(parameter.shape, np.float32)
-            accelerator.launch(to_single(parameter.size, "bfloat16"), parameter.grad, wide)
-            self._pairs.append((parameter, _Wide(parameter.array, wide)))
+            accelerator.launch(work.ToSingle.of(parameter.size, "bfloat16"), parameter.grad, wide)
+            self._pairs.append((parameter, SimpleNamespace(data=parameter.array, grad=wide)))
             yield name, self._pairs[-1][1]
 
     def narrow(self) -> None:
         """Write the means back into the parameters' own gradients."""
         for parameter, wide in self._pairs:
-            current().launch(to_half(parameter.size, "bfloat16"), wide.grad, parameter.grad)
+            current().launch(work.ToHalf.of(parameter.size, "bfloat16"), wide.grad, parameter.grad)

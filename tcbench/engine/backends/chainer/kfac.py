@@ -27,13 +27,6 @@ from tcbench.engine.backends.chainer.ops.convolution import ConvWorks, works_of
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, dtype_of, on_filter_gradient
 from tcbench.engine.backends.chainer.parts import Replica
 
-_im2col = work.shared(work.Im2col)
-_factor = work.shared(work.KroneckerFactor)
-_damp = work.shared(work.DampFactors)
-_inverse = work.shared(work.CholeskyInverse)
-_put = work.shared(work.PutColumns)
-_take = work.shared(work.TakeColumns)
-
 
 @dataclass(frozen=True)
 class KfacLayer:
@@ -120,28 +113,32 @@ class Kfac:
         of_a = share_of / conv.n
         of_g = share_of * of_image**2 / (conv.n * conv.p * conv.q)
         for x, size, factor, scale in ((self._inputs(layer, node), layer.d, a, of_a), (gy, layer.k, g, of_g)):
-            samples = _as_samples(self._accelerator, x, conv) if x is gy else x
-            moment = _factor(size, samples.size // size, conv.layout, dtype_of(samples), scale, decay)
+            # The gradient of maps in NCHW has yet to become a matrix, a row for each channel.
+            samples = self._lowered(work.channel_transpose(conv), x) if x is gy and conv.layout == "NCHW" else x
+            moment = work.KroneckerFactor.of(size, samples.size // size, conv.layout, dtype_of(samples), scale, decay)
             self._accelerator.launch(moment, samples, factor)
 
     def _inputs(self, layer: KfacLayer, node: Any) -> Array:
         """The values that the filter meets at each pixel of the output, and a 1 for the bias."""
         conv, x = node.works.fprop.conv, node.x
-        accelerator = self._accelerator
         if layer.bias is not None:
             return self._joined(x, self._ones_of(conv.n, x.dtype))
         if conv.layout == "NHWC" and (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0):
             return x
-        columns = accelerator.empty(work.product(conv).x_shape, x.dtype)
-        accelerator.launch(_im2col(conv), x, columns)
+        return self._lowered(conv, x)
+
+    def _lowered(self, conv: work.Conv2d, x: Array) -> Array:
+        """A convolution's columns of x."""
+        columns = self._accelerator.empty(work.product(conv).x_shape, x.dtype)
+        self._accelerator.launch(work.Im2col.of(conv), x, columns)
         return columns
 
     def _joined(self, x: Array, column: Array) -> Array:
         """A matrix (n, c) with one more column."""
         accelerator, dtype, (n, c) = self._accelerator, dtype_of(x), x.shape
         joined = accelerator.empty((n, c + 1), x.dtype)
-        accelerator.launch(_put(n, c, c + 1, 0, dtype), x, joined)
-        accelerator.launch(_put(n, 1, c + 1, c, dtype), column, joined)
+        accelerator.launch(work.PutColumns.of(n, c, c + 1, 0, dtype), x, joined)
+        accelerator.launch(work.PutColumns.of(n, 1, c + 1, c, dtype), column, joined)
         return joined
 
     def _ones_of(self, n: int, dtype: Any) -> Array:
@@ -156,9 +153,10 @@ class Kfac:
         launch, dtype = self._accelerator.launch, self._dtype
         for number, layer in enumerate(self._owned):
             inverses = self._inverses[layer]
-            launch(_damp(layer.d, layer.k, self._settings.damping, dtype), *self._factors[layer], *inverses)
+            damp = work.DampFactors.of(layer.d, layer.k, self._settings.damping, dtype)
+            launch(damp, *self._factors[layer], *inverses)
             for place, (inverse, size) in enumerate(zip(inverses, (layer.d, layer.k), strict=True), 2 * number):
-                launch(_inverse(size, dtype), inverse, self._info[place : place + 1])
+                launch(work.CholeskyInverse.of(size, dtype), inverse, self._info[place : place + 1])
 
     def precondition(self) -> None:
         """Divide the gradients of all layers by their curvature, in place: this rank its own, then all by all."""
@@ -180,8 +178,8 @@ class Kfac:
         accelerator.launch(_product((k, 1, 1, d), (d, 1, 1, d), dtype).fprop, gw, inverse_a, half_way)
         accelerator.launch(_product((k, 1, 1, d), (k, 1, 1, d), dtype).dgrad, inverse_g, half_way, result)
         if layer.bias is not None:
-            accelerator.launch(_take(k, d - 1, d, 0, dtype), result, gradient)
-            accelerator.launch(_take(k, 1, d, d - 1, dtype), result, gradients[layer.bias])
+            accelerator.launch(work.TakeColumns.of(k, d - 1, d, 0, dtype), result, gradient)
+            accelerator.launch(work.TakeColumns.of(k, 1, d, d - 1, dtype), result, gradients[layer.bias])
 
     def _gather(self, gradients: tuple[Array, ...]) -> None:
         """Every layer's gradient from the rank that has it: a sum to which the others add 0."""
@@ -193,7 +191,7 @@ class Kfac:
             for place in (layer.weight, layer.bias)
             if place is not None
         ]
-        flat = accelerator.zeros((sum(_aligned(gradients[place].size) for place, _ in parts),), gradients[0].dtype)
+        flat = accelerator.zeros((sum(work.aligned(gradients[place].size) for place, _ in parts),), gradients[0].dtype)
         views = list(_views(flat, [gradients[place].shape for place, _ in parts]))
         for (place, owned), view in zip(parts, views, strict=True):
             if owned:
@@ -244,15 +242,11 @@ def _product(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: work.DTy
     return works_of(x_shape, w_shape, 1, 0, "NHWC", dtype, "strict")
 
 
-def _aligned(size: int) -> int:
-    return work.round_up(size, work.ALIGNMENT)
-
-
 def _side_by_side(
     layers: tuple[KfacLayer, ...], dtype: work.DType
 ) -> tuple[Array, dict[KfacLayer, tuple[Array, Array]]]:
     """One array, zero, and in it two matrices of each layer: (d, d) and (k, k)."""
-    flat = current().zeros((sum(_aligned(size**2) for layer in layers for size in (layer.d, layer.k)),), dtype)
+    flat = current().zeros((sum(work.aligned(size**2) for layer in layers for size in (layer.d, layer.k)),), dtype)
     views = _views(flat, [(size, size) for layer in layers for size in (layer.d, layer.k)])
     return flat, {layer: (next(views), next(views)) for layer in layers}
 
@@ -263,14 +257,4 @@ def _views(flat: Array, shapes: Sequence[tuple[int, ...]]) -> Iterator[Array]:
     for shape in shapes:
         size = math.prod(shape)
         yield flat[begin : begin + size].reshape(shape)
-        begin += _aligned(size)
-
-
-def _as_samples(accelerator: Any, gy: Array, conv: work.Conv2d) -> Array:
-    """The gradient of a convolution's output as the matrix that its factor takes."""
-    if conv.layout == "NHWC":
-        return gy
-    placed = work.channel_transpose(conv)
-    rows = accelerator.empty(work.product(placed).x_shape, gy.dtype)
-    accelerator.launch(_im2col(placed), gy, rows)
-    return rows
+        begin += work.aligned(size)

@@ -15,12 +15,6 @@ from tcbench.engine.accelerators.protocol import Array, current
 from tcbench.engine.backends.chainer.ops.node import dtype_of, half_of
 from tcbench.engine.backends.chainer.parts import OptimizerSpec
 
-unscale = work.shared(work.Unscale)
-to_single = work.shared(work.ToSingle)
-to_half = work.shared(work.ToHalf)
-weight_decay = work.shared(work.WeightDecay)
-momentum_update = work.shared(work.MomentumUpdate)
-
 
 class Optimizer:
     """An optimizer as a step uses it, with the loss scale's state."""
@@ -89,27 +83,24 @@ class PerParameterSGD(Optimizer):
         ]
 
     def update(self) -> None:
-        for parameter, velocity, weights in zip(self._parameters, self._velocities, self._weights, strict=True):
-            self._update(parameter, velocity, weights)
-
-    def _update(self, parameter: Any, velocity: Array, weights: Array) -> None:
         spec, launch, empty = self.spec, self.accelerator.launch, self.accelerator.empty
-        gradient, size, half = parameter.grad, parameter.size, half_of(parameter.array)
-        if half and not spec.master_weights:
-            launch(to_single(size, half), parameter.array, weights)
-        if self.spec.loss_scale != 1:
-            unscaled = empty(gradient.shape, gradient.dtype)
-            launch(unscale(size, dtype_of(gradient)), gradient, unscaled, self.state)
-            gradient = unscaled
-        if half:
-            single = empty(gradient.shape, np.float32)
-            launch(to_single(size, half), gradient, single)
-            gradient = single
-        dtype = dtype_of(weights)
-        launch(weight_decay(size, spec.weight_decay, dtype), gradient, weights)
-        launch(momentum_update(size, spec.learning_rate, spec.momentum, dtype), gradient, velocity, weights)
-        if half:
-            launch(to_half(size, half), weights, parameter.array)
+        for parameter, velocity, weights in zip(self._parameters, self._velocities, self._weights, strict=True):
+            gradient, size, half = parameter.grad, parameter.size, half_of(parameter.array)
+            if half and not spec.master_weights:
+                launch(work.ToSingle.of(size, half), parameter.array, weights)
+            if spec.loss_scale != 1:
+                unscaled = empty(gradient.shape, gradient.dtype)
+                launch(work.Unscale.of(size, dtype_of(gradient)), gradient, unscaled, self.state)
+                gradient = unscaled
+            if half:
+                single = empty(gradient.shape, np.float32)
+                launch(work.ToSingle.of(size, half), gradient, single)
+                gradient = single
+            dtype = dtype_of(weights)
+            launch(work.WeightDecay.of(size, spec.weight_decay, dtype), gradient, weights)
+            launch(work.MomentumUpdate.of(size, spec.learning_rate, spec.momentum, dtype), gradient, velocity, weights)
+            if half:
+                launch(work.ToHalf.of(size, half), weights, parameter.array)
 
     def _set_rate(self, factor: Any) -> None:
         for velocity in self._velocities:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tcbench.engine.backends.chainer.kfac import Kfac
     from tcbench.engine.backends.chainer.optimizers import Optimizer
 
-UNIT_EPS = 2e-5
-"""Chainer's own batch-normalisation epsilon."""
-
 
 class Unit(chainer.Chain):
     """conv -> batch norm or bias -> [add] -> [ReLU], each an operation of its own.
@@ -71,7 +68,7 @@ class Unit(chainer.Chain):
         if self.conv.bias:
             h = ops.bias(h, self.b, layout=self.spec.layout)
             return ops.relu(h) if self.conv.relu else h
-        h = ops.batch_norm(h, self.gamma, self.beta, self.running, layout=self.spec.layout, eps=UNIT_EPS)
+        h = ops.batch_norm(h, self.gamma, self.beta, self.running, layout=self.spec.layout)
         if shortcut is not None:
             h = ops.add(h, shortcut)
         return ops.relu(h) if self.conv.relu else h

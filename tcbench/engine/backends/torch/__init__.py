@@ -7,10 +7,8 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.core.session import Session
 from tcbench.engine.accelerators.device import OpenDevice
-from tcbench.engine.backends.torch.rungs import RUNGS
+from tcbench.engine.backends.torch.rungs import RUNGS as RUNGS
 from tcbench.engine.rung import Package
-
-__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_on", "open_session"]
 
 DEVICES = {
     "cpu": (Package("torch", "uv pip install torch --torch-backend=cpu"),),

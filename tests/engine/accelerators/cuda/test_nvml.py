@@ -1,7 +1,5 @@
 """NVML through a stand-in: what is asked, what becomes of no answer, and when sampling ends."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Every cuDNN graph of every config of every scenario builds a plan for GPUs that are not there."""
 
-from __future__ import annotations
-
 import pytest
 
 from tcbench.engine.accelerators.cuda.cudnn import absent, libraries

@@ -1,8 +1,6 @@
 """Training on a real GPU: every rung against the host path, captured graphs against eager steps, memory that runs out,
 and DALI decoding on the GPU."""
 
-from __future__ import annotations
-
 import functools
 
 import factories

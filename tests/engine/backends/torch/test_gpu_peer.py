@@ -1,7 +1,5 @@
 """PyTorch's rungs on a real GPU: each within its parity, batches from the host and from DALI the same."""
 
-from __future__ import annotations
-
 import math
 
 import factories

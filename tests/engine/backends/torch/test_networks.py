@@ -1,7 +1,5 @@
 """PyTorch builds every network as ours does: the same logits and gradients from the same weights and batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ In float32 this is asked of a small ResNet-50. The whole one is chaotic before i
 moves its first gradient by 2% and, from there, its losses; so it is compared in float64, where nothing hides.
 """
 
-from __future__ import annotations
-
 import functools
 import shutil
 

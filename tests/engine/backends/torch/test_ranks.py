@@ -1,7 +1,5 @@
 """DistributedDataParallel's ranks train as one process does that takes their batches one after another."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

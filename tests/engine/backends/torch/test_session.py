@@ -1,7 +1,5 @@
 """The PyTorch session as a session: its phases, its facts, its feeds, what it changes and puts back."""
 
-from __future__ import annotations
-
 import math
 
 import factories

@@ -79,7 +79,10 @@ def _engine(threads: int) -> Engine:
     return Engine(threads)
 
 
-_CONVERTING = (w.ToSingle, w.ToHalf, w.Unscale, w.BatchedUpdate, w.PackGradients)
+_CONVERTING = (
+    *(w.BatchNormForward, w.BatchNormBackward),
+    *(w.ToSingle, w.ToHalf, w.Unscale, w.BatchedUpdate, w.PackGradients),
+)
 """Work that converts by itself."""
 _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     w.ConvFprop: convolution.choose,

@@ -5,89 +5,136 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifndef __AVX512BW__
-#error "a processor without vectors of 512 bits"
+#if defined(__AVX512BW__)
+enum { VALUES = 16 }; /* of a vector */
+typedef __m512 vec;
+typedef __m512i ints;
+typedef __m256i halves;
+typedef uint16_t bits; /* one of each value */
+#define V(name) _mm512_##name
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+enum { VALUES = 8 };
+typedef __m256 vec;
+typedef __m256i ints;
+typedef __m128i halves;
+typedef uint8_t bits;
+#define V(name) _mm256_##name
+#else
+#error "a processor without vectors of 256 bits"
 #endif
 
+enum { FLOAT32, FLOAT16, BFLOAT16 };
 enum { X, GAMMA, BETA, RUNNING_MEAN, RUNNING_VAR, Y, MEAN, INV_STD, MASK, GY, GX, GGAMMA, GBETA, N_ARRAYS };
-enum { VALUES = 16 }; /* of a vector */
 
 struct norm {
     void *arrays[N_ARRAYS]; /* values of x, y and their gradients; float32 all else; a bit of the mask for each value */
     float *sums;            /* two of each channel for each part */
     float *factors;         /* three of each channel */
-    int64_t rows, channels, parts, is_bfloat16, has_relu;
+    int64_t rows, channels, parts, dtype, has_relu;
     float eps, momentum;
 };
 
-static inline __m512 vector(const struct norm *norm, int array, int64_t c) {
-    return _mm512_loadu_ps((const float *)norm->arrays[array] + c);
+/* A bit where the value is not 0 or less: what is not a number has one. */
+static inline bits positive(vec y) {
+#ifdef __AVX512BW__
+    return _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_NLE_UQ);
+#else
+    return _mm256_movemask_ps(_mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_NLE_UQ));
+#endif
 }
 
-static inline void set(const struct norm *norm, int array, int64_t c, __m512 to) {
-    _mm512_storeu_ps((float *)norm->arrays[array] + c, to);
+/* The values that have a bit, 0 for the others. */
+static inline vec where(bits mask, vec from) {
+#ifdef __AVX512BW__
+    return _mm512_maskz_mov_ps(mask, from);
+#else
+    const ints each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const ints has = _mm256_cmpeq_epi32(_mm256_set1_epi32(mask) & each, each);
+    return (vec)((ints)from & has);
+#endif
 }
 
-static inline __m512 load(int is_bfloat16, const void *from, int64_t i) {
-    if (!is_bfloat16) return _mm512_loadu_ps((const float *)from + i);
-    const __m256i bits = _mm256_loadu_si256((const void *)((const uint16_t *)from + i));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+static inline vec vector(const struct norm *norm, int array, int64_t c) {
+    return V(loadu_ps)((const float *)norm->arrays[array] + c);
+}
+
+static inline void set(const struct norm *norm, int array, int64_t c, vec to) {
+    V(storeu_ps)((float *)norm->arrays[array] + c, to);
+}
+
+static inline vec load(int dtype, const void *from, int64_t i) {
+    if (dtype == FLOAT32) return V(loadu_ps)((const float *)from + i);
+    halves narrow;
+    memcpy(&narrow, (const uint16_t *)from + i, sizeof narrow);
+    return dtype == FLOAT16 ? V(cvtph_ps)(narrow) : (vec)V(slli_epi32)(V(cvtepu16_epi32)(narrow), 16);
+}
+
+static inline halves to_bfloat16(vec from) {
+    const ints all = (ints)from, quiet = V(set1_epi32)(0x400000);
+    const ints odd = V(srli_epi32)(all, 16) & V(set1_epi32)(1);
+    const ints rounded = V(add_epi32)(V(add_epi32)(all, V(set1_epi32)(0x7fff)), odd);
+#ifdef __AVX512BW__
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(from, from, _CMP_UNORD_Q);
+    const ints upper = _mm512_srli_epi32(_mm512_mask_or_epi32(rounded, is_nan, all, quiet), 16);
+    return _mm512_cvtepi32_epi16(upper);
+#else
+    const vec is_nan = _mm256_cmp_ps(from, from, _CMP_UNORD_Q), kept = (vec)(all | quiet);
+    const ints upper = _mm256_srli_epi32((ints)_mm256_blendv_ps((vec)rounded, kept, is_nan), 16);
+    const ints packed = _mm256_packus_epi32(upper, upper); /* each 128 bits by themselves */
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#endif
 }
 
 /* Rounded to nearest even; not a number stays so. */
-static inline void store(int is_bfloat16, void *to, int64_t i, __m512 from) {
-    if (!is_bfloat16) {
-        _mm512_storeu_ps((float *)to + i, from);
-        return;
+static inline void store(int dtype, void *to, int64_t i, vec from) {
+    if (dtype == FLOAT32) {
+        V(storeu_ps)((float *)to + i, from);
+    } else {
+        const halves narrow = dtype == FLOAT16 ? V(cvtps_ph)(from, _MM_FROUND_TO_NEAREST_INT) : to_bfloat16(from);
+        memcpy((uint16_t *)to + i, &narrow, sizeof narrow);
     }
-    const __m512i bits = _mm512_castps_si512(from), one = _mm512_set1_epi32(1);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-    const __mmask16 is_nan = _mm512_cmp_ps_mask(from, from, _CMP_UNORD_Q);
-    rounded = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
-    _mm256_storeu_si256((void *)((uint16_t *)to + i), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 
-static inline __m512 gradient(const struct norm *norm, int is_bfloat16, int has_relu, int64_t i) {
-    const __m512 g = load(is_bfloat16, norm->arrays[GY], i);
-    return has_relu ? _mm512_maskz_mov_ps(((const uint16_t *)norm->arrays[MASK])[i / VALUES], g) : g;
+static inline vec gradient(const struct norm *norm, int dtype, int has_relu, int64_t i) {
+    const vec g = load(dtype, norm->arrays[GY], i);
+    return has_relu ? where(((const bits *)norm->arrays[MASK])[i / VALUES], g) : g;
 }
 
 /* Forward of d = x - the first row: of d and d * d. Backward of d = x - mean: of g and g * d. Four rows at a time, since
    the sums of all channels are in the cache and not in registers. */
-static inline void sum_rows(const struct norm *norm, int64_t row, int rows, float *sums, int backward, int is_bfloat16,
+static inline void sum_rows(const struct norm *norm, int64_t row, int rows, float *sums, int backward, int dtype,
                             int has_relu) {
     const int64_t channels = norm->channels;
     const void *x = norm->arrays[X];
     for (int64_t c = 0; c < channels; c += VALUES) {
-        const __m512 from = backward ? vector(norm, MEAN, c) : load(is_bfloat16, x, c);
-        __m512 first = _mm512_setzero_ps(), second = first;
+        const vec from = backward ? vector(norm, MEAN, c) : load(dtype, x, c);
+        vec first = V(setzero_ps)(), second = first;
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             const int64_t place = (row + r) * channels + c;
-            const __m512 d = _mm512_sub_ps(load(is_bfloat16, x, place), from);
-            const __m512 g = backward ? gradient(norm, is_bfloat16, has_relu, place) : d;
-            first = _mm512_add_ps(first, g);
-            second = _mm512_fmadd_ps(g, d, second);
+            const vec d = load(dtype, x, place) - from;
+            const vec g = backward ? gradient(norm, dtype, has_relu, place) : d;
+            first += g;
+            second = V(fmadd_ps)(g, d, second);
         }
         float *a = sums + c, *b = a + channels;
-        _mm512_storeu_ps(a, _mm512_add_ps(_mm512_loadu_ps(a), first));
-        _mm512_storeu_ps(b, _mm512_add_ps(_mm512_loadu_ps(b), second));
+        V(storeu_ps)(a, V(loadu_ps)(a) + first);
+        V(storeu_ps)(b, V(loadu_ps)(b) + second);
     }
 }
 
-static inline void sum(const struct norm *norm, int64_t part, int backward, int is_bfloat16, int has_relu) {
+static inline void sum(const struct norm *norm, int64_t part, int backward, int dtype, int has_relu) {
     const int64_t end = norm->rows * (part + 1) / norm->parts;
     int64_t row = norm->rows * part / norm->parts;
     float *sums = norm->sums + 2 * norm->channels * part;
     memset(sums, 0, 2 * norm->channels * sizeof *sums);
-    for (; row + 4 <= end; row += 4) sum_rows(norm, row, 4, sums, backward, is_bfloat16, has_relu);
-    for (; row < end; row++) sum_rows(norm, row, 1, sums, backward, is_bfloat16, has_relu);
+    for (; row + 4 <= end; row += 4) sum_rows(norm, row, 4, sums, backward, dtype, has_relu);
+    for (; row < end; row++) sum_rows(norm, row, 1, sums, backward, dtype, has_relu);
 }
 
 /* Means over the rows of what was summed. In float64, since they may be small beside what they are made of; `spread`:
    the second less the square of the first. */
-static inline void means(const struct norm *norm, int64_t c, int spread, __m512 *first, __m512 *second) {
+static inline void means(const struct norm *norm, int64_t c, int spread, vec *first, vec *second) {
     double sum[VALUES] = {0}, product[VALUES] = {0};
     float narrow[2][VALUES];
     for (int64_t part = 0; part < norm->parts; part++) {
@@ -99,42 +146,45 @@ static inline void means(const struct norm *norm, int64_t c, int spread, __m512 
         narrow[0][i] = mean;
         narrow[1][i] = spread ? other - mean * mean : other;
     }
-    *first = _mm512_loadu_ps(narrow[0]);
-    *second = _mm512_loadu_ps(narrow[1]);
+    *first = V(loadu_ps)(narrow[0]);
+    *second = V(loadu_ps)(narrow[1]);
 }
 
 /* Forward: scale * (x - mean) + shift, where it is positive. Backward: scale * (g - mean of g - (x - mean) * slope). */
-static inline void apply(const struct norm *norm, int64_t part, int backward, int is_bfloat16, int has_relu) {
+static inline void apply(const struct norm *norm, int64_t part, int backward, int dtype, int has_relu) {
     const int64_t channels = norm->channels, end = norm->rows * (part + 1) / norm->parts;
     const float *scale = norm->factors, *shift = scale + channels, *slope = shift + channels;
     const void *x = norm->arrays[X];
     for (int64_t row = norm->rows * part / norm->parts; row < end; row++)
         for (int64_t c = 0; c < channels; c += VALUES) {
             const int64_t place = row * channels + c;
-            const __m512 a = _mm512_loadu_ps(scale + c), b = _mm512_loadu_ps(shift + c);
-            const __m512 d = _mm512_sub_ps(load(is_bfloat16, x, place), vector(norm, MEAN, c));
+            const vec a = V(loadu_ps)(scale + c), b = V(loadu_ps)(shift + c);
+            const vec d = load(dtype, x, place) - vector(norm, MEAN, c);
             if (backward) {
-                const __m512 g = _mm512_sub_ps(gradient(norm, is_bfloat16, has_relu, place), b);
-                const __m512 gx = _mm512_fnmadd_ps(d, _mm512_loadu_ps(slope + c), g);
-                store(is_bfloat16, norm->arrays[GX], place, _mm512_mul_ps(a, gx));
+                const vec g = gradient(norm, dtype, has_relu, place) - b;
+                const vec gx = V(fnmadd_ps)(d, V(loadu_ps)(slope + c), g);
+                store(dtype, norm->arrays[GX], place, a * gx);
             } else {
-                __m512 y = _mm512_fmadd_ps(d, a, b);
+                vec y = V(fmadd_ps)(d, a, b);
                 if (has_relu) { /* what is not a number stays */
-                    const __mmask16 mask = _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_NLE_UQ);
-                    ((uint16_t *)norm->arrays[MASK])[place / VALUES] = mask;
-                    y = _mm512_maskz_mov_ps(mask, y);
+                    const bits mask = positive(y);
+                    ((bits *)norm->arrays[MASK])[place / VALUES] = mask;
+                    y = where(mask, y);
                 }
-                store(is_bfloat16, norm->arrays[Y], place, y);
+                store(dtype, norm->arrays[Y], place, y);
             }
         }
 }
 
+#define EITHER(of, backward, dtype) \
+    norm->has_relu ? of(norm, part, backward, dtype, 1) : of(norm, part, backward, dtype, 0)
 #define EACH(of, backward)                                                        \
-    if (norm->is_bfloat16) {                                                      \
-        norm->has_relu ? of(norm, part, backward, 1, 1) : of(norm, part, backward, 1, 0); \
-    } else {                                                                      \
-        norm->has_relu ? of(norm, part, backward, 0, 1) : of(norm, part, backward, 0, 0); \
-    }                                                                             \
+    if (norm->dtype == FLOAT32)                                                   \
+        EITHER(of, backward, FLOAT32);                                            \
+    else if (norm->dtype == FLOAT16)                                              \
+        EITHER(of, backward, FLOAT16);                                            \
+    else                                                                          \
+        EITHER(of, backward, BFLOAT16);                                           \
     return 0
 
 int forward_sums(const struct norm *norm, int64_t part, int n, void *arguments) { EACH(sum, 0); }
@@ -144,36 +194,35 @@ int backward_apply(const struct norm *norm, int64_t part, int n, void *arguments
 
 /* Mean, inverse standard deviation, what is kept of both, and the factors. */
 int forward_factors(const struct norm *norm, int64_t part, int n, void *arguments) {
-    const __m512 new = _mm512_set1_ps(norm->momentum), old = _mm512_set1_ps(1 - norm->momentum);
-    const __m512 unbiased = _mm512_set1_ps(norm->momentum * norm->rows / (norm->rows > 1 ? norm->rows - 1 : 1));
+    const vec new = V(set1_ps)(norm->momentum), old = V(set1_ps)(1 - norm->momentum);
+    const vec unbiased = V(set1_ps)(norm->momentum * norm->rows / (norm->rows > 1 ? norm->rows - 1 : 1));
     for (int64_t c = 0; c < norm->channels; c += VALUES) {
-        __m512 d, spread;
+        vec d, spread;
         means(norm, c, 1, &d, &spread);
-        const __m512 variance = _mm512_max_ps(_mm512_setzero_ps(), spread); /* of what is not a number the second */
-        const __m512 mean = _mm512_add_ps(load(norm->is_bfloat16, norm->arrays[X], c), d);
-        const __m512 deviation = _mm512_sqrt_ps(_mm512_add_ps(variance, _mm512_set1_ps(norm->eps)));
-        const __m512 inv_std = _mm512_div_ps(_mm512_set1_ps(1), deviation);
+        const vec variance = V(max_ps)(V(setzero_ps)(), spread); /* of what is not a number the second */
+        const vec mean = load(norm->dtype, norm->arrays[X], c) + d;
+        const vec inv_std = V(set1_ps)(1) / V(sqrt_ps)(variance + V(set1_ps)(norm->eps));
         set(norm, MEAN, c, mean);
         set(norm, INV_STD, c, inv_std);
-        set(norm, RUNNING_MEAN, c, _mm512_fmadd_ps(vector(norm, RUNNING_MEAN, c), old, _mm512_mul_ps(mean, new)));
-        set(norm, RUNNING_VAR, c, _mm512_fmadd_ps(vector(norm, RUNNING_VAR, c), old, _mm512_mul_ps(variance, unbiased)));
-        _mm512_storeu_ps(norm->factors + c, _mm512_mul_ps(vector(norm, GAMMA, c), inv_std));
-        _mm512_storeu_ps(norm->factors + norm->channels + c, vector(norm, BETA, c));
+        set(norm, RUNNING_MEAN, c, V(fmadd_ps)(vector(norm, RUNNING_MEAN, c), old, mean * new));
+        set(norm, RUNNING_VAR, c, V(fmadd_ps)(vector(norm, RUNNING_VAR, c), old, variance * unbiased));
+        V(storeu_ps)(norm->factors + c, vector(norm, GAMMA, c) * inv_std);
+        V(storeu_ps)(norm->factors + norm->channels + c, vector(norm, BETA, c));
     }
     return 0;
 }
 
 int backward_factors(const struct norm *norm, int64_t part, int n, void *arguments) {
-    const __m512 count = _mm512_set1_ps(norm->rows);
+    const vec count = V(set1_ps)(norm->rows);
     for (int64_t c = 0; c < norm->channels; c += VALUES) {
-        __m512 g, product;
+        vec g, product;
         means(norm, c, 0, &g, &product);
-        const __m512 inv_std = vector(norm, INV_STD, c), slope = _mm512_mul_ps(product, inv_std);
-        set(norm, GGAMMA, c, _mm512_mul_ps(slope, count));
-        set(norm, GBETA, c, _mm512_mul_ps(g, count));
-        _mm512_storeu_ps(norm->factors + c, _mm512_mul_ps(vector(norm, GAMMA, c), inv_std));
-        _mm512_storeu_ps(norm->factors + norm->channels + c, g);
-        _mm512_storeu_ps(norm->factors + 2 * norm->channels + c, _mm512_mul_ps(slope, inv_std));
+        const vec inv_std = vector(norm, INV_STD, c), slope = product * inv_std;
+        set(norm, GGAMMA, c, slope * count);
+        set(norm, GBETA, c, g * count);
+        V(storeu_ps)(norm->factors + c, vector(norm, GAMMA, c) * inv_std);
+        V(storeu_ps)(norm->factors + norm->channels + c, g);
+        V(storeu_ps)(norm->factors + 2 * norm->channels + c, slope * inv_std);
     }
     return 0;
 }

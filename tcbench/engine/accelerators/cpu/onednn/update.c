@@ -1,5 +1,6 @@
 /* SGD with momentum and weight decay on the rows of a chunk table: weights, velocity and gradient are read and written
-   once. The arithmetic is NumPy's, operation by operation, so products may not be contracted into fused ones. */
+   once. The arithmetic is NumPy's, operation by operation, so products may not be contracted into fused ones. And the
+   conversions that this takes, for others. */
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -41,6 +42,17 @@ static void narrow(int dtype, const float *from, uint16_t *to, int64_t n) {
             _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), 0));
         for (; i < n; i++) to[i] = _cvtss_sh(from[i], 0);
     }
+}
+
+/* So many values from 16 bits of dtype, or of -dtype to them. Of the form of dnnl_primitive_execute, so that a team
+   launches it. */
+int convert(const void *from, void *to, int dtype, void *values) {
+    const int64_t n = (int64_t)values;
+    if (dtype > 0)
+        widen(dtype, from, to, n);
+    else
+        narrow(-dtype, from, to, n);
+    return 0;
 }
 
 /* v = momentum * v + of_gradient * g + of_weight * w; w += v. A gradient that is not finite keeps both. Returns whether

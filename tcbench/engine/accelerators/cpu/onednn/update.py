@@ -18,6 +18,7 @@ import numpy as np
 from tcbench.engine.accelerators.cpu import compiled, threads
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.team import PrimitiveCall
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.update import (
@@ -34,7 +35,6 @@ from tcbench.engine.work import (
     OVERFLOWS,
     SCALE,
     BatchedUpdate,
-    DType,
     PackGradients,
     Parameters,
     Unscale,
@@ -43,8 +43,10 @@ from tcbench.engine.work import (
 _ROWS = 32
 """Of the chunk table in a call: half a millisecond of work, beside which Python's part is nothing, and little to wait
 for where the other thread has lost its processor."""
-_CODES: dict[DType, int] = {"float32": 0, "float16": 1, "bfloat16": 2}
-"""Of dtypes in update.c."""
+CODES: dict[str, int] = {"float32": 0, "float16": 1, "bfloat16": 2}
+"""Of dtypes in C."""
+_CHUNK = 1 << 14
+"""Values of a conversion that one thread takes at least, one of 64 chunks at most."""
 
 
 def _bind(run: Callable[..., None]) -> Callable[..., Callable[[], None]]:
@@ -107,36 +109,56 @@ def unscale(engine: Engine, work: Unscale) -> Choice:
     return Choice(_bind(run), f"conversion of {stored}")
 
 
+def cast(engine: Engine, source: Array, out: Array) -> None:
+    """`source` in `out`'s dtype, one of both float32 and the other of 16 bits; both contiguous. By the function in C on
+    all threads, where it can be had."""
+    code = CODES[source.dtype.name] or -CODES[out.dtype.name]
+    launch = _conversion(engine, dnnl.address(source), dnnl.address(out), code, source.size)
+    if launch is None:
+        half.cast_into(source, out)
+    else:
+        launch()
+
+
+@functools.lru_cache(1 << 12)
+def _conversion(engine: Engine, source: int, out: int, code: int, size: int) -> Callable[[], int] | None:
+    """The launch, from and to these addresses."""
+    made = _compiled()
+    if made is None or engine.team is None:
+        return None
+    from_bytes, to_bytes = (2, 4) if code > 0 else (4, 2)
+    convert = ctypes.cast(made.convert, ctypes.c_void_p)
+    chunks = [
+        [PrimitiveCall(convert, source + begin * from_bytes, out + begin * to_bytes, end - begin, code)]
+        for begin, end in threads.spans(size, max(_CHUNK, -(-size // 64)))
+    ]
+    return engine.team.bind([chunks])
+
+
 def batched(engine: Engine, work: BatchedUpdate) -> Choice:
     """v = momentum * v - learning_rate * (g / scale + weight_decay * w); w += v."""
-    function = _compiled()
-    return _by_primitives(engine, work) if function is None else Choice(_bind(_in_c(function, work)), "C, one pass")
+    made = _compiled()
+    return _by_primitives(engine, work) if made is None else Choice(_bind(_in_c(made, work)), "C, one pass")
 
 
 @functools.cache
-def _compiled() -> Any:
-    """The function of update.c; None where it cannot be had."""
-    made = compiled.library(Path(__file__).with_name("update.c"), _does_as_numpy)
-    return None if made is None else _declared(made)
+def _compiled() -> ctypes.CDLL | None:
+    """The functions of update.c; None where they cannot be had."""
+    return compiled.library(Path(__file__).with_name("update.c"), _does_as_numpy)
 
 
-def _declared(made: ctypes.CDLL) -> Any:
+def _in_c(made: ctypes.CDLL, work: BatchedUpdate) -> Callable[..., None]:
+    of, function = work.parameters, made.batched_update
     address, real = ctypes.c_void_p, ctypes.c_float
-    function = made.batched_update
     function.argtypes = (address, address, ctypes.c_int64, address, address, real, real, real, address, ctypes.c_int)
     function.restype = ctypes.c_int64
-    return function
-
-
-def _in_c(function: Any, work: BatchedUpdate) -> Callable[..., None]:
-    of = work.parameters
-    gradients = (ctypes.c_int * 2)(*(_CODES[of.gradient_dtype(half)] for half in (False, True)))
+    gradients = (ctypes.c_int * 2)(*(CODES[of.gradient_dtype(half)] for half in (False, True)))
 
     def run(table: Array, chunks: Array, master: Array, velocity: Array, state: Array) -> None:
         if work.dynamic and state[OVERFLOWS] > 0:
             return
         factors = work.momentum, -work.learning_rate / float(state[SCALE]), -work.learning_rate * work.weight_decay
-        rest = dnnl.address(master), dnnl.address(velocity), *factors, gradients, _CODES[of.half]
+        rest = dnnl.address(master), dnnl.address(velocity), *factors, gradients, CODES[of.half]
         addresses, rows = dnnl.address(table), dnnl.address(chunks)
         overflows: list[int] = []
 
@@ -154,7 +176,7 @@ def _in_c(function: Any, work: BatchedUpdate) -> Callable[..., None]:
 def _does_as_numpy(made: ctypes.CDLL) -> bool:
     """Whether it updates every bit as NumPy does: parameters with and without 16 bits, values that overflow or lie
     halfway between two, gradients that are not finite."""
-    function, rng = _declared(made), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for half_dtype, weight_decay in zip(HALVES, (1e-4, 0.0), strict=True):
         of = Parameters((1500, 5, 700, 0, 1), (True, False, False, True, True), half_dtype)
         work = BatchedUpdate(of, 0.1, 0.9, weight_decay, dynamic=False)
@@ -168,7 +190,7 @@ def _does_as_numpy(made: ctypes.CDLL) -> bool:
         master[:300], velocity[:300] = 1 + np.arange(300) / 256, 0  # halfway between two numbers of 16 bits
         master[300:304] = 1e30, 1e-7, -1e-41, 65519.0
         results = []
-        for update in (_in_c(function, work), functools.partial(batched_update, work)):
+        for update in (_in_c(made, work), functools.partial(batched_update, work)):
             halves, state = np.zeros(of.total_half, half_dtype), np.array([128, 0, 0, 0], np.float32)
             table = np.array(
                 [
@@ -180,9 +202,29 @@ def _does_as_numpy(made: ctypes.CDLL) -> bool:
             with np.errstate(all="ignore"):
                 update(table, chunks, *arrays)
             results.append(b"".join(array.tobytes() for array in (*arrays, halves)))
-        if results[0] != results[1]:
+        if results[0] != results[1] or not _converts_as_numpy(made, np.dtype(half_dtype)):
             return False
     return True
+
+
+def _converts_as_numpy(made: ctypes.CDLL, stored: np.dtype[Any]) -> bool:
+    """Whether every value of 16 bits becomes the same in float32, and numbers between them the same of 16 bits."""
+    convert = made.convert
+    convert.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+
+    def agree(source: Array, target: Array, code: int) -> bool:
+        with np.errstate(all="ignore"):
+            ours, numpys = np.empty_like(target), half.convert(source, target)
+        convert(source.ctypes.data, ours.ctypes.data, code, source.size)
+        equal = ours.view(np.uint8).reshape(source.size, -1) == numpys.view(np.uint8).reshape(source.size, -1)
+        return bool((equal.all(axis=1) | (np.isnan(ours) & np.isnan(numpys))).all())
+
+    code, halves = CODES[stored.name], np.arange((1 << 16) - 1, dtype=np.uint16).view(stored)
+    singles = half.convert(halves, np.empty(halves.size, np.float32))
+    between = [
+        (singles.view(np.uint32) + step).view(np.float32) for step in (0, 0x0FFF, 0x1000, 0x1001, 0x7FFF, 0x8000)
+    ]
+    return agree(halves, singles, code) and agree(np.concatenate(between), np.empty(6 * halves.size, stored), -code)
 
 
 def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:

@@ -71,7 +71,7 @@ _KERNELS: dict[type[w.Work], Callable[..., None]] = {
     w.ConvFprop: convolution.fprop,
     w.ConvFpropStats: _fprop_stats,
     w.ConvDgrad: convolution.dgrad,
-    w.ConvDgradAdd: convolution.dgrad_add,
+    w.ConvDgradAdd: convolution.dgrad,
     w.ConvWgrad: convolution.wgrad,
     w.Im2col: im2col.im2col,
     w.Col2im: im2col.col2im,

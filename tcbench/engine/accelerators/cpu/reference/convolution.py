@@ -100,9 +100,10 @@ def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> Non
     threads.run(compute, _blocks(conv, conv.k))
 
 
-def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, gx: Array, addend: Array | None = None) -> None:
-    """See ConvDgrad; with `addend`, ConvDgradAdd."""
+def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, *rest: Array) -> None:
+    """See ConvDgrad and ConvDgradAdd."""
     conv, layout = work.conv, work.conv.layout
+    *addend, gx = rest
     weights = half.cast(w, compute_dtype(w.dtype))
     # (R, S, K, C): a matrix for each tap.
     taps = np.ascontiguousarray(weights.transpose(2, 3, 0, 1)) if layout == "NCHW" else weights.transpose(1, 2, 0, 3)
@@ -110,7 +111,7 @@ def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, gx: Array, addend
     def compute(block: _Tile) -> None:
         gradients = _matrix(layout, gy[block.images], "conv.gy")
         out = block.of(layout, gx)
-        more = None if addend is None else block.of(layout, addend)
+        more = block.of(layout, addend[0]) if addend else None
         if (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0):
             _product(layout, taps[0, 0, :, block.channels].T, gradients, out, more)
             return
@@ -129,11 +130,6 @@ def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, gx: Array, addend
         store(kept, planes(layout, out))
 
     threads.run(compute, _blocks(conv, conv.c))
-
-
-def dgrad_add(work: ConvDgradAdd, gy: Array, w: Array, other: Array, gx: Array) -> None:
-    """See ConvDgradAdd."""
-    dgrad(work, gy, w, gx, other)
 
 
 def wgrad(work: ConvWgrad, x: Array, gy: Array, gw: Array) -> None:

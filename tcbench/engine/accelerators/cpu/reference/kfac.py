@@ -1,8 +1,6 @@
 """Kronecker factors of a layer's curvature, by products of NumPy's BLAS, and their inverses by SciPy's LAPACK."""
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -52,7 +50,8 @@ def cholesky_inverse(work: CholeskyInverse, x: Array, info: Array) -> None:
     """See CholeskyInverse. To LAPACK, whose matrices lie column by column, the lower triangle is the upper one."""
     potrf, potri = _lapack(work.dtype)
     columns = x.T
-    with _lapack_threads():
+    # A decomposition is one call, which cannot be cut into chunks: here LAPACK has the threads.
+    with threads.limited(_libraries(), threads.get_threads()):
         columns, minor = potrf(columns, lower=0, overwrite_a=1, clean=0)
         if not minor:
             columns, minor = potri(columns, lower=0, overwrite_c=1)
@@ -80,16 +79,3 @@ def _lapack(dtype: str) -> Any:
 def _libraries() -> list[Any]:
     """SciPy's BLAS, which is not NumPy's."""
     return [one for one in threadpoolctl.ThreadpoolController().lib_controllers if "scipy" in str(one.filepath)]
-
-
-@contextlib.contextmanager
-def _lapack_threads() -> Iterator[None]:
-    """A decomposition is one call, which cannot be cut into chunks: here LAPACK has the threads."""
-    before = [library.num_threads for library in _libraries()]
-    for library in _libraries():
-        library.set_num_threads(threads.get_threads())
-    try:
-        yield
-    finally:
-        for library, n in zip(_libraries(), before, strict=True):
-            library.set_num_threads(n)

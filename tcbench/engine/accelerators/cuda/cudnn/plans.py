@@ -45,20 +45,13 @@ def plan_cache(fresh: bool = False) -> Cache:
     return Cache(folder("plans-v2"), fresh=fresh)
 
 
+@dataclass(unsafe_hash=True)
 class NoPlan(Exception):
     """cuDNN cannot do this work here. `reason` is one line. `lasting`: it will be so next time, and is worth keeping;
     plans that cuDNN offers but cannot build may build once NVRTC, the driver or the GPU is as it should be."""
 
-    def __init__(self, reason: str, lasting: bool = True) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.lasting = lasting
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NoPlan) and other.reason == self.reason
-
-    def __hash__(self) -> int:
-        return hash(self.reason)
+    reason: str
+    lasting: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -91,16 +84,6 @@ class PlanCandidate:
     plan: str
     workspace_bytes: int
     time_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Shortlist:
-    """The candidates that autotuning chooses from; `left_out`: the number of others that might have served, `cut`:
-    whether some of them for want of time."""
-
-    candidates: tuple[PlanCandidate, ...]
-    left_out: int
-    cut: bool
 
 
 # -- finding a plan: the same with a GPU and without ---------------------------------------------------------------
@@ -140,8 +123,11 @@ class Search:
 
     def shortlist(
         self, known: Mapping[str, PlanTime], has_time: Callable[[], bool], compiled_timed: float
-    ) -> Shortlist:
-        """In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed` go: of either kind the first that
+    ) -> tuple[list[PlanCandidate], int, bool]:
+        """The candidates that autotuning chooses from, the number of others that might have served, and whether some of
+        them are left out for want of time.
+
+        In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed` go: of either kind the first that
         fits, others while there is time. What is known is not built."""
         places, refused, cut = self._places(), 0, False
         candidates: list[PlanCandidate] = []
@@ -168,7 +154,7 @@ class Search:
             begun.add(compiled)
             room[compiled] -= 1
             candidates.append(candidate)
-        return Shortlist(tuple(candidates), len(places) - refused - len(candidates), cut)
+        return candidates, len(places) - refused - len(candidates), cut
 
     def _places(self) -> dict[str, int]:
         """Each plan's first place in the heuristic's order."""
@@ -407,12 +393,11 @@ class Plans:
     def _choose(self, work: Work, search: Search, known: Sequence[PlanTime], started: float) -> PlanFacts:
         if self.workbench is None:
             return _facts(search, search.first())
-        shortlist = search.shortlist(
+        candidates, left_out, cut = search.shortlist(
             {time.plan: time for time in known},
             lambda: self._spent_s + perf_counter() - started < self.tuning_budget_s,
             compiled_timed(self.tuning_budget_s),
         )
-        candidates = shortlist.candidates
         if not candidates:
             raise search.none_fits()
         bench, handle = self.workbench, self.handle
@@ -440,14 +425,8 @@ class Plans:
         best, timed = autotune.fastest(
             [(c.plan, c.workspace_bytes, runner(c) if c.time_s is None else c.time_s) for c in candidates], bench
         )
-        return _facts(
-            search,
-            candidates[best],
-            timed=timed,
-            left_out=shortlist.left_out,
-            budget_s=self.tuning_budget_s,
-            cut=shortlist.cut,
-        )
+        tuning = {"timed": timed, "left_out": left_out, "budget_s": self.tuning_budget_s, "cut": cut}
+        return _facts(search, candidates[best], **tuning)
 
     def _restore(self, work: Work, data: bytes) -> Any | None:
         try:

@@ -42,7 +42,6 @@ class KernelLaunch:
     defines: tuple[str, ...]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    shared_bytes: int = 0
 
 
 Rule = Callable[[Any], KernelLaunch]

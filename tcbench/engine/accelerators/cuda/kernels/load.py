@@ -73,7 +73,7 @@ def bind(
     where = range(begin, parameters, 8)
     struct.pack_into(f"<{''.join(formats)}{n_parameters}Q", block, 0, *[0] * n_arrays, *work.scalars, *where)
     fill = struct.Struct(f"<{n_arrays}Q").pack_into
-    launched = functools.partial(launch_kernel, function, *launch.grid, *launch.block, launch.shared_bytes)
+    launched = functools.partial(launch_kernel, function, *launch.grid, *launch.block, 0)
 
     def run(*addresses: int) -> None:
         fill(block, 0, *addresses)

@@ -9,11 +9,12 @@ import numpy as np
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
+from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import After, DType, Layout
 
 EPS = 2e-5
+"""Chainer's own batch-normalisation epsilon."""
 
 
 @dataclass
@@ -35,10 +36,9 @@ class BatchNorm(ForwardNode):
     route: BatchNormRoute
     with_residual: bool
 
-    def __init__(self, running: RunningStatistics, layout: Layout, eps: float, relu: bool) -> None:
+    def __init__(self, running: RunningStatistics, layout: Layout, relu: bool) -> None:
         self.running = running
         self.layout = layout
-        self.eps = eps
         self.relu = relu
         self.train = bool(chainer.config.train)
 
@@ -47,7 +47,7 @@ class BatchNorm(ForwardNode):
         if not self.train:
             return self._evaluate_on(accelerator, x, gamma, beta, residual)
         norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
-        self.route = route = accelerator.batch_norm(norm, self.eps, 1 - self.running.decay)
+        self.route = route = accelerator.batch_norm(norm, EPS, 1 - self.running.decay)
         self.x, self.gamma, self.beta = x, gamma, beta
         y = accelerator.empty(x.shape, x.dtype)
         self.mean, self.inv_std = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(2))
@@ -56,9 +56,9 @@ class BatchNorm(ForwardNode):
         running = (self.running.mean, self.running.var)
         accelerator.launch(route.forward, x, *added, gamma, beta, *running, y, self.mean, self.inv_std, *self.kept)
         if route.then == "relu":
-            accelerator.launch(relu_work(y.size, dtype_of(y)), y, y)
+            accelerator.launch(work.Relu.of(y.size, dtype_of(y)), y, y)
         elif route.then == "add_relu":
-            accelerator.launch(add_relu_work(y.size, dtype_of(y)), y, residual, y)
+            accelerator.launch(work.AddRelu.of(y.size, dtype_of(y)), y, residual, y)
         self.y = y if self.relu else None
         return (y,)
 
@@ -75,12 +75,12 @@ class BatchNorm(ForwardNode):
             accelerator.download(array).astype(np.float64)
             for array in (self.running.mean, self.running.var, gamma, beta)
         )
-        scale = gamma64 / np.sqrt(var + self.eps)
+        scale = gamma64 / np.sqrt(var + EPS)
         vectors = (scale.astype(gamma.dtype), (beta64 - scale * mean).astype(gamma.dtype))
         norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
         y = accelerator.empty(x.shape, x.dtype)
         added = () if residual is None else (residual,)
-        accelerator.launch(batch_norm_apply(norm), x, *added, *map(accelerator.upload, vectors), y)
+        accelerator.launch(work.BatchNormApply.of(norm), x, *added, *map(accelerator.upload, vectors), y)
         return (y,)
 
     @property
@@ -136,12 +136,12 @@ class BatchNormFromSums(BatchNorm):
         self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(4))
         running = (self.running.mean, self.running.var)
         accelerator.launch(
-            batch_norm_finalize(gamma.size, route.norm.count, self.eps, momentum, dtype_of(gamma)),
+            work.BatchNormFinalize.of(gamma.size, route.norm.count, EPS, momentum, dtype_of(gamma)),
             *(total, squares, gamma, beta, *running, self.mean, self.inv_std, scale, bias),
         )
         y = accelerator.empty(x.shape, x.dtype)
         added = () if residual is None else (residual,)
-        accelerator.launch(batch_norm_apply(route.norm), x, *added, scale, bias, y)
+        accelerator.launch(work.BatchNormApply.of(route.norm), x, *added, scale, bias, y)
         self.y = y if self.relu else None
         return (y,)
 
@@ -166,12 +166,8 @@ def _from_sums(norm: work.Norm) -> BatchNormRoute:
     return BatchNormRoute(norm, work.BatchNormForward(alone, 0.0, 0.0), work.BatchNormBackward(alone), norm.after)
 
 
-batch_norm_finalize = work.shared(work.BatchNormFinalize)
-batch_norm_apply = work.shared(work.BatchNormApply)
-
-
 def batch_norm(
-    x: Variable,
+    x: Variable | Variables,
     gamma: Variable,
     beta: Variable,
     running: RunningStatistics,
@@ -179,28 +175,13 @@ def batch_norm(
     layout: Layout,
     relu: bool = False,
     residual: Variable | None = None,
-    eps: float = EPS,
 ) -> Variable:
-    """gamma * (x - mean) / sqrt(var + eps) + beta per channel, then ReLU if `relu`; with a residual of x's shape and
-    dtype, relu(that + residual). gamma, beta (C,), float32 even if x is float16.
+    """gamma * (x - mean) / sqrt(var + EPS) + beta per channel, then ReLU if `relu`; with a residual of x's shape and
+    dtype, relu(that + residual). gamma, beta (C,), float32 even if x is float16. Of `convolution_2d_stats`' results
+    (x, and per channel its sum and sum of squares) the sums are used.
 
     While chainer.config.train is set, with the batch's statistics, and `running` follows; else with `running`'s.
     """
     added = () if residual is None else (residual,)
-    return BatchNorm(running, layout, eps, relu or bool(added)).apply((x, gamma, beta, *added))[0]
-
-
-def batch_norm_from_sums(
-    sums: Variables,
-    gamma: Variable,
-    beta: Variable,
-    running: RunningStatistics,
-    *,
-    layout: Layout,
-    relu: bool,
-    residual: Variable | None = None,
-    eps: float = EPS,
-) -> Variable:
-    """[relu](batch_norm(x) [+ residual]) of `sums`: x, and per channel its sum and sum of squares."""
-    added = () if residual is None else (residual,)
-    return BatchNormFromSums(running, layout, eps, relu).apply((*sums, gamma, beta, *added))[0]
+    node, inputs = (BatchNormFromSums, x) if isinstance(x, tuple) else (BatchNorm, (x,))
+    return node(running, layout, relu or bool(added)).apply((*inputs, gamma, beta, *added))[0]

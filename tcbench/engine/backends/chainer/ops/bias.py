@@ -6,10 +6,6 @@ from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import Layout
 
-add_bias = work.shared(work.AddBias)
-add_bias_relu = work.shared(work.AddBiasRelu)
-bias_gradient = work.shared(work.BiasGradient)
-
 
 class Bias(ForwardNode):
     """[relu](x + b), in x's memory. Keeps its output, whose sign ReLU's gradient needs."""
@@ -25,7 +21,7 @@ class Bias(ForwardNode):
             raise ValueError(f"add_bias: x {x.shape} and b {b.shape} do not fit in {self.layout}")
         self.bias_dtype = b.dtype
         n, k, pixels = self.rows(x)
-        accelerator.launch((add_bias_relu if self.relu else add_bias)(n, k, dtype_of(x), pixels), x, b)
+        accelerator.launch((work.AddBiasRelu if self.relu else work.AddBias).of(n, k, dtype_of(x), pixels), x, b)
         self.y = x if self.relu else None
         return (x,)
 
@@ -47,8 +43,8 @@ class Bias(ForwardNode):
         n, k, pixels = self.rows(gx)
         images = gx.shape[0]
         parts, gb = (accelerator.empty(shape, self.bias_dtype) for shape in ((images, k), (k,)))
-        accelerator.launch(bias_gradient(n, k, dtype_of(gx), pixels, images), gx, parts)
-        accelerator.launch(bias_gradient(images, k, dtype_of(parts)), parts, gb)
+        accelerator.launch(work.BiasGradient.of(n, k, dtype_of(gx), pixels, images), gx, parts)
+        accelerator.launch(work.BiasGradient.of(images, k, dtype_of(parts)), parts, gb)
         return (gb,)
 
 

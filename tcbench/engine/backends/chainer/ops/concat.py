@@ -8,9 +8,6 @@ from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
 from tcbench.engine.work import Layout
 
-put_columns = work.shared(work.PutColumns)
-take_columns = work.shared(work.TakeColumns)
-
 
 class Concatenation(ForwardNode):
     """One array of several."""
@@ -28,7 +25,7 @@ class Concatenation(ForwardNode):
         channels = sum(shape[self.axis] for shape in self.shapes)
         y = accelerator.empty((*first.shape[: self.axis], channels, *first.shape[self.axis + 1 :]), first.dtype)
         for x, place in zip(inputs, self.places(), strict=True):
-            accelerator.launch(put_columns(*place, dtype_of(x)), x, y)
+            accelerator.launch(work.PutColumns.of(*place, dtype_of(x)), x, y)
         return (y,)
 
     def places(self) -> list[tuple[int, int, int, int]]:
@@ -46,7 +43,7 @@ class Concatenation(ForwardNode):
         """gx of every part."""
         parts = tuple(accelerator.empty(shape, gy.dtype) for shape in self.shapes)
         for part, place in zip(parts, self.places(), strict=True):
-            accelerator.launch(take_columns(*place, dtype_of(gy)), gy, part)
+            accelerator.launch(work.TakeColumns.of(*place, dtype_of(gy)), gy, part)
         return parts
 
 

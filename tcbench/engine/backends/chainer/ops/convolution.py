@@ -82,11 +82,12 @@ class Convolution(Filtered):
         self._keep(inputs)
         self._choose_works()
         y = accelerator.empty(self.works.fprop.conv.y_shape, self.x.dtype)
-        self.fprop(accelerator, y)
-        return (y,)
+        return (y, *self.fprop(accelerator, y))
 
-    def fprop(self, accelerator: Accelerator, y: Array) -> None:
+    def fprop(self, accelerator: Accelerator, y: Array) -> tuple[Array, ...]:
+        """Write y; what else is taken of it."""
         accelerator.launch(self.works.fprop, self.x, self.w, y)
+        return ()
 
     def _choose_works(self) -> None:
         self.works = works_of(
@@ -121,14 +122,11 @@ class ConvolutionStats(Convolution):
     """y, and the sum and sum of squares of each of its channels, (K,). The sums have no gradient of their own:
     batch normalisation's gradient is taken through y."""
 
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        self._keep(inputs)
-        self._choose_works()
+    def fprop(self, accelerator: Accelerator, y: Array) -> tuple[Array, ...]:
         conv = self.works.stats.conv
-        y = accelerator.empty(conv.y_shape, self.x.dtype)
-        total, squares = (accelerator.empty((conv.k,), work.wide(conv.dtype)) for _ in range(2))
-        accelerator.launch(self.works.stats, self.x, self.w, y, total, squares)
-        return (y, total, squares)
+        sums = tuple(accelerator.empty((conv.k,), work.wide(conv.dtype)) for _ in range(2))
+        accelerator.launch(self.works.stats, self.x, self.w, y, *sums)
+        return sums
 
 
 def convolution_2d(

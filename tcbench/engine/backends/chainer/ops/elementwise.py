@@ -4,15 +4,11 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, added, dtype_of
 
-relu_work = work.shared(work.Relu)
-relu_backward_work = work.shared(work.ReluBackward)
-add_relu_work = work.shared(work.AddRelu)
-
 
 def relu_backward_on(accelerator: Accelerator, gy: Array, y: Array) -> Array:
     """gy where y > 0, else 0."""
     gx: Array = accelerator.empty(y.shape, y.dtype)
-    accelerator.launch(relu_backward_work(y.size, dtype_of(y)), gy, y, gx)
+    accelerator.launch(work.ReluBackward.of(y.size, dtype_of(y)), gy, y, gx)
     return gx
 
 
@@ -22,7 +18,7 @@ class Relu(ForwardNode):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (x,) = inputs
         self.y = accelerator.empty(x.shape, x.dtype)
-        accelerator.launch(relu_work(x.size, dtype_of(x)), x, self.y)
+        accelerator.launch(work.Relu.of(x.size, dtype_of(x)), x, self.y)
         return (self.y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:

@@ -47,12 +47,13 @@ class Im2colConvolution(Convolution):
         super()._choose_works()
         self.lowered = im2col_works(self.works.fprop.conv)
 
-    def fprop(self, accelerator: Accelerator, y: Array) -> None:
+    def fprop(self, accelerator: Accelerator, y: Array) -> tuple[Array, ...]:
         works = self.lowered
         rows = y if works.place is None else accelerator.empty(works.product.fprop.conv.y_shape, y.dtype)
         accelerator.launch(works.product.fprop, self._columns(accelerator), self.w, rows)
         if works.place is not None:
             accelerator.launch(works.place, rows, y)
+        return ()
 
     def write_dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
         gcolumns = self._empty_columns(accelerator)

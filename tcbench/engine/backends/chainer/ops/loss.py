@@ -4,10 +4,6 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
 
-forward_work = work.shared(work.SoftmaxCrossEntropyForward)
-mean_loss = work.shared(work.MeanLoss)
-backward_work = work.shared(work.SoftmaxCrossEntropyBackward)
-
 
 class SoftmaxCrossEntropy(ForwardNode):
     """The mean loss of logits and labels, times the weight."""
@@ -27,8 +23,8 @@ class SoftmaxCrossEntropy(ForwardNode):
         losses, loss = accelerator.empty(self.t.shape, wide), accelerator.empty((), wide)
         self.log_p = accelerator.empty(x.shape, wide)
         # Labels are not read here, which would wait for the device: one that is out of range makes the loss NaN.
-        accelerator.launch(forward_work(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses)
-        accelerator.launch(mean_loss(x.shape[0], wide, self.weight), losses, loss)
+        accelerator.launch(work.SoftmaxCrossEntropyForward.of(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses)
+        accelerator.launch(work.MeanLoss.of(x.shape[0], wide, self.weight), losses, loss)
         return (loss,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
@@ -38,7 +34,8 @@ class SoftmaxCrossEntropy(ForwardNode):
     def gradient(self, accelerator: Accelerator, gloss: Array) -> tuple[Array]:
         """gx of the loss's gradient (a loss scale, often)."""
         gx = accelerator.empty(self.log_p.shape, self.dtype)
-        accelerator.launch(backward_work(*gx.shape, dtype_of(gx), self.weight), self.log_p, self.t, gloss, gx)
+        backward = work.SoftmaxCrossEntropyBackward.of(*gx.shape, dtype_of(gx), self.weight)
+        accelerator.launch(backward, self.log_p, self.t, gloss, gx)
         return (gx,)
 
 

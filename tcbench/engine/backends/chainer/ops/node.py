@@ -23,6 +23,7 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, current
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.work import HALVES, DType, Half, Layout
+from tcbench.engine.world import Current
 
 Variable = Any
 """chainer.Variable; Chainer has no types."""
@@ -56,19 +57,10 @@ OnGradient = Callable[[Any, Array], None]
 """Called with the node of a variable and a gradient of it, as soon as that is launched. Chainer itself hands parameters
 their gradients when the whole of backward has run."""
 
-_on_gradient: OnGradient | None = None
+_on_gradient = Current[OnGradient | None](None)
 
-
-@contextlib.contextmanager
-def on_gradient(listener: OnGradient) -> Iterator[None]:
-    """Tell `listener` of every gradient while it is held."""
-    global _on_gradient
-    before, _on_gradient = _on_gradient, listener
-    try:
-        yield
-    finally:
-        _on_gradient = before
-
+on_gradient = _on_gradient.use
+"""Tell a listener of every gradient while it is held."""
 
 OnFilterGradient = Callable[["ForwardNode", Array], None]
 """Called with the node of a convolution or a classifier and the gradient of its output, when its filter's gradient is
@@ -134,11 +126,8 @@ class Node(chainer.FunctionNode):
 
 def add_on(accelerator: Accelerator, a: Array, b: Array, out: Array) -> tuple[Array]:
     """out = a + b; `out` may be one of them."""
-    accelerator.launch(add_work(a.size, dtype_of(a)), a, b, out)
+    accelerator.launch(work.Add.of(a.size, dtype_of(a)), a, b, out)
     return (out,)
-
-
-add_work = work.shared(work.Add)
 
 
 class Gradient(Node):
@@ -175,10 +164,10 @@ class ForwardNode(Node):
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
     ) -> Variables:
         gxs = self.backward(indexes, gys)
-        if _on_gradient is not None:
+        if (listener := _on_gradient.value) is not None:
             for index, gx in zip(indexes, gxs, strict=True):
                 if gx is not None:
-                    _on_gradient(self.inputs[index], gx.array)
+                    listener(self.inputs[index], gx.array)
         return tuple(
             [
                 gx if before is None else before if gx is None else Gradient(added).apply((gx, before))[0]

@@ -9,12 +9,6 @@ from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import Layout
 
-_Works = tuple[Callable[..., work.Work], Callable[..., work.Work]]
-
-
-def _works(forward: type[work.Work], backward: type[work.Work]) -> _Works:
-    return work.shared(forward), work.shared(backward)
-
 
 class OneToOne(ForwardNode):
     """y of x by one piece of work, and gx of gy by another of the same description, which `describe` gives of x.
@@ -26,13 +20,14 @@ class OneToOne(ForwardNode):
     def __init__(
         self,
         kind: str,
-        works: _Works,
+        forward: type[work.Work],
+        backward: type[work.Work],
         describe: Callable[[Array], tuple[Any, ...]],
         like_x: bool = False,
         **held: Array,
     ) -> None:
         self.kind = kind
-        self.forward_work, self.backward_work = works
+        self.forward_work, self.backward_work = forward.of, backward.of
         self.describe = describe
         self.like_x = like_x
         self.arrays = held
@@ -67,13 +62,6 @@ class OneToOne(ForwardNode):
         return (self.launch(accelerator, self.backward_work(*self.described), gy=gy)["gx"],)
 
 
-_MAX_POOL = _works(work.MaxPoolForward, work.MaxPoolBackward)
-_GLOBAL_AVERAGE = _works(work.GlobalAverageForward, work.GlobalAverageBackward)
-_TILED_AVERAGE = _works(work.TiledAverageForward, work.TiledAverageBackward)
-_LRN = _works(work.LrnForward, work.LrnBackward)
-_DROPOUT = _works(work.DropoutForward, work.DropoutBackward)
-
-
 def max_pooling_2d(x: Variable, *, ksize: int, stride: int, pad: int, layout: Layout, ceil: bool = False) -> Variable:
     """Output size floor((H + 2 pad - ksize) / stride) + 1: windows that would start in the far padding are left out
     (PyTorch's rule; Chainer calls it cover_all=False). `ceil` as in `work.Pool`."""
@@ -83,12 +71,17 @@ def max_pooling_2d(x: Variable, *, ksize: int, stride: int, pad: int, layout: La
     def describe(x: Array) -> tuple[Any, ...]:
         return (work.Pool(*logical(x.shape, layout), ksize, stride, pad, layout, dtype_of(x), ceil),)
 
-    return OneToOne("MaxPooling", _MAX_POOL, describe).apply((x,))[0]
+    return OneToOne("MaxPooling", work.MaxPoolForward, work.MaxPoolBackward, describe).apply((x,))[0]
 
 
 def global_average_pooling_2d(x: Variable, *, layout: Layout) -> Variable:
     """(N, C): the mean over all pixels."""
-    node = OneToOne("GlobalAveragePooling", _GLOBAL_AVERAGE, lambda x: (*logical(x.shape, layout), layout, dtype_of(x)))
+    node = OneToOne(
+        "GlobalAveragePooling",
+        work.GlobalAverageForward,
+        work.GlobalAverageBackward,
+        lambda x: (*logical(x.shape, layout), layout, dtype_of(x)),
+    )
     return node.apply((x,))[0]
 
 
@@ -101,7 +94,8 @@ def tiled_average_pooling_2d(x: Variable, *, out: int, layout: Layout) -> Variab
             raise ValueError(f"tiled_average_pooling_2d: expected square maps, got {h}x{w}")
         return n, c, h, out, layout, dtype_of(x)
 
-    return OneToOne("TiledAveragePooling", _TILED_AVERAGE, describe).apply((x,))[0]
+    node = OneToOne("TiledAveragePooling", work.TiledAverageForward, work.TiledAverageBackward, describe)
+    return node.apply((x,))[0]
 
 
 def local_response_normalization(
@@ -113,7 +107,8 @@ def local_response_normalization(
         n, c, h, w = logical(x.shape, layout)
         return n, c, h * w, layout, dtype_of(x), size, alpha, beta, k
 
-    return OneToOne("LocalResponseNormalization", _LRN, describe, like_x=True).apply((x,))[0]
+    node = OneToOne("LocalResponseNormalization", work.LrnForward, work.LrnBackward, describe, like_x=True)
+    return node.apply((x,))[0]
 
 
 def dropout(x: Variable, ratio: float, counter: Array, *, layout: Layout) -> Variable:
@@ -128,4 +123,5 @@ def dropout(x: Variable, ratio: float, counter: Array, *, layout: Layout) -> Var
 
     if not chainer.config.train:
         return x
-    return OneToOne("Dropout", _DROPOUT, describe, like_x=True, counter=counter).apply((x,))[0]
+    node = OneToOne("Dropout", work.DropoutForward, work.DropoutBackward, describe, like_x=True, counter=counter)
+    return node.apply((x,))[0]

@@ -24,7 +24,6 @@ class ConvStats(Rung):
 
     def parts(self, parts: Any, settings: Any) -> Any:
         from tcbench.engine.backends.chainer import ops
-        from tcbench.engine.backends.chainer.parts import UNIT_EPS
 
         class StatsUnit(parts.unit):
             # cuDNN has no such convolution for the three channels of an image.
@@ -32,14 +31,8 @@ class ConvStats(Rung):
                 if self.conv.bias or self.conv.in_channels < MIN_CHANNELS:
                     return super().forward(x, shortcut)
                 sums = ops.convolution_2d_stats(x, self.w, **self.geometry)
-                return ops.batch_norm_from_sums(
-                    sums,
-                    *(self.gamma, self.beta, self.running),
-                    layout=self.spec.layout,
-                    relu=self.conv.relu,
-                    residual=shortcut,
-                    eps=UNIT_EPS,
-                )
+                settings: Any = {"layout": self.spec.layout, "relu": self.conv.relu, "residual": shortcut}
+                return ops.batch_norm(sums, self.gamma, self.beta, self.running, **settings)
 
         return replace(parts, unit=StatsUnit)
 

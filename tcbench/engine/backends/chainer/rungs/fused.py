@@ -15,7 +15,6 @@ class Fused(Rung):
 
     def parts(self, parts: Any, settings: Any) -> Any:
         from tcbench.engine.backends.chainer import ops
-        from tcbench.engine.backends.chainer.parts import UNIT_EPS
 
         class FusedUnit(parts.unit):
             def normalise(self, h: Any, shortcut: Any) -> Any:
@@ -23,7 +22,7 @@ class Fused(Rung):
                     return ops.bias(h, self.b, layout=self.spec.layout, relu=self.conv.relu)
                 if not self.conv.relu:
                     return super().normalise(h, shortcut)
-                settings: Any = {"layout": self.spec.layout, "relu": True, "residual": shortcut, "eps": UNIT_EPS}
+                settings: Any = {"layout": self.spec.layout, "relu": True, "residual": shortcut}
                 return ops.batch_norm(h, self.gamma, self.beta, self.running, **settings)
 
         return replace(parts, unit=FusedUnit)

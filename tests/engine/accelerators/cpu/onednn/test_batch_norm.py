@@ -11,6 +11,7 @@ from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled
 from tcbench.engine.accelerators.cpu.onednn import batch_norm, tuning
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+from tcbench.engine.accelerators.cpu.onednn.library import Engine
 
 
 @pytest.fixture(params=[0, 1], ids=["oneDNN", "NumPy"])
@@ -94,10 +95,11 @@ IN_C = "C, two passes"
 
 @pytest.fixture
 def in_c(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDnnAccelerator]:
-    """Arrays of any size go through C."""
+    """Arrays of any size go through C, those of 16 bits also where oneDNN has no vectors of them."""
     if batch_norm._compiled() is None:
-        pytest.skip("no C compiler, or no vectors of 512 bits")
+        pytest.skip("no C compiler, or no vectors of 256 bits")
     monkeypatch.setattr(batch_norm, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(Engine, "converts", lambda engine, dtype: True)
     accelerator = OneDnnAccelerator(threads=2)
     with accelerator.enter():
         yield accelerator
@@ -105,7 +107,7 @@ def in_c(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDnn
 
 
 @pytest.mark.parametrize("after", ["none", "relu"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("sizes", [(3, 48, 7, 3), (1, 16, 1, 1), (2, 64, 64, 65), (5, 2048, 3, 3)], ids=str)
 def test_in_c_it_does_what_the_reference_does(
     sizes: tuple[int, int, int, int], dtype: w.DType, after: w.After, in_c: OneDnnAccelerator
@@ -115,7 +117,7 @@ def test_in_c_it_does_what_the_reference_does(
         check_against_reference(in_c, work)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_in_c_what_is_not_a_number_goes_on(value: float, dtype: w.DType, in_c: OneDnnAccelerator) -> None:
     norm = w.Norm(2, 16, 4, 4, "NHWC", dtype, "relu")
@@ -133,16 +135,18 @@ def test_in_c_what_is_not_a_number_goes_on(value: float, dtype: w.DType, in_c: O
     [
         ("for (; row < end; row++) sum_rows(", "for (; row + 1 < end; row++) sum_rows("),
         ("_CMP_NLE_UQ", "_CMP_LE_OQ"),
-        ("_mm512_fnmadd_ps(d,", "_mm512_fmadd_ps(d,"),
+        ("V(fnmadd_ps)(d,", "V(fmadd_ps)(d,"),
         ("other - mean * mean", "other"),
+        ("dtype == FLOAT16 ? V(cvtph_ps)", "dtype == FLOAT32 ? V(cvtph_ps)"),
+        ("dtype == FLOAT16 ? V(cvtps_ph)", "dtype == FLOAT32 ? V(cvtps_ph)"),
         ("norm->rows / (norm->rows > 1 ? norm->rows - 1 : 1)", "1"),
     ],
 )
 def test_functions_that_do_not_as_numpy_are_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
     source = Path(batch_norm.__file__).with_suffix(".c")
     if compiled.library(source, batch_norm.does_as_numpy) is None:
-        pytest.skip("no C compiler, or no vectors of 512 bits")
-    assert source.read_text().count(right) == 1
+        pytest.skip("no C compiler, or no vectors of 256 bits")
+    assert right in source.read_text()
     broken = tmp_path / "batch_norm.c"
     broken.write_text(source.read_text().replace(right, wrong))
     assert compiled.library(broken, batch_norm.does_as_numpy) is None

@@ -38,6 +38,8 @@ def test_without_a_compiler_primitives_do_what_the_reference_does(
         ("from[i], 0)", "from[i], 3)"),
         ("gradients[narrowed != NULL]", "gradients[1]"),
         ("i += TILE", "i += TILE + 1"),
+        ("n = (int64_t)values;", "n = (int64_t)values - 1;"),
+        ("if (dtype > 0)", "if (dtype > 1)"),
     ],
 )
 def test_a_function_that_does_not_do_as_numpy_is_not_taken(right: str, wrong: str, tmp_path: Path) -> None:

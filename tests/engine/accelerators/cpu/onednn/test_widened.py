@@ -1,12 +1,13 @@
 """Where oneDNN has no vectors of 16 bits, its work of them is that of float32 between conversions."""
 
+import numpy as np
 import pytest
 from engine.accelerators.cpu.reference.test_accelerator import CASES, convolutions, norms
 from engine.accelerators.cuda.kernels.cases import Case, check_on
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.onednn import tuning, widened
+from tcbench.engine.accelerators.cpu.onednn import tuning, update, widened
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.onednn.library import Engine
 
@@ -23,7 +24,8 @@ def vectors_of_float32_alone(fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("work", LARGER)
 def test_it_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
     check_against_reference(processor, work)
-    assert all(plan.plan == tuning.NUMPY or plan.plan.startswith("converted, ") for plan in processor.plans())
+    by_itself = (tuning.NUMPY, "C, two passes")
+    assert all(plan.plan in by_itself or plan.plan.startswith("converted, ") for plan in processor.plans())
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -38,6 +40,27 @@ def test_convolutions_and_sums_are_onednns(half: w.DType, processor: OneDnnAccel
     for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv), w.AddRelu(64, half)):
         check_against_reference(processor, work)
     assert all(plan.plan.startswith("converted, ") for plan in processor.plans())
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_without_a_compiler_numpy_converts(
+    half: w.DType, processor: OneDnnAccelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update, "_compiled", lambda: None)
+    check_against_reference(processor, w.ConvFprop(w.Conv2d(2, 32, 4, 4, 32, 3, 3, 1, 1, "NHWC", half)))
+    check_against_reference(processor, w.BatchNormForward(w.Norm(2, 24, 4, 6, "NHWC", half, "relu"), 2e-5, 0.1))
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("size", [1, 7, 40_000, 3_000_001])
+def test_converted_on_all_threads_is_what_numpy_makes(half: w.DType, size: int, processor: OneDnnAccelerator) -> None:
+    singles = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    halves, back = np.empty(size, half), np.empty_like(singles)
+    for _ in range(2):  # the second launch is the first one's
+        update.cast(processor.engine, singles, halves)
+        update.cast(processor.engine, halves, back)
+        assert halves.tobytes() == singles.astype(half).tobytes()
+        assert back.tobytes() == halves.astype(np.float32).tobytes()
 
 
 def test_a_work_in_float32_differs_in_nothing_else() -> None:

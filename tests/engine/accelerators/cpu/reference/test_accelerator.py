@@ -13,7 +13,7 @@ from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.reference.accelerator import _KERNELS, NumpyAccelerator
 
 KINDS = {
-    kind for kind in vars(w).values() if isinstance(kind, type) and issubclass(kind, w.Work) and hasattr(kind, "name")
+    kind for kind in vars(w).values() if isinstance(kind, type) and issubclass(kind, w.Work) and hasattr(kind, "roles")
 }
 LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
 DTYPES: tuple[w.DType, ...] = ("float16", "bfloat16", "float32", "float64")

@@ -4,7 +4,6 @@ import os
 import pickle
 import signal
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 
@@ -168,7 +167,6 @@ def test_what_is_missing_is_said_once_before_any_worker_starts(planning, cache, 
 class Deadly(Work):
     """Kills the process that takes it."""
 
-    name: ClassVar[str] = "deadly"
     how: str
 
     def __setstate__(self, state):

@@ -1,7 +1,5 @@
 """Every kernel on a GPU, through the live loader, on the cases that test_kernels.py tries on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

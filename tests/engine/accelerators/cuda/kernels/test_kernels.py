@@ -86,4 +86,4 @@ def test_every_kernel_is_tried() -> None:
 def _kinds(kind: type[w.Work]) -> list[type[w.Work]]:
     ours = [subclass for subclass in kind.__subclasses__() if subclass.__module__.startswith(w.__name__)]
     inner = [leaf for subclass in ours for leaf in _kinds(subclass)]
-    return [*([kind] if "name" in vars(kind) else []), *inner]
+    return [*([kind] if "roles" in vars(kind) else []), *inner]

@@ -54,7 +54,7 @@ def test_grids_and_blocks_are_within_cudas_limits():
     for work in (*WORK.values(), *BATCH_256):
         launch = launch_of(work)
         assert 1 <= launch.grid[0] <= MAX_GRID and launch.grid[1:] == (1, 1), work
-        assert 1 <= math.prod(launch.block) <= 1024 and launch.shared_bytes == 0, work
+        assert 1 <= math.prod(launch.block) <= 1024, work
 
 
 def test_work_that_is_no_kernels_is_refused():
