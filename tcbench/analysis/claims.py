@@ -206,11 +206,7 @@ def any_of(*sources: OtherSource) -> OtherSource:
 
 def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
     """Judge claims by timelines of one machine: kernels per step are the same in every step and need no interval."""
-    kernels = {
-        bottleneck.label: bottleneck.device.kernels_per_step
-        for bottleneck in bottlenecks
-        if bottleneck.device is not None
-    }
+    kernels = {of.label: of.device.kernels_per_step for of in bottlenecks if of.device is not None}
 
     def by_kernels(claim: Claim) -> Evidence | None:
         if claim.relation != "fewer kernels" or claim.right is None:

@@ -54,11 +54,8 @@ def main() -> NoReturn:
         from tcbench.core.text import plain
 
         # It may name what anyone wrote into a record; only a list of differences has several lines.
-        text = (
-            "\n".join(map(plain, str(error).split("\n")))
-            if isinstance(error, NotComparableError)
-            else plain(str(error))
-        )
+        lines = str(error).split("\n") if isinstance(error, NotComparableError) else [str(error)]
+        text = "\n".join(map(plain, lines))
         typer.echo(f"tcbench: error: {text}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

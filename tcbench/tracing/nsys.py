@@ -324,7 +324,6 @@ def _input_work(ranges: Iterable[_Range]) -> tuple[InputWork, ...]:
     for range_ in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
         if range_.begin_ns >= ends.get(range_.thread, range_.begin_ns):
             ends[range_.thread] = range_.end_ns
-            work.append(
-                InputWork(range_.text, rows.setdefault(range_.thread, len(rows)), range_.begin_ns, range_.end_ns)
-            )
+            row = rows.setdefault(range_.thread, len(rows))
+            work.append(InputWork(range_.text, row, range_.begin_ns, range_.end_ns))
     return tuple(work)

@@ -111,11 +111,7 @@ def work_of(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[InputW
             before[tid] = total_ns
             if worked_ns > 0:
                 _add(spans[tid], now_ns - worked_ns, now_ns)
-    work = [
-        InputWork(names[tid], rows[tid], begin_ns, end_ns)
-        for tid, pieces in spans.items()
-        for begin_ns, end_ns in pieces
-    ]
+    work = [InputWork(names[tid], rows[tid], *piece) for tid, pieces in spans.items() for piece in pieces]
     return tuple(sorted(work, key=lambda w: (w.begin_ns, w.row)))
 
 

@@ -177,11 +177,8 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
         ratio = _ratio(at.ratio)
         if claim.images_per_s is not None:
             ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"
-        chosen = [
-            name or ""
-            for side, name in ((claim.left, at.left), (claim.right, at.right))
-            if side is not None and side.best
-        ]
+        sides = ((claim.left, at.left), (claim.right, at.right))
+        chosen = [name or "" for side, name in sides if side is not None and side.best]
         parts.append(ratio + (f" by {' over '.join(chosen)}" if chosen else ""))
     if at.why and at.unit != "steps":  # the table's note says it once for all
         parts.append(at.why)

@@ -104,12 +104,8 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
 
 
 def _cells(records: Sequence[Record]) -> Iterator[Row]:
-    scaled = {
-        point.summary.key: _scaled(curve, point)
-        for curve in curves(records)
-        if curve.kind == "weak"
-        for point in curve.points
-    }
+    weak = [curve for curve in curves(records) if curve.kind == "weak"]
+    scaled = {point.summary.key: _scaled(curve, point) for curve in weak for point in curve.points}
     summaries = summarise(records)
     columns = cells.columns(summaries)
     for summary in summaries:

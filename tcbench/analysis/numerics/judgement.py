@@ -171,11 +171,8 @@ def safe(gradients: Gradients) -> SafeScales:
 
 def verdicts(document: Document, margins: Margins | None = None) -> tuple[TechniqueVerdict, ...]:
     """One per technique that was run, but the base itself."""
-    return tuple(
-        _verdict(technique.name, document, margins_of(document, margins))
-        for technique in techniques_of(document)
-        if technique != document.setting.base
-    )
+    others = [technique for technique in techniques_of(document) if technique != document.setting.base]
+    return tuple(_verdict(technique.name, document, margins_of(document, margins)) for technique in others)
 
 
 def not_learnt(document: Document) -> str | None:

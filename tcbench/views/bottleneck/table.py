@@ -65,6 +65,7 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
         return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS, spare=True)
 
+    unit = rate_unit(row.summary.cell for row in explanations)
     ran = heading(row.summary.environment for row in explanations)
     rates: dict[str, Callable[[Explanation], Any]] = {
         "expected": lambda row: row.advice and row.advice.expected,
@@ -78,11 +79,7 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
         *(need(name, functools.partial(_phase_s, name)) for name in phases),
         *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
         need("step", lambda of: of.step_s),
-        Column(
-            rate_unit(row.summary.cell for row in explanations),
-            lambda row: row.bottleneck and row.bottleneck.images_per_s,
-            RATE,
-        ),
+        Column(unit, lambda row: row.bottleneck and row.bottleneck.images_per_s, RATE),
         *([Column[Explanation]("FLOPs", utilisation, WHOLE_SHARE)] if any(map(utilisation, explanations)) else []),
         Column("next", lambda row: row.bottleneck and _next(row)),
         *(Column(of, figure, RATE) for of, figure in rates.items() if any(map(figure, explanations))),

@@ -89,13 +89,11 @@ def scale_out_chart(
         for colour, dashes in zip(_COLOURS, itertools.cycle(_DASHES), strict=False)
     ]
     marks = [_MARKS[i] if i in marked else "" for i in range(len(curves))]
-    page.legend(
-        [
-            [Line2D([], [], marker=mark, markersize=_MARK - 1, label=curve.label, **style)]
-            for curve, mark, style in zip(curves, marks, styles, strict=False)
-        ],
-        handlelength=3,
-    )
+    entries = [
+        [Line2D([], [], marker=mark, markersize=_MARK - 1, label=curve.label, **style)]
+        for curve, mark, style in zip(curves, marks, styles, strict=False)
+    ]
+    page.legend(entries, handlelength=3)
     [[efficiency, times]] = page.panels([_HEIGHT], 2)
     efficiency.set_title("Efficiency", loc="left", weight="bold")
     times.set_title("Time to train: 90 epochs of 1.28 million images", loc="left", weight="bold")

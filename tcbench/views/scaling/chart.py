@@ -199,13 +199,8 @@ def _draw(
         axes.vlines(xs, [a for a, _ in ends], [b for _, b in ends], color=style["color"], linewidth=1.0, zorder=2.2)
         axes.plot(xs, [interval.value for _, interval in places], **style, zorder=3, clip_on=False)
         marks = axes.scatter(xs, [interval.value for _, interval in places], s=(2 * _MARK) ** 2, alpha=0, zorder=3.5)
-        tooltip(
-            marks,
-            *(
-                f"{point.summary.cell.label}\n{write(interval.value)} ({limits(interval, write)})"
-                for point, interval in places
-            ),
-        )
+        says = ((point.summary.cell.label, write(at.value), limits(at, write)) for point, at in places)
+        tooltip(marks, *(f"{name}\n{value} ({within})" for name, value, within in says))
 
 
 def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
