@@ -107,7 +107,7 @@ def changed(of: dict[str, Any], changes: Sequence[tuple[tuple[str | int, ...], A
         with contextlib.suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
             for key in place[:-1]:
                 at = at[key]
-            at[place[-1]] = value
+            at[place[-1]] = copy.deepcopy(value)  # else a place within it could hold itself
     return made
 
 
