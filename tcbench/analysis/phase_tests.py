@@ -4,9 +4,10 @@ A phase counts as the throughput of a step in which nothing else changed, base's
 that the phase gained: so a loss in it has the unit, the threshold, the rules and the moderated noise of the whole. What
 slows a trial slows all its phases: the part of the others' relative change that a phase shares is taken out of its own
 (analysis of covariance; R. Fisher, "Statistical Methods for Research Workers", 4th edition 1932). The others' change is
-the mean of theirs, each weighed by one over its variance, so that a phase that varies by itself does not hide what all
-have in common (W. Cochran, "Problems arising in the analysis of a series of similar experiments", Supplement to the
-Journal of the Royal Statistical Society 4, 1937). A cell regresses by a phase where
+that of their seconds, but of a phase that varies more than the whole does only as much of them as one over its variance
+says (W. Cochran, "Problems arising in the analysis of a series of similar experiments", Supplement to the Journal of
+the Royal Statistical Society 4, 1937): it does not hide what all have in common. Steady phases have no more than their
+seconds, so that a small one that changed by itself says little of the others. A cell regresses by a phase where
 
 - the loss is surely above the threshold, and surely there: the union of all phases' tests (union-intersection: S. Roy,
   "On a heuristic method of test construction and its use in multivariate analysis", Annals of Mathematical Statistics
@@ -24,7 +25,6 @@ Journal of the Royal Statistical Society 4, 1937). A cell regresses by a phase w
 import functools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from tcbench.analysis import noise, rounds, verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
+from tcbench.core.groups import grouped
 
 SHARE = 0.1
 """The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep
@@ -71,16 +72,20 @@ class PhaseTrials:
         return tuple(name for name in self.names if name not in names)
 
     def share(self, name: str) -> float:
-        """Of the seconds of all phases, those of one."""
-        return self.mean_s(name) / (self.mean_s(*self.names) or math.inf)
+        """Of the seconds of all phases, those of one; the mean of both sides."""
+        own, every = self._sides_s(name), self._sides_s(*self.names)
+        return statistics.fmean(math.fsum(x) / (math.fsum(y) or math.inf) for x, y in zip(own, every, strict=True))
 
     @functools.cached_property
     def _sides_s(self) -> Callable[..., list[list[float]]]:
         """Of base and current, by trial: the seconds of some phases together."""
 
         def sums(*names: str) -> list[list[float]]:
-            sides = (self.base, self.current)
-            return [[*map(math.fsum, zip(*(side[name] for name in names), strict=False))] for side in sides]
+            of_sides = []
+            for side in (self.base, self.current):
+                trials = min(len(side[name]) for name in self.names)
+                of_sides.append([*map(math.fsum, zip(*(side[name][:trials] for name in names), strict=True))])
+            return of_sides
 
         return functools.cache(sums)
 
@@ -239,13 +244,14 @@ def _beside(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
     trial to trial that they show too, by least squares over all cells, each weighed by the noise of its whole. Nothing
     where too few trials tell it."""
     told = {n: cell for n, cell in enumerate(cells) if {*names} < {*cell.names} and cell.variance(*cell.names)}
-    varied, product, square = Counter[str](), 0.0, 0.0
-    for cell in told.values():
-        varied.update({other: cell.variance(other) / cell.variance(*cell.names) for other in cell.others(*names)})
-    weights = {
-        n: _shares({o: 1 / varied[o] for o in cell.others(*names) if varied[o] and cell.mean_s(o)})
-        for n, cell in told.items()
-    }
+    varied: dict[str, list[float]] = grouped(
+        (other, cell.variance(other) / cell.variance(*cell.names))
+        for cell in told.values()
+        for other in cell.others(*names)
+    )
+    count = {name: 1 / max(1.0, statistics.fmean(of)) for name, of in varied.items()}
+    weights = {n: _shares({o: count[o] * cell.mean_s(o) for o in cell.others(*names)}) for n, cell in told.items()}
+    product = square = 0.0
     for n, cell in told.items():
         own = cell.deviations(*names)
         change = [0.0] * len(own)
@@ -259,7 +265,8 @@ def _beside(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
 
 
 def _shares(of: Mapping[str, float]) -> dict[str, float]:
-    return {name: amount / math.fsum(of.values()) for name, amount in of.items()}
+    """Without what has none."""
+    return {name: amount / math.fsum(of.values()) for name, amount in of.items() if amount > 0}
 
 
 def _pooled(

@@ -167,7 +167,9 @@ static inline void apply(const struct norm *norm, int64_t part, int backward, in
             } else {
                 vec y = V(fmadd_ps)(d, a, b);
                 if (has_relu) { /* what is not a number stays */
-                    const bits mask = positive(y);
+                    /* Of what is stored, which may be 0. */
+                    const vec stored = dtype == FLOAT16 ? V(cvtph_ps)(V(cvtps_ph)(y, _MM_FROUND_TO_NEAREST_INT)) : y;
+                    const bits mask = positive(stored);
                     ((bits *)norm->arrays[MASK])[place / VALUES] = mask;
                     y = where(mask, y);
                 }

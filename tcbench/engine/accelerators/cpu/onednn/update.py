@@ -277,6 +277,8 @@ def pack(engine: Engine, work: PackGradients) -> Choice:
     of = work.parameters
     if work.dtype == "float32" and not any(of.halves):
         raise Unimplemented("nothing to convert")
+    if work.dtype not in ("float32", of.half):
+        raise Unimplemented(f"{of.half} to {work.dtype}")
     widen, narrow = _conversions(engine, of.half, _OfThreads(engine))
 
     def run(table: Array, _: Array, flat: Array) -> None:

@@ -130,6 +130,17 @@ def test_in_c_what_is_not_a_number_goes_on(value: float, dtype: w.DType, in_c: O
     assert np.isfinite(y.astype(np.float32)).sum() == y.size * 15 // 16
 
 
+def test_in_c_what_is_stored_as_0_lets_no_gradient_pass(in_c: OneDnnAccelerator) -> None:
+    norm = w.Norm(2, 16, 4, 4, "NHWC", "float16", "relu")
+    x, gy, y, gx = np.random.default_rng(0).standard_normal((4, *norm.shape)).astype(np.float16)
+    gamma, beta, running, mean, inv_std, other = np.full((6, 16), 1e-8, np.float32) * np.array([[1], *5 * [[0]]], "f")
+    mask, gbeta = np.empty(norm.shape, bool), np.ones(16, np.float32)
+    in_c.launch(w.BatchNormForward(norm, 2e-5, 0.1), x, gamma, beta, running, other, y, mean, inv_std, mask)
+    in_c.launch(w.BatchNormBackward(norm), gy, x, gamma, mean, inv_std, mask, gx, np.empty_like(gbeta), gbeta)
+    assert not y.any()
+    assert not gbeta.any()
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
