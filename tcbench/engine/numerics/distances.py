@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from tcbench.core.errors import TcbenchError
+from tcbench.core.groups import grouped
 from tcbench.core.numerics import BASE, Distance, ParityJob, ParityRun, Slope
 from tcbench.core.record import Cell, TrainSettings
 from tcbench.engine.accelerators.device import OpenDevice
@@ -232,9 +233,7 @@ def _farthest(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) 
 
 def _length(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) -> tuple[float, str]:
     """The largest factor by which the gradients of one kind of parameter are too long or too short, and the kind."""
-    kinds: dict[str, list[str]] = {}
-    for name in ones[0]:
-        kinds.setdefault(_kind(name), []).append(name)
+    kinds = grouped((_kind(name), name) for name in ones[0])
 
     def squares(gradients: tuple[_ByParameter, ...], names: list[str]) -> float:
         return sum(float(np.sum(np.square(one[name], dtype=np.float64))) for one in gradients for name in names)

@@ -2,9 +2,9 @@
 
 import dataclasses
 import random
-from pathlib import Path
 
 from tcbench.core.errors import DataError
+from tcbench.core.groups import grouped
 from tcbench.engine.feeds.dataset import ImageFolder
 
 HELD_OUT_EVERY = 10
@@ -16,18 +16,15 @@ def split(folder: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
 
     Raises DataError when nothing is left for the test.
     """
-    by_class: dict[int, list[tuple[Path, int]]] = {}
-    for file in folder.files:
-        by_class.setdefault(file[1], []).append(file)
+    by_class = grouped((file[1], file) for file in folder.files)
     kept = [file for files in by_class.values() for file in files[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]]
     if not kept:
         raise DataError(
             f"data folder {folder.root}: expected at least {HELD_OUT_EVERY} images in a class, one in "
             f"{HELD_OUT_EVERY} is kept for the test; add images or name another folder with --data"
         )
-    order = random.Random(0).sample(range(len(kept)), len(kept))
     away = set(kept)
     return (
         dataclasses.replace(folder, files=tuple(file for file in folder.files if file not in away)),
-        dataclasses.replace(folder, files=tuple(kept[i] for i in order)),
+        dataclasses.replace(folder, files=tuple(random.Random(0).sample(kept, len(kept)))),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import queue
 import threading
@@ -167,10 +168,7 @@ def scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """
     buffers: dict[str, npt.NDArray[np.uint8]] = _local.__dict__.setdefault("buffers", {})
     dtype = np.dtype(dtype)
-    count = 1
-    for extent in shape:
-        count *= extent
-    n_bytes = count * dtype.itemsize
+    n_bytes = math.prod(shape) * dtype.itemsize
     buffer = buffers.get(name)
     if buffer is None or buffer.nbytes < n_bytes:
         buffer = buffers[name] = np.empty(n_bytes, np.uint8)

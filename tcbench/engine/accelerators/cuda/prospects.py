@@ -5,6 +5,7 @@ Either may be lacking here (no cuDNN, no NVRTC): that is an answer, with the com
 
 from collections.abc import Callable, Iterable
 
+from tcbench.core.groups import grouped
 from tcbench.engine.accelerators.cuda import packages
 from tcbench.engine.accelerators.cuda.cudnn import absent, libraries
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, plan_cache
@@ -48,10 +49,7 @@ def _plans(
     works: Iterable[tuple[Work, int]], figures: GpuFile, fresh: bool, processes: int, progress: Progress
 ) -> tuple[_Plans, str | None]:
     """cuDNN's plans, or why they could not be looked for here."""
-    by_limit: dict[int, dict[Work, None]] = {}
-    for work, limit in works:
-        if work.kind == "graph":
-            by_limit.setdefault(limit, {})[work] = None
+    by_limit = grouped(dict.fromkeys((limit, work) for work, limit in works if work.kind == "graph"))
     total = sum(len(graphs) for graphs in by_limit.values())
     plans: _Plans = {}
     try:

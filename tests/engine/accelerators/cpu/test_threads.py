@@ -85,12 +85,16 @@ def test_a_call_inside_a_chunk_does_not_wait_for_itself():
 
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_blas_is_held_to_one_thread_and_its_threads_are_put_back(chunks):
-    before = [library.num_threads for library in threads._blas]
+    def now():
+        return [library.num_threads for library in threads._blas]
+
     inside = []
-    with threads.use(2):
-        threads.run(lambda _: inside.append([library.num_threads for library in threads._blas]), range(chunks))
+    with threads.limited(threads._blas, 2):
+        before = now()
+        with threads.use(2):
+            threads.run(lambda _: inside.append(now()), range(chunks))
+        assert now() == before == [2] * len(before)
     assert inside == [[1] * len(before)] * chunks
-    assert [library.num_threads for library in threads._blas] == before
 
 
 def test_threads_context_restores_the_number_even_after_an_error():
