@@ -33,8 +33,8 @@ def tcbench(folder: Path, *words: str | Path, **environment: str) -> Done:
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, _environment(folder, environment), clear=True),
         mock.patch.object(sys, "argv", ["tcbench", *map(str, words)]),
-        mock.patch("signal.signal"),  # the handlers are pytest's
-        mock.patch("gc.set_threshold"),  # so that hundreds of figures do not pile up
+        mock.patch("signal.signal", lambda *_: None),  # the handlers are pytest's
+        mock.patch("gc.set_threshold", lambda *_: None),  # so that hundreds of figures do not pile up
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as ended,

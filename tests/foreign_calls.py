@@ -92,8 +92,9 @@ def _calls_of(path: Path, ours: frozenset[str]) -> Iterator[ForeignCall]:
     ours = ours | _own_attributes(tree)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     within = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    file = path.relative_to(ROOT)
     for node in ast.walk(tree):
-        place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        place = f"{file}:{getattr(node, 'lineno', 0)}"
         match node:
             case ast.Constant(value=str(text)) if C_FUNCTION.fullmatch(text):
                 yield ForeignCall(text, text, place)
@@ -141,8 +142,9 @@ def _library_names(modules: dict[str, str]) -> frozenset[str]:
 
 def _grown(tree: ast.AST, names: frozenset[str], belongs: Callable[[ast.expr, frozenset[str]], bool]) -> frozenset[str]:
     """The names, and those that are given what belongs to one of them, to a fixed point."""
+    assignments = list(_assignments(tree))
     while True:
-        more = {leaf for target, value in _assignments(tree) if belongs(value, names) for leaf in _leaves(target)}
+        more = {leaf for target, value in assignments if belongs(value, names) for leaf in _leaves(target)}
         if more <= names:
             return names
         names |= more

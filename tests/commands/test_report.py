@@ -66,7 +66,7 @@ def test_a_profile_of_other_settings_beside_the_records_is_not_shown_as_theirs(t
 
 def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
     document = next(RESULTS.glob("numerics-*.json"))
-    (tmp_path / "cpu.jsonl").write_bytes(CPU.read_bytes())
+    (tmp_path / "cpu.jsonl").write_bytes(b"".join(CPU.read_bytes().splitlines(keepends=True)[:4]))
     pages = []
     for content in (document.read_bytes(), document.read_bytes()[:500]):
         (tmp_path / document.name).write_bytes(content)

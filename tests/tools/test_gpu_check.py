@@ -287,13 +287,12 @@ def test_where_uv_cannot_make_an_environment_or_wheels_are_brought_it_is_python3
     assert interpreters(WHEELS=str(tmp_path / "wheels")).startswith("python3 -m pip install --quiet")
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "no-such-device"])
-def test_a_device_that_cannot_be_used_is_said_and_nothing_is_run(tmp_path, device):
-    done = script(tmp_path, PYTHON=sys.executable, DEVICE=device)
+def test_a_device_that_cannot_be_used_is_said_and_nothing_is_run(tmp_path):
+    done = script(tmp_path, PYTHON=sys.executable, DEVICE="cuda:99")
     assert done.returncode == 2
     first, second = done.stderr.splitlines()
-    assert first == f"gpu_check: nothing was run, because {device} cannot be used:"
-    assert second.startswith(f"tcbench: error: --device {device}: ")
+    assert first == "gpu_check: nothing was run, because cuda:99 cannot be used:"
+    assert second.startswith("tcbench: error: --device cuda:99: ")
     assert not list((tmp_path / "out").iterdir())
 
 

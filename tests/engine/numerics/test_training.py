@@ -63,7 +63,10 @@ def test_a_loss_that_is_not_finite_ends_a_run_with_the_finite_losses_before_it(s
         train(job("neither", of=of), site())
     assert 0 < len(raised.value.losses) < STEPS
     assert np.isfinite(raised.value.losses).all()
-    told = worker.run(job("neither", of=of), lambda _: None)
+
+
+def test_a_run_that_diverged_is_told_with_its_losses():
+    told = worker.run(job("neither", of=setting(learning_rate=1e4)), lambda _: None)
     assert (told.run.status, told.run.losses != ()) == ("diverged", True)
     assert msgspec.json.decode(msgspec.json.encode(told), type=TrainingFinished) == told
 
