@@ -128,7 +128,7 @@ class PhaseTrials:
         for other, part in common.items():
             seconds = part * self.mean_s(*names) / self.mean_s(other)
             base_s, current_s = (
-                [own_s - seconds * other_s for own_s, other_s in zip(*sides, strict=False)]
+                [own_s - seconds * other_s for own_s, other_s in zip(*sides, strict=True)]
                 for sides in zip((base_s, current_s), self._sides_s(other), strict=True)
             )
         rest_s = self.step_s - statistics.fmean(base_s)
