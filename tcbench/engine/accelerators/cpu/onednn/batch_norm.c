@@ -24,6 +24,7 @@ typedef uint8_t bits;
 #endif
 
 enum { FLOAT32, FLOAT16, BFLOAT16 };
+enum { POSITIVE = _CMP_NLE_UQ }; /* not 0 or less: so is what is not a number */
 enum { X, GAMMA, BETA, RUNNING_MEAN, RUNNING_VAR, Y, MEAN, INV_STD, MASK, GY, GX, GGAMMA, GBETA, N_ARRAYS };
 
 struct norm {
@@ -34,12 +35,12 @@ struct norm {
     float eps, momentum;
 };
 
-/* A bit where the value is not 0 or less: what is not a number has one. */
+/* A bit of each value. */
 static inline bits positive(vec y) {
 #ifdef __AVX512BW__
-    return _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_NLE_UQ);
+    return _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), POSITIVE);
 #else
-    return _mm256_movemask_ps(_mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_NLE_UQ));
+    return _mm256_movemask_ps(_mm256_cmp_ps(y, _mm256_setzero_ps(), POSITIVE));
 #endif
 }
 

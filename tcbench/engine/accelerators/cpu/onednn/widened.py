@@ -1,5 +1,5 @@
-"""Work of 16 bits where oneDNN converts them one value at a time: done in float32, between conversions
-of our own.
+"""Work of 16 bits where oneDNN converts them one value at a time: done in float32, between our own
+conversions.
 
 oneDNN 3.2 has vectors of float16 from AVX512-FP16 on, and of bfloat16 from AVX-512 on. Without them a reorder of a
 million values takes 38 ms, and NumPy's passes 0.5 ms (AMD EPYC, one core). With these the conversions were 45% of a
@@ -51,7 +51,6 @@ def choose(engine: Engine, work: Work, choose_single: Callable[..., Choice]) -> 
 
     def bind(*arrays: Array) -> Callable[[], None]:
         shaped = {i: arrays[i].reshape(shape) for i, _, shape in converted}
-
         bound: dict[tuple[int, ...], Callable[[], None]] = {}
 
         def run() -> None:

@@ -148,7 +148,7 @@ def test_in_c_what_is_stored_as_0_lets_no_gradient_pass(in_c: OneDnnAccelerator)
         ("_CMP_NLE_UQ", "_CMP_LE_OQ"),
         ("V(fnmadd_ps)(d,", "V(fmadd_ps)(d,"),
         ("other - mean * mean", "other"),
-        ("dtype == FLOAT16 ? V(cvtph_ps)", "dtype == FLOAT32 ? V(cvtph_ps)"),
+        ("V(cvtph_ps)(narrow)", "V(setzero_ps)()"),
         ("dtype == FLOAT16 ? V(cvtps_ph)", "dtype == FLOAT32 ? V(cvtps_ph)"),
         ("norm->rows / (norm->rows > 1 ? norm->rows - 1 : 1)", "1"),
     ],
@@ -157,7 +157,7 @@ def test_functions_that_do_not_as_numpy_are_not_taken(right: str, wrong: str, tm
     source = Path(batch_norm.__file__).with_suffix(".c")
     if compiled.library(source, batch_norm.does_as_numpy) is None:
         pytest.skip("no C compiler, or no vectors of 256 bits")
-    assert right in source.read_text()
+    assert source.read_text().count(right) == 1
     broken = tmp_path / "batch_norm.c"
     broken.write_text(source.read_text().replace(right, wrong))
     assert compiled.library(broken, batch_norm.does_as_numpy) is None
