@@ -1,9 +1,10 @@
 """Whether the gate tells the truth on a real machine: the CPU ladder against itself, and with a delay planted.
 
-    uv run python benchmarks/aa.py [--quick] [--bs 4] [--config NAME] [--looks 3,4,6,8] [--budget SECONDS]
+    uv run python benchmarks/aa.py [--quick] [--bs 4] [--model NAME] [--config NAME] [--phase NAME] [--looks 3,4,6,8]
 
 Three sides run in turns, each trial in a process of its own, all with the same code: base, again (the same once more)
-and planted, where a busy wait of 5% of the cell's step stands in one phase, another one from config to config. `again`
+and planted, where a busy wait of 5% of the cell's step stands in one phase, another one from config to config unless
+`--phase` names it. `again`
 against base should never say anything but pass or inconclusive; `planted` against base should say regression and name
 the phase. Both pairs are judged as `tcbench gate` does, look by look; only what is inconclusive in either goes on.
 
@@ -123,7 +124,13 @@ class Seen:
         return min((self.again.interims[state.interims_taken].trials for state in open_), default=0)
 
 
-def run(cells: list[PlannedCell], of_gate: tuple[Interim, ...], timeout_s: float, budget_s: float | None) -> Seen:
+def run(
+    cells: list[PlannedCell],
+    phases: list[str],
+    of_gate: tuple[Interim, ...],
+    timeout_s: float,
+    budget_s: float | None,
+) -> Seen:
     start = gate.start(len(cells), of_gate)
     seen = Seen(start, start, {side: [[] for _ in cells] for side in SIDES})
     began = time.monotonic()
@@ -137,7 +144,7 @@ def run(cells: list[PlannedCell], of_gate: tuple[Interim, ...], timeout_s: float
             # Each side is first, second and third equally often; the base is first in the first round, since the
             # delay is a share of its step.
             for side in (SIDES[(number + turn) % 3] for turn in range(3)):
-                record = trial(planned, number, side, delay_s(seen.records["base"][place]), phase_of(place), timeout_s)
+                record = trial(planned, number, side, delay_s(seen.records["base"][place]), phases[place], timeout_s)
                 seen = seen.after(side, place, record)
                 figure = METRICS["throughput"].of(record)
                 told = f"{figure:.4g} images/s" if figure else f"{record.status}: {record.reason}"
@@ -156,10 +163,6 @@ def trial(planned: PlannedCell, number: int, side: str, delay_s: float, phase: s
 def delay_s(base: list[Record]) -> float:
     measured = next((r.measurement for r in base if r.measurement), None)
     return PLANTED_SHARE * statistics.median(measured.counted_times_s) if measured else 0.0
-
-
-def phase_of(place: int) -> str:
-    return PHASES[place % len(PHASES)]
 
 
 # ------------------------------------------------------------------------------------------------------- the report
@@ -195,39 +198,40 @@ def table(rows: Iterator[tuple[str, ...]]) -> None:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-def row(place: int, cell: CellComparison, state: Gate, seen: Seen, planted: bool) -> tuple[str, ...]:
+def row(place: int, cell: CellComparison, state: Gate, seen: Seen, phase: str | None = None) -> tuple[str, ...]:
+    """`phase`: where the loss was planted; None in the comparison without one."""
     of = cell.ratio
     ratio = f"{of.value - 1:+.1%} ({of.low - 1:+.1%} to {of.high - 1:+.1%})" if of else "-"
     common = (cell.cell.config, str(cell.cell.batch_size), spread(seen, place), ratio, cell.verdict)
-    if not planted:
+    if phase is None:
         return (*common, needed(cell, state, place))
     grew = max(cell.phases, key=lambda phase: phase.change_s.value, default=None)
     named = cell.culprit.name if cell.culprit else "-"
-    return (*common, needed(cell, state, place), phase_of(place), grew.name if grew else "-", named)
+    return (*common, needed(cell, state, place), phase, grew.name if grew else "-", named)
 
 
 HEADINGS = ("config", "batch", "sd of trials", "throughput (95% interval)", "verdict", "trials a side it takes")
 
 
-def report(cells: list[PlannedCell], seen: Seen) -> bool:
+def report(cells: list[PlannedCell], phases: list[str], seen: Seen) -> bool:
     """Print both comparisons; whether no A/A comparison said anything it must not."""
     again = compared(seen.again, cells, seen, "again")
     planted = compared(seen.planted, cells, seen, "planted")
     print("\nthe same code twice")
-    table(iter([HEADINGS, *(row(n, cell, seen.again, seen, False) for n, cell in enumerate(again))]))
+    table(iter([HEADINGS, *(row(n, cell, seen.again, seen) for n, cell in enumerate(again))]))
     print(f"\na busy wait of {PLANTED_SHARE:.0%} of the step planted in one phase")
     more = (*HEADINGS, "planted in", "grew most", "named")
-    table(iter([more, *(row(n, cell, seen.planted, seen, True) for n, cell in enumerate(planted))]))
+    table(iter([more, *(row(n, cell, seen.planted, seen, phases[n]) for n, cell in enumerate(planted))]))
     said = Counter(cell.verdict for cell in again)
     wrong = sum(count for verdict, count in said.items() if verdict not in ("pass", "inconclusive"))
     counts = ", ".join(f"{count} {verdict}" for verdict, count in said.items())
     print(f"\nA/A: {len(again)} comparisons: {counts}; anything but pass or inconclusive: {wrong} (goal: none)")
     said = Counter(cell.verdict for cell in planted)
     found = [(n, cell) for n, cell in enumerate(planted) if cell.verdict == "regression"]
-    named = sum(cell.culprit is not None and cell.culprit.name == phase_of(n) for n, cell in found)
-    misnamed = sum(cell.culprit is not None and cell.culprit.name != phase_of(n) for n, cell in found)
+    named = sum(cell.culprit is not None and cell.culprit.name == phases[n] for n, cell in found)
+    misnamed = sum(cell.culprit is not None and cell.culprit.name != phases[n] for n, cell in found)
     grew = sum(
-        bool(cell.phases) and max(cell.phases, key=lambda p: p.change_s.value).name == phase_of(n)
+        bool(cell.phases) and max(cell.phases, key=lambda p: p.change_s.value).name == phases[n]
         for n, cell in enumerate(planted)
     )
     counts = ", ".join(f"{count} {verdict}" for verdict, count in said.items())
@@ -242,7 +246,9 @@ def report(cells: list[PlannedCell], seen: Seen) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--bs", type=int, nargs="*", default=[4])
+    parser.add_argument("--model")
     parser.add_argument("--config", action="append", default=[])
+    parser.add_argument("--phase", action="append", choices=PHASES, help="where the wait stands, config by config")
     parser.add_argument("--max-time", type=float, default=2.0, metavar="SECONDS", help="of one timed pass")
     parser.add_argument("--looks", default="3,4,6,8")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="no cell begins a round after that")
@@ -254,20 +260,26 @@ def main() -> None:
     of_gate = interims([int(word) for word in trials.split(",")], RULE)
     loaded = scenario.load("cpu")
     selection = plan.Selection(
-        batch_sizes=tuple(given.bs), configs=configs, max_time_s=given.max_time, threads=machine.usable_cpus()
+        models=(given.model,) if given.model else None,
+        batch_sizes=tuple(given.bs),
+        configs=configs,
+        max_time_s=given.max_time,
+        threads=machine.usable_cpus(),
     )
     made = plan.make(loaded, selection, device.find("cpu", {"cpu": None}))
     cells = [planned for planned in made.cells if planned.skip_reason is None]
+    planted_in = given.phase or PHASES
+    phases = [planted_in[place % len(planted_in)] for place in range(len(cells))]
     before, began = os.getloadavg(), time.monotonic()
     cores = machine.usable_cpus()
     print(f"{made.device.title}, {cores} cores; looks at {trials} trials a side, threshold {RULE.threshold:.0%}")
-    seen = run(cells, of_gate, made.timeout_s, given.budget)
+    seen = run(cells, phases, of_gate, made.timeout_s, given.budget)
     count = sum(len(of_cell) for side in seen.records.values() for of_cell in side)
     print(
         f"{count} trials in {time.monotonic() - began:.0f} s; load average {before[0]:.1f} when it began, "
         f"{os.getloadavg()[0]:.1f} when it ended"
     )
-    sys.exit(0 if report(cells, seen) else 1)
+    sys.exit(0 if report(cells, phases, seen) else 1)
 
 
 if __name__ == "__main__":
