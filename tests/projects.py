@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tcbench.run.runner import Runner
+
 STEP = """
 import itertools
 import os
@@ -114,3 +116,11 @@ def interpreter(path: Path, before: str = "", python: str = f'exec {sys.executab
     path.write_text(f"#!/bin/sh\n{before}\n{python}\n", "utf-8")
     path.chmod(0o755)
     return path
+
+
+class OneByOne(Runner):
+    """Runs stand-ins of trials: of those that would step in turns one after another."""
+
+    def in_turns(self, other, planned, trials):
+        for place, runner in enumerate((self, other)):
+            yield place, next(runner.run([(planned, trials[place])]))

@@ -25,6 +25,13 @@ def cores() -> int:
     return int(os.environ.get(CORES, "0"))
 
 
+TURNS = "TCBENCH_TURNS"
+"""The environment variable with the two file descriptors, "IN,OUT", of a worker that steps in turns with another: it
+works while it has the turn, which it reads from one and hands on by the other."""
+
+YOUR_TURN = b"."
+
+
 def fresh_autotune() -> bool:
     """Whether kept times are to be ignored (`--fresh-autotune`)."""
     return os.environ.get(FRESH_AUTOTUNE) == "1"

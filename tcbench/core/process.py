@@ -84,8 +84,8 @@ Sent = TypeVar("Sent", covariant=True)
 class Worker(Generic[Message]):
     """A process at work on a job, which it reads from standard input. `command` makes its command line from the number
     of the file descriptor to which it writes messages, one a line, which `decode` reads; what it prints becomes its
-    log. It may take `timeout_s`, and `grace_s` to end after its last message. Raises OSError where nothing can be
-    started."""
+    log. It may take `timeout_s`, and `grace_s` to end after its last message; `files` are descriptors that it gets
+    beside those. Raises OSError where nothing can be started."""
 
     def __init__(
         self,
@@ -97,6 +97,7 @@ class Worker(Generic[Message]):
         environment: Mapping[str, str],
         folder: Path | None = None,
         grace_s: float = GRACE_S,
+        files: Sequence[int] = (),
     ) -> None:
         self._timeout_s, self._grace_s, self._decode = timeout_s, grace_s, decode
         self._deadline = time.monotonic() + timeout_s
@@ -113,7 +114,7 @@ class Worker(Generic[Message]):
                 stdin=job_file,
                 stdout=self._log.pipe,
                 stderr=self._log.pipe,
-                pass_fds=(pipe,),
+                pass_fds=(pipe, *files),
                 start_new_session=True,  # Ctrl-C is for this process, which ends the worker
                 cwd=folder,
                 env=environment,

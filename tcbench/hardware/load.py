@@ -36,7 +36,7 @@ def slowdown() -> float:
 def counts(root: int) -> Counts | None:
     """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell, or
     that process has ended: what it computed would count as others' work."""
-    told = _counts(_family(root))
+    told = _counts(_family(root), reaped=True)
     return told if _runs(root) else None
 
 
@@ -45,7 +45,7 @@ def own() -> Counts | None:
     return _counts([os.getpid()])
 
 
-def _counts(pids: Iterable[int]) -> Counts | None:
+def _counts(pids: Iterable[int], reaped: bool = False) -> Counts | None:
     try:
         processors = os.sched_getaffinity(0)
         busy_s = stolen_s = 0.0
@@ -55,7 +55,7 @@ def _counts(pids: Iterable[int]) -> Counts | None:
                 user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
                 busy_s += (user + nice + system + irq + softirq) * _TICK_S
                 stolen_s += steal * _TICK_S
-        each = [_of_process(pid) for pid in pids]
+        each = [_of_process(pid, reaped) for pid in pids]
         own_s, waited_s = sum(cpu_s for cpu_s, _ in each), sum(delay_s for _, delay_s in each)
     except (OSError, ValueError, AttributeError):
         return None
@@ -63,7 +63,7 @@ def _counts(pids: Iterable[int]) -> Counts | None:
 
 
 def between(before: Counts | None, after: Counts | None) -> HostLoad | None:
-    """The load between two counts of one process, without processes that ended meanwhile; None where one is missing."""
+    """The load between two counts of one process; None where one is missing."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
     own_s = max(0.0, after.own_s - before.own_s)
@@ -98,11 +98,12 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _of_process(pid: int) -> tuple[float, float]:
-    """Seconds that it computed, and that its threads waited on a run queue; none of one that has ended."""
+def _of_process(pid: int, reaped: bool) -> tuple[float, float]:
+    """Seconds that it computed, where `reaped` with those that its ended children had, and that its threads waited on a
+    run queue; none of one that has ended."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        computed_s = (int(fields[11]) + int(fields[12])) * _TICK_S
+        computed_s = sum(map(int, fields[11 : 15 if reaped else 13])) * _TICK_S
     except (OSError, ValueError, IndexError):
         return 0.0, 0.0
     delay_ns = 0

@@ -26,10 +26,14 @@ _PROBE = """
 import importlib, importlib.util, os
 worker = "tcbench.worker" if importlib.util.find_spec("tcbench.worker") else "tcbench.measure.worker"
 importlib.import_module(worker)
-print(os.getppid(), worker)
+try:
+    from tcbench.core.messages import TURNS
+except ImportError:
+    TURNS = None
+print(os.getppid(), worker, TURNS is not None)
 """
-"""Prints the parent's process id, and the module that is the worker there: `tcbench.measure.worker` in older
-revisions."""
+"""Prints the parent's process id, the module that is the worker there, `tcbench.measure.worker` in older revisions, and
+whether it can step in turns with another."""
 
 
 @dataclass(frozen=True)
@@ -172,10 +176,11 @@ def _checked(build: Build, called: str) -> Build:
             f"{called}: {python} cannot run tcbench in {build.folder}: {answer.last_line}; "
             f"install it there: {python} -m pip install tcbench"
         )
-    parent, *worker = answer.stdout.split()[-2:] or [""]
+    parent, *told = answer.stdout.split()[-3:] or [""]
     if parent != str(os.getpid()):
         raise BuildError(f"{called}: {python} starts Python as a child; a script in its place must end in: exec python")
-    return replace(build, launch=replace(build.launch, worker=worker[0]))
+    worker, takes_turns = told
+    return replace(build, launch=replace(build.launch, worker=worker, takes_turns=takes_turns == "True"))
 
 
 @contextlib.contextmanager

@@ -89,6 +89,11 @@ class Settling:
     def ok(self, side: Role) -> int:
         return sum(outcome.status == "ok" for outcome in self.trials(side))
 
+    @property
+    def even(self) -> bool:
+        """Whether both sides run, and have as many trials."""
+        return not self.gave_up and self.ok(BASE) == self.ok(CURRENT)
+
     def figures(self, side: Role, metric: int) -> list[float]:
         figures = (outcome.figures[metric] for outcome in self.trials(side) if outcome.status == "ok")
         return [figure for figure in figures if figure is not None]

@@ -25,7 +25,7 @@ from tcbench.core.process import Fault, Worker
 from tcbench.core.record import Cell, Environment, MeasureSettings
 from tcbench.core.step_time import Rehearsed, StepTime
 from tcbench.engine.accelerators.attained import attained, expected_s
-from tcbench.engine.accelerators.device import Progress, host, kind_of
+from tcbench.engine.accelerators.device import Progress, host, is_on_host, kind_of
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
@@ -46,7 +46,7 @@ _STAGE, _LIMIT_S = "timing what steps launch", 3600.0
 def kept(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
     """The parts of those cells that are known already."""
     known, parts = Cache(cache.folder(TIMES)), dict[Cell, StepTime]()
-    for cell in filter(_is_timed_here, cells):
+    for cell in filter(is_on_host, cells):
         # What is not understood counts as missing.
         if (entry := known.get(_key(cell))) is not None:
             with contextlib.suppress(msgspec.ValidationError):
@@ -102,10 +102,6 @@ def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, Rehearsed]]:
             worker.end(patiently=not alike)
 
 
-def _is_timed_here(cell: Cell) -> bool:
-    return kind_of(cell.device).is_host and cell.ranks == 1
-
-
 def _was_here(environment: Environment | None) -> bool:
     """Whether this code, on this very machine, is what was measured: machines of one name may differ."""
     if environment is None or environment.machine != host().machine:
@@ -144,7 +140,7 @@ def of_untried(
         if e.bottleneck and (e.advice is None or e.advice.ratio is None)
         for cell in _cells(e, lambda gain: gain.ratio is None)
     }
-    by_host = [cell for cell, summary in asked.items() if _is_timed_here(cell) and _was_here(summary.environment)]
+    by_host = [cell for cell, summary in asked.items() if is_on_host(cell) and _was_here(summary.environment)]
     parts = kept(by_host)
     if processes:
         told = predict(

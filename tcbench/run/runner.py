@@ -1,15 +1,16 @@
 """Runs trials, each in a process of its own, has their device watched meanwhile, and turns every end that a process can
-have into a Record.
+have into a Record. Two trials of a cell may be there at once and step in turns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from tcbench.core import cache, messages, process
 from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped
 from tcbench.core.process import Fault, Followed, Worker
-from tcbench.core.record import SCHEMA_VERSION, Cell, HostLoad, Record
+from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
 from tcbench.engine.accelerators.device import Watch, kind_of
 from tcbench.hardware import load, machine
 from tcbench.run.launcher import Launcher
@@ -44,14 +45,15 @@ def watch_device(cell: Cell, start: float) -> Watch | None:
 @dataclass(frozen=True)
 class Launch:
     """The start of a worker: its Python, its folder (None: the current one), its variables beside those of this
-    process's environment, its module, which older revisions of tcbench call otherwise, and what is asked beyond its
-    cell."""
+    process's environment, its module, which older revisions of tcbench call otherwise, what is asked beyond its cell,
+    and whether it can step in turns with another, as older revisions cannot."""
 
     python: str = sys.executable
     folder: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     worker: str = "tcbench.worker"
     request: ProfileRequest | None = None
+    takes_turns: bool = True
 
     def command(self, pipe: int) -> list[str]:
         """The worker's command line; it writes messages to the file descriptor `pipe`."""
@@ -92,72 +94,137 @@ class Runner:
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
         """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
         for planned, trial in trials:
-            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-            record = partial(
-                Record,
-                schema_version=SCHEMA_VERSION,
-                run_id=self.run_id,
-                cell=planned.cell,
-                trial=trial,
-                started_at=now,
-                plan=self.plan,
-                place=planned.place,
-            )
             if planned.skip_reason is not None:
-                yield record(status="skipped", reason=planned.skip_reason)
+                yield self._record(planned, trial)(status="skipped", reason=planned.skip_reason)
             else:
-                yield self._trial(planned.cell, trial, record)
+                yield from (record for _, record in _followed([_Trial(self, planned, trial)]))
 
-    def _trial(self, cell: Cell, trial: int, record: _MakeRecord) -> Record:
-        start = time.monotonic()
-        watch, timed, samples = self.watch(cell, start), _TimedPass(start), None
-        try:
-            ended = self._follow(cell, trial, timed, record)
-        finally:
-            if watch is not None:
-                samples = watch.stop(timed.from_s, timed.to_s)
-        return ended(duration_s=time.monotonic() - start, gpu=samples, host=timed.load)
+    def in_turns(self, other: Runner, planned: PlannedCell, trials: tuple[int, int]) -> Iterator[tuple[int, Record]]:
+        """A trial of this runner and one of another, of one cell, whose processes are there at once and step in turns,
+        this one's first: what else the machine does falls on both alike. Their places and records, as they end. Both
+        launches must take turns; the time that both are there counts half for each."""
+        runners = (self, other)
+        with _ring(len(runners)) as files:
+            each = zip(runners, trials, files, strict=True)
+            running = [_Trial(runner, planned, trial, turns, share=len(runners)) for runner, trial, turns in each]
+        yield from _followed(running)
 
-    def _follow(self, cell: Cell, trial: int, timed: _TimedPass, record: _MakeRecord) -> _MakeRecord:
-        """Start a worker and pass on its messages until the last; the record with what that end decides of it."""
-        oom_kills = _oom_kills()
+    def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        return partial(
+            Record,
+            schema_version=SCHEMA_VERSION,
+            run_id=self.run_id,
+            cell=planned.cell,
+            trial=trial,
+            started_at=now,
+            plan=self.plan,
+            place=planned.place,
+        )
+
+
+@contextlib.contextmanager
+def _ring(workers: int) -> Iterator[list[tuple[int, int]]]:
+    """For each worker the file descriptors from which it reads that its turn has come, and to which it writes that the
+    next one's has; it is the first one's. They are the workers' alone when the context ends, so that who waits for one
+    that died reads an end."""
+    pipes = [os.pipe() for _ in range(workers)]
+    try:
+        os.write(pipes[0][1], messages.YOUR_TURN)
+        yield [(pipes[place][0], pipes[(place + 1) % workers][1]) for place in range(workers)]
+    finally:
+        for descriptor in (end for pipe in pipes for end in pipe):
+            os.close(descriptor)
+
+
+class _Trial:
+    """A trial that has begun. `turns` are the file descriptors of a worker that takes turns, where it does, with so
+    many others that its part of their time is one of `share`."""
+
+    def __init__(
+        self, runner: Runner, planned: PlannedCell, trial: int, turns: tuple[int, int] | None = None, share: int = 1
+    ) -> None:
+        self._runner, self._cell, self._trial, self._share = runner, planned.cell, trial, share
+        self._record = runner._record(planned, trial)
+        self._start = time.monotonic()
+        self._timed = _TimedPass(self._start)
+        self._oom_kills = _oom_kills()
+        self._watch = runner.watch(self._cell, self._start)
+        self.worker: Followed[Message] | None = None
+        self.record: Record | None = None
         try:
-            worker = self._start(cell)
+            self.worker = self._started(turns)
         except OSError as error:
-            return partial(record, status="crashed", reason=f"the worker could not be started: {error}")
-        try:
-            while True:
-                for _, message in process.receive([worker]):
-                    if isinstance(message, Fault):
-                        if message.killed and _oom_kills() > oom_kills:
-                            reason = f"out of memory: the kernel killed {message.killed} (SIGKILL)"
-                            return partial(record, status="oom", reason=reason, log=message.ended.log)
-                        return partial(record, status=message.status, reason=message.reason, log=message.ended.log)
-                    timed.hear(message, worker.pid)
-                    self._tell(cell, trial, message)
-                    if isinstance(message, Finished):
-                        log = worker.end(patiently=True).log
-                        end = msgspec.structs.asdict(message)
-                        return partial(record, **end, log=None if message.status == "ok" else log)
-        finally:
-            worker.end()
+            self._ends(status="crashed", reason=f"the worker could not be started: {error}")
+        except BaseException:
+            self.end()
+            raise
 
-    def _tell(self, cell: Cell, trial: int, message: Message) -> None:
+    def _started(self, turns: tuple[int, int] | None) -> Followed[Message]:
+        runner, cell = self._runner, self._cell
+        environment, job = {**worker_environment(cell), **runner.launch.variables}, msgspec.json.encode(cell)
+        where: dict[str, Any] = {"environment": environment, "folder": runner.launch.folder}
+        where |= {"timeout_s": runner.timeout_s * self._share, "grace_s": runner.grace_s}
+        if turns is not None:
+            environment[messages.TURNS] = ",".join(map(str, turns))
+            where["files"] = turns
+        if cell.ranks > 1:
+            return RankWorkers(runner.launcher, cell.ranks, job, runner.launch.rank_command, **where)
+        return Worker(runner.command or runner.launch.command, job, messages.decode, **where)
+
+    def hear(self, worker: Followed[Message], message: Message | Fault) -> None:
+        """Pass on a message of its worker; the last one, or its fault, decides the record."""
+        if isinstance(message, Fault):
+            log = message.ended.log
+            if message.killed and _oom_kills() > self._oom_kills:
+                reason = f"out of memory: the kernel killed {message.killed} (SIGKILL)"
+                self._ends(status="oom", reason=reason, log=log)
+            else:
+                self._ends(status=message.status, reason=message.reason, log=log)
+            return
+        # What a worker that takes turns does not compute, the other does: it is no load of others.
+        self._timed.hear(message, os.getpid() if self._share > 1 else worker.pid)
+        self._tell(message)
+        if isinstance(message, Finished):
+            log = worker.end(patiently=True).log
+            self._ends(**msgspec.structs.asdict(message), log=None if message.status == "ok" else log)
+
+    def _tell(self, message: Message) -> None:
         """Pass a message on. Only what a user can mend, and an interrupt, may end a run from there."""
         try:
-            self.listen(cell, trial, message)
+            self._runner.listen(self._cell, self._trial, message)
         except TcbenchError:
             raise
         except Exception as error:
             _LOG.warning("a message of the worker could not be shown: %r", error)
 
-    def _start(self, cell: Cell) -> Followed[Message]:
-        environment, job = {**worker_environment(cell), **self.launch.variables}, msgspec.json.encode(cell)
-        where: dict[str, Any] = {"environment": environment, "folder": self.launch.folder}
-        where |= {"timeout_s": self.timeout_s, "grace_s": self.grace_s}
-        if cell.ranks > 1:
-            return RankWorkers(self.launcher, cell.ranks, job, self.launch.rank_command, **where)
-        return Worker(self.command or self.launch.command, job, messages.decode, **where)
+    def _ends(self, **end: Any) -> None:
+        samples = self.end()
+        duration_s = (time.monotonic() - self._start) / self._share
+        self.record = self._record(**end, duration_s=duration_s, gpu=samples, host=self._timed.load)
+
+    def end(self) -> GpuSamples | None:
+        """End its worker, and the watch over its device, which tells what it saw; once."""
+        if self.worker is not None:
+            self.worker.end()
+        watch, self._watch = self._watch, None
+        return None if watch is None else watch.stop(self._timed.from_s, self._timed.to_s)
+
+
+def _followed(trials: Sequence[_Trial]) -> Iterator[tuple[int, Record]]:
+    """The places and records of trials that have begun, as they end."""
+    going = dict(enumerate(trials))
+    try:
+        while going:
+            for place, record in [(place, trial.record) for place, trial in going.items() if trial.record is not None]:
+                del going[place]
+                yield place, record
+            by_worker = {trial.worker: trial for trial in going.values() if trial.worker is not None}
+            for worker, message in process.receive(list(by_worker)):
+                by_worker[worker].hear(worker, message)
+    finally:
+        for trial in going.values():
+            trial.end()
 
 
 class _TimedPass:

@@ -20,7 +20,6 @@ from tcbench.analysis.verdict import Rule
 from tcbench.core.store import SUFFIX
 from tcbench.run import bisect as bisections
 from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Runner
 
 COMMAND = ("gate", "./my_step.toml", "--config", "deep")
 COMMITS = 20
@@ -47,7 +46,7 @@ def project(template, tmp_path):
     return Path(shutil.copytree(template, tmp_path / "mine"))
 
 
-class StandIn(Runner):
+class StandIn(projects.OneByOne):
     """Runs no trial: reads off the commit's step how long it takes, and scatters by 1%."""
 
     draw = random.Random(0)

@@ -26,7 +26,6 @@ from tcbench.core import store
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Record
 from tcbench.run import gate_file
-from tcbench.run.runner import Runner
 
 QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
 
@@ -36,7 +35,7 @@ def project(tmp_path):
     return projects.make(tmp_path / "mine")
 
 
-class StandIn(Runner):
+class StandIn(projects.OneByOne):
     """Runs no trial: each side's Python, in the side's folder, imports the step and says how much longer it takes."""
 
     def run(self, trials):
@@ -172,7 +171,7 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
 
 
 def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkeypatch, unchecked):
-    class Slow(Runner):
+    class Slow(projects.OneByOne):
         def run(self, trials):
             time.sleep(1.0 if "current" in self.run_id else 0.0)
             yield from (factories.make_record(cell=planned.cell, trial=trial) for planned, trial in trials)
@@ -186,7 +185,8 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
 
 
 @pytest.mark.usefixtures("stand_ins")
-def test_a_budget_for_one_side_alone_is_not_green(project):
+def test_a_budget_for_one_side_alone_is_not_green(project, monkeypatch):
+    monkeypatch.setattr("tcbench.run.turns.is_on_host", lambda cell: False)  # as on a GPU, one trial after another
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
     assert done.code == 5, done.out
     assert "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.err
@@ -220,7 +220,7 @@ def invoked(project, monkeypatch, *arguments: str):
     return CliRunner().invoke(app, ["gate", *QUICK, *arguments], catch_exceptions=False)
 
 
-class Wavering(Runner):
+class Wavering(projects.OneByOne):
     """Trials that differ by 10% and more, the sides by nothing: nothing can be said."""
 
     most = 1000

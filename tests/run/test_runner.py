@@ -349,3 +349,76 @@ def test_where_python_may_keep_no_bytecode_a_worker_keeps_it_in_the_cache(
     prefix = variables.get("PYTHONPYCACHEPREFIX") if kept else str(tmp_path / "cache" / "bytecode")
     assert environment.get("PYTHONPYCACHEPREFIX") == prefix
     assert kept or not environment["PYTHONDONTWRITEBYTECODE"]
+
+
+STEPS_IN_TURNS = """
+import os, sys, time, msgspec
+from tcbench.core.messages import Building, Finished, Stepped
+from tcbench.engine.measure import pipe
+pipe.LEAST_TURN_S = float(sys.argv[2])
+dies_after, ok = int(sys.argv[3]), msgspec.json.decode(sys.argv[4], type=Finished)
+def job(cell, send):
+    send = pipe.in_turns(send)
+    send(Building("imports"))
+    for steps in range(4):
+        send(Stepped("timed", steps, 0.1))
+        time.sleep(0.05)
+        if steps == dies_after:
+            os._exit(7)
+    return ok
+pipe.serve(len, job)
+"""
+
+
+def in_turns(least_s: float = 0.0, dies_after: int = 9):
+    """What was heard of two trials in turns, of which the second may die, and their records."""
+    heard = []
+
+    def side(name: str, dies_after: int) -> Runner:
+        asked = [str(least_s), str(dies_after), line(OK)]
+        return Runner(
+            name,
+            60.0,
+            lambda pipe: [sys.executable, "-c", STEPS_IN_TURNS, str(pipe), *asked],
+            lambda cell, trial, message: heard.append(
+                f"{name}{trial}: {getattr(message, 'steps', type(message).__name__)}"
+            ),
+        )
+
+    both = side("a", 9).in_turns(side("b", dies_after), PlannedCell(factories.make_cell()), (3, 5))
+    return heard, dict(both)
+
+
+def test_two_trials_step_in_turns():
+    heard, records = in_turns()
+    assert [records[place].status for place in (0, 1)] == ["ok", "ok"]
+    assert [(records[place].run_id, records[place].trial) for place in (0, 1)] == [("a", 3), ("b", 5)]
+    each = ["a3: Building", "a3: 0", "b5: Building", "b5: 0", "a3: 1", "b5: 1", "a3: 2", "b5: 2", "a3: 3", "b5: 3"]
+    assert heard[:10] == each, "what is imported and built is in its turn, too"
+    assert sorted(heard[10:]) == ["a3: Finished", "b5: Finished"]
+
+
+def test_a_turn_is_no_shorter_than_what_warms_caches():
+    heard, _ = in_turns(least_s=60.0)
+    assert heard[4:8] == ["a3: 1", "a3: 2", "a3: 3", "a3: Finished"]
+
+
+def test_who_steps_in_turns_with_one_that_died_goes_on_alone():
+    heard, records = in_turns(dies_after=1)
+    assert (records[0].status, records[1].status) == ("ok", "crashed")
+    assert records[1].reason == "the worker ended without a result (exit code 7)"
+    assert heard[-3:] == ["a3: 2", "a3: 3", "a3: Finished"]
+
+
+def test_an_interrupt_ends_both_that_step_in_turns(tmp_path):
+    def interrupt(*_):
+        pids(started, 2)
+        raise KeyboardInterrupt
+
+    started = tmp_path / "started"
+    waits = f"echo $$ >> {started}; exec sleep 600"
+    waiting = Runner("r", 60.0, worker(waits))
+    heard = Runner("r", 60.0, worker(send(Stepped("timed", 6, 0.1)), waits), interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(waiting.in_turns(heard, PlannedCell(factories.make_cell()), (0, 0)))
+    assert not [pid for pid in pids(started, 2) if alive(pid)]

@@ -114,9 +114,13 @@ def gate(
     """
     from tcbench.analysis.verdict import Rule
     from tcbench.core.store import read
-    from tcbench.run import builds, gate_file, images
+    from tcbench.run import builds, gate_file, images, turns
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
+
+    def made_of(chosen: Selection, *, remote: bool = False) -> Plan:
+        made = plan_of(chosen, remote=remote)
+        return made if chosen.max_time_s else turns.lengthened(made)
 
     def check(made: Plan) -> None:
         with stages(stderr.quiet) as advance:
@@ -139,7 +143,7 @@ def gate(
         from tcbench.commands.gate import bisect as bisecting
 
         def make_plan() -> tuple[Plan, Launcher]:
-            made = plan_of(chosen)
+            made = made_of(chosen)
             check(made)
             return find_for(made, chosen.launcher, asked=chosen.ranks is not None)
 
@@ -151,7 +155,7 @@ def gate(
     with builds.prepared(wanted, say) as ready:
         # The scenario and its step are the current side's.
         with contextlib.chdir(ready[1].folder):
-            plan = plan_of(chosen, remote=current_python is not None)
+            plan = made_of(chosen, remote=current_python is not None)
         check(plan)
         plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
         asked = gate_file.GateQuestion(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding
-from tcbench.core.record import CudnnSettings, GpuFacts, GpuSamples, PlanChoice, Simulated
+from tcbench.core.record import Cell, CudnnSettings, GpuFacts, GpuSamples, PlanChoice, Simulated
 from tcbench.core.recording import Activity, ApiCall
 from tcbench.core.session import Clock
 from tcbench.engine import accelerators
@@ -293,6 +293,11 @@ def kind_of(device: str) -> DeviceKind:
     if kind is None:
         raise SelectionError(f"device {device}: expected {_expected()}")
     return kind
+
+
+def is_on_host(cell: Cell) -> bool:
+    """Whether one rank computes the cell on the host's processor."""
+    return kind_of(cell.device).is_host and cell.ranks == 1
 
 
 def index_of(device: str) -> int:

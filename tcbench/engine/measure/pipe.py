@@ -1,18 +1,22 @@
-"""The worker's end of a job: the job comes on standard input, messages go out on a pipe of their own, one a line.
+"""The worker's end of a job: the job comes on standard input, messages go out on a pipe of their own, one a line. And a
+worker's turns, where it steps in turns with another.
 
-`tcbench.core.process` is the other end. Knows nothing of what a job is or a message means.
+`tcbench.core.process` is the other end. Knows nothing of what a job is.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from tcbench.core.keeper import PARENT_PID
+from tcbench.core.messages import TURNS, YOUR_TURN, Stepped
 from tcbench.engine.measure.ranges import attached
 
 _PR_SET_PDEATHSIG = 1
@@ -43,6 +47,34 @@ def end_at_once() -> NoReturn:
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
     os._exit(0)
+
+
+def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`send`, of a worker that steps in turns with another (`messages.TURNS`) with its waits: for the first turn now,
+    before anything is imported or built that would slow the other's steps, and then between blocks of the timed pass.
+    Where the other has ended nothing is waited for."""
+    descriptors = os.environ.get(TURNS)
+    if not descriptors:
+        return send
+    come, hand_on = map(int, descriptors.split(","))
+    os.read(come, 1)
+    since = time.monotonic()
+
+    def send_and_wait(message: Any) -> None:
+        nonlocal since
+        send(message)
+        between = isinstance(message, Stepped) and message.stage == "timed"
+        if between and (not message.steps or time.monotonic() - since >= LEAST_TURN_S):
+            with contextlib.suppress(BrokenPipeError):
+                os.write(hand_on, YOUR_TURN)
+            os.read(come, 1)
+            since = time.monotonic()
+
+    return send_and_wait
+
+
+LEAST_TURN_S = 0.1
+"""The first step of a block finds cold caches, and is not counted: shorter turns would be little but such steps."""
 
 
 def die_with_parent() -> None:

@@ -26,7 +26,7 @@ from tcbench.core.record import Cell, Environment, Measurement, RankPart
 from tcbench.core.recording import Title
 from tcbench.core.session import Phase, Session
 from tcbench.engine.accelerators.device import kind_of
-from tcbench.engine.measure.pipe import serve
+from tcbench.engine.measure.pipe import in_turns, serve
 from tcbench.hardware import affinity, machine
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def main() -> None:
     cores = affinity.first(messages.cores())
 
     def work(cell: Cell, send: Send) -> Finished:
+        send = in_turns(send)
         return run_on(cores, cell, send, request) if cores else run(cell, send, request)
 
     serve(msgspec.json.Decoder(Cell).decode, work)
