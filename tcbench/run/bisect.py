@@ -23,8 +23,10 @@ from tcbench.core import files, store
 from tcbench.core.errors import BuildError, NotComparableError, StoreError
 from tcbench.core.record import Cell, Record
 from tcbench.core.store import Store
+from tcbench.run import turns
 from tcbench.run.builds import Build
 from tcbench.run.plan import PlannedCell
+from tcbench.run.runner import Runner
 
 SCHEMA = "tcbench-bisection"
 SCHEMA_VERSION = 1
@@ -183,15 +185,15 @@ def unfinished(folder: Path, like: Bisection) -> Path | None:
 Make = Callable[[str], Build]
 """Makes a commit ready. Raises BuildError."""
 
-Trial = Callable[[Build, PlannedCell, int, str], Record]
-"""Runs one trial of a build; its number there, and the id of its run."""
-
 
 class Bench:
-    """The commits that are ready, and their trials, each kept in a file of its commit's beside the record."""
+    """The commits that are ready, and their trials, each kept in a file of its commit's beside the record. `runner`
+    makes one of a run's id and a launch."""
 
-    def __init__(self, path: Path, planned: PlannedCell, make: Make, trial: Trial, ready: dict[str, Build]) -> None:
-        self.path, self._planned, self._make, self._trial = path, planned, make, trial
+    def __init__(
+        self, path: Path, planned: PlannedCell, make: Make, runner: Callable[..., Runner], ready: dict[str, Build]
+    ) -> None:
+        self.path, self._planned, self._make, self._runner = path, planned, make, runner
         self.ready = ready
 
     def prepare(self, commit: str) -> float:
@@ -201,13 +203,23 @@ class Bench:
             self.ready[commit] = self._make(commit)
         return time.monotonic() - started
 
-    def run(self, commit: str) -> Record:
-        path = self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}")
-        number = len(store.read([path]).records) if path.exists() else 0
-        record = self._trial(self.ready[commit], self._planned, number, path.stem)
-        with Store(path) as kept:
-            kept.append(record)
-        return record
+    def run(self, *commits: str) -> dict[str, Record]:
+        """A trial of a commit, or of two in turns. Of two, those are missing that had no memory beside each other; both
+        are where they cannot step in turns."""
+        builds = [self.ready[commit] for commit in commits]
+        if len(builds) > 1 and not turns.can_take_turns(self._planned, builds):
+            return {}
+        paths = [self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}") for commit in commits]
+        numbers = [len(store.read([path]).records) if path.exists() else 0 for path in paths]
+        each = zip(paths, builds, strict=True)
+        runners = [self._runner(path.stem, launch=build.launch) for path, build in each]
+        ran = {}
+        for place, record in turns.run(runners, self._planned, numbers):
+            if record.status != "oom" or len(builds) == 1:
+                with Store(paths[place]) as kept:
+                    kept.append(record)
+                ran[commits[place]] = record
+        return ran
 
 
 def steps(of: Bisection, bench: Bench, budget_s: float | None = None) -> Iterator[Bisection]:
@@ -243,9 +255,10 @@ def _measured(of: Bisection, bench: Bench, commit: str) -> Bisection:
     started = time.monotonic()
     order = (of.good, commit) if len(of.rounds) % 2 == 0 else (commit, of.good)
     figures: dict[str, float] = {}
+    ran = bench.run(*order)
     for one in order:
         for _ in range(_TRIES):
-            record = bench.run(one)
+            record = ran.pop(one, None) or bench.run(one)[one]
             of = msgspec.structs.replace(of, trials=of.trials + 1)
             figure = figure_of(of.figure)(record) if record.status == "ok" else None
             if figure or record.status not in ACCIDENTS:

@@ -9,7 +9,7 @@ calls `measure`.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -73,20 +73,15 @@ def measure(
     state = replay(state, [planned.cell for planned in plan.cells], kept)
     spent_s = sum(record.duration_s for of_side in kept.values() for record in of_side)
     started, spent = time.monotonic() - spent_s, False
-    can = all(side.launch.takes_turns for side in ready)
     alone: set[int] = set()  # cells of which two at once have no memory
     while (ahead := state.certain()) and not spent:
         planned, here = plan.cells[ahead[0].cell], ahead[0].cell
-        turns = can and here not in alone and _on_host(planned) and state.cells[here].even
+        turns = here not in alone and state.cells[here].even and can_take_turns(planned, ready)
         trials = ahead[: 2 if turns else 1]
         _begin(progress, state, plan, trials)
-        if turns:
-            first, second = trials
-            records = runners[first.side].in_turns(runners[second.side], planned, (first.number, second.number))
-        else:
-            records = enumerate(runners[trials[0].side].run([(planned, trials[0].number)]))
-        for place, record in records:
-            trial, record = trials[place], explained(record)
+        of_sides = [runners[trial.side] for trial in trials]
+        for place, record in run(of_sides, planned, [trial.number for trial in trials]):
+            trial = trials[place]
             if turns and record.status == "oom":
                 alone.add(here)
                 continue
@@ -100,8 +95,20 @@ def measure(
     return EndedGate(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)
 
 
-def _on_host(planned: PlannedCell) -> bool:
-    return planned.skip_reason is None and is_on_host(planned.cell)
+def run(runners: Sequence[Runner], planned: PlannedCell, numbers: Sequence[int]) -> Iterator[tuple[int, Record]]:
+    """A trial of one runner, or one each of two in turns, of these numbers: their places and records, as they end."""
+    first, *others = runners
+    if others:
+        records = first.in_turns(others[0], planned, (numbers[0], numbers[1]))
+    else:
+        records = enumerate(first.run([(planned, numbers[0])]))
+    return ((place, _explained(record)) for place, record in records)
+
+
+def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
+    """Whether trials of the cell by these builds can be there at once and step in turns."""
+    runs = planned.skip_reason is None and is_on_host(planned.cell)
+    return runs and all(build.launch.takes_turns for build in builds)
 
 
 def lengthened(plan: Plan) -> Plan:
@@ -125,7 +132,7 @@ def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Tri
     progress.begin(label, to_run, len(certain))
 
 
-def explained(record: Record) -> Record:
+def _explained(record: Record) -> Record:
     """The record with the error of a worker that ended before it could report one, as another version may that does not
     know its request: the last line of its output."""
     reason = record.reason or ""

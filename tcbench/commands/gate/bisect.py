@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,11 +21,10 @@ from tcbench.views.comparison.outcome import INCONCLUSIVE, REGRESSION
 if TYPE_CHECKING:
     from tcbench.analysis.compare import Comparison
     from tcbench.analysis.verdict import Interim, Rule
-    from tcbench.core.record import Record
     from tcbench.run.bisect import Bisection, State
     from tcbench.run.builds import Build
     from tcbench.run.launcher import Launcher
-    from tcbench.run.plan import Plan, PlannedCell
+    from tcbench.run.plan import Plan
 
 Say = Callable[[str], None]
 
@@ -106,7 +106,6 @@ def _searched(
     from tcbench.core import store
     from tcbench.run import bisect as bisections
     from tcbench.run.runner import Runner
-    from tcbench.run.turns import explained
     from tcbench.views import bisect as view
 
     bisection, path, earlier_s = begun, bisections.unfinished(asked.out / plan.device.machine, begun), 0.0
@@ -123,12 +122,8 @@ def _searched(
     if bisection.state == "searching":
         (planned,) = (planned for planned in plan.cells if planned.cell.key == bisection.cell_key)
 
-        def trial(build: Build, planned: PlannedCell, number: int, run_id: str) -> Record:
-            runner = Runner(run_id, plan.timeout_s, launch=build.launch, launcher=launcher)
-            (record,) = runner.run([(planned, number)])
-            return explained(record)
-
-        bench = bisections.Bench(path, planned, lambda commit: make(commit[:12], commit), trial, ready)
+        runner = partial(Runner, timeout_s=plan.timeout_s, launcher=launcher)
+        bench = bisections.Bench(path, planned, lambda commit: make(commit[:12], commit), runner, ready)
         asked.say(view.outlook(bisection, bench.ready))
         left_s = None if asked.budget_s is None else asked.budget_s - (bisection.seconds - earlier_s)
         for now in bisections.steps(bisection, bench, left_s):
