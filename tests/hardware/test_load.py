@@ -44,6 +44,20 @@ def test_a_process_is_counted_with_what_it_started():
     assert 0.0 < made.own_s <= made.elapsed_s * made.processors * 1.2
 
 
+def test_what_ended_meanwhile_counts_where_it_was_waited_for():
+    """Else what a worker computed would be others' work as soon as it has ended."""
+    spins = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
+    with subprocess.Popen(["sh", "-c", f"read go; sh -c '{spins}'; echo; read end"], stdin=-1, stdout=-1) as process:
+        before = load.counts(process.pid)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.read(1)
+        made = between(before, load.counts(process.pid))
+        process.communicate(b"\n")
+    assert made is not None
+    assert made.own_s > 0
+
+
 def test_a_trial_that_shares_its_processor_has_lost_time():
     """Two busy processes on one processor: each waits about half of the time."""
     processor = min(os.sched_getaffinity(0))

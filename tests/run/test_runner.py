@@ -398,6 +398,18 @@ def test_two_trials_step_in_turns():
     assert sorted(heard[10:]) == ["a3: Finished", "b5: Finished"]
 
 
+def test_the_other_is_no_load_of_others_and_its_time_does_not_count(monkeypatch):
+    roots = []
+    monkeypatch.setattr(module.load, "counts", lambda root: roots.append(root))
+    in_turns()
+    assert set(roots) == {os.getpid()}, "of which both descend"
+    slow = Runner("r", 0.2, worker("sleep 600"), grace_s=1.0)
+    began = time.monotonic()
+    ended = dict(slow.in_turns(slow, PlannedCell(factories.make_cell()), (0, 1)))
+    assert {record.reason for record in ended.values()} == {"no result after 0.4 s (--timeout)"}
+    assert 0.2 <= ended[0].duration_s <= (time.monotonic() - began) / 2
+
+
 def test_a_turn_is_no_shorter_than_what_warms_caches():
     heard, _ = in_turns(least_s=60.0)
     assert heard[4:8] == ["a3: 1", "a3: 2", "a3: 3", "a3: Finished"]

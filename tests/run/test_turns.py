@@ -1,0 +1,111 @@
+"""The loop of a gate with stand-ins of trials; tests/run/test_runner.py has real processes that step in turns."""
+
+import contextlib
+from typing import ClassVar
+
+import factories
+import pytest
+
+from tcbench.analysis.verdict import Rule, interims
+from tcbench.core.store import Store
+from tcbench.engine.accelerators.device import host
+from tcbench.run import gate, plan, scenario, turns
+from tcbench.run.builds import Build
+from tcbench.run.gate import BASE, CURRENT
+from tcbench.run.launcher import Launcher
+from tcbench.run.runner import Launch, Runner
+
+
+class Told:
+    """Keeps what a display is told."""
+
+    def __init__(self):
+        self.labels = []
+        self.label = ""
+
+    def begin(self, label, remaining, ahead):
+        self.label = label
+
+    def listen(self, *_):
+        pass
+
+    def finished(self, record):
+        self.labels.append(f"{self.label}: {record.status}")
+
+
+class StandIn(Runner):
+    """Ends its trials as told."""
+
+    ran: ClassVar[list[str]] = []
+    spent_beside: ClassVar[set[str]] = set()
+
+    def run(self, trials):
+        ((planned, trial),) = trials
+        StandIn.ran.append(f"{self.run_id} {trial}")
+        yield factories.make_record(cell=planned.cell, trial=trial, run_id=self.run_id, images_per_s=50.0 + trial % 2)
+
+    def in_turns(self, other, planned, trials):
+        StandIn.ran.append(f"{self.run_id} {trials[0]} beside {other.run_id} {trials[1]}")
+        for place, runner in enumerate((self, other)):
+            status = "oom" if runner.run_id in StandIn.spent_beside else "ok"
+            yield (
+                place,
+                factories.make_record(cell=planned.cell, trial=trials[place], run_id=runner.run_id, status=status),
+            )
+
+
+@pytest.fixture
+def made(monkeypatch):
+    monkeypatch.setattr(turns, "Runner", StandIn)
+    monkeypatch.setattr(StandIn, "ran", [])
+    monkeypatch.setattr(StandIn, "spent_beside", set())
+    return plan.make(scenario.load("cpu"), plan.Selection(batch_sizes=(4,), configs=("fp32",)), host())
+
+
+def measured(made, folder, *, takes_turns=True, kept=None):
+    ready = tuple(Build(side, side, side, folder, Launch(takes_turns=takes_turns)) for side in (BASE, CURRENT))
+    told = Told()
+    with contextlib.ExitStack() as stack:
+        stores = {side: stack.enter_context(Store(folder / f"{side}.jsonl")) for side in (BASE, CURRENT)}
+        start = gate.start(len(made.cells), interims([2], Rule()))
+        ended = turns.measure(start, made, ready, Launcher(), stores, told, before=kept)
+    return ended, told
+
+
+def test_the_two_trials_of_a_round_are_there_at_once_and_each_side_is_first_in_turn(made, tmp_path):
+    ended, told = measured(made, tmp_path)
+    assert StandIn.ran == ["base 0 beside current 0", "current 1 beside base 1"]
+    assert told.labels == [f"{side}, look 1/1: ok" for side in ("base", "current", "current", "base")]
+    assert told.label == "base, look 1/1"
+    assert [r.trial for r in ended.base] == [r.trial for r in ended.current] == [0, 1]
+
+
+@pytest.mark.parametrize("alone", ["a revision that cannot", "a device with a memory of its own", "many ranks"])
+def test_elsewhere_trials_run_one_after_another(made, tmp_path, monkeypatch, alone):
+    if alone == "a device with a memory of its own":
+        monkeypatch.setattr(turns, "is_on_host", lambda cell: False)
+    elif alone == "many ranks":
+        selection = plan.Selection(batch_sizes=(4,), configs=("fp32",), ranks=(2,))
+        made = plan.make(scenario.load("cpu"), selection, host())
+    measured(made, tmp_path, takes_turns=alone != "a revision that cannot")
+    assert StandIn.ran == ["base 0", "current 0", "current 1", "base 1"]
+
+
+def test_two_that_have_no_memory_beside_each_other_run_alone(made, tmp_path):
+    StandIn.spent_beside = {"current"}
+    ended, _ = measured(made, tmp_path)
+    assert StandIn.ran == ["base 0 beside current 0", "current 0", "current 1", "base 1"]
+    assert [r.status for r in (*ended.base, *ended.current)] == ["ok"] * 4
+
+
+def test_a_trial_whose_other_side_is_kept_runs_alone(made, tmp_path):
+    kept = factories.make_record(cell=made.cells[0].cell, trial=0, run_id="base")
+    measured(made, tmp_path, kept={BASE: [kept]})
+    assert StandIn.ran == ["current 0", "current 1 beside base 1"]
+
+
+def test_on_the_host_a_gates_trials_last_as_long_as_what_comes_before_their_steps(made):
+    (planned,) = turns.lengthened(made).cells
+    assert planned.cell.measure.max_time_s == turns.TURNS_MAX_TIME_S > made.cells[0].cell.measure.max_time_s
+    longer = plan.make(scenario.load("cpu"), plan.Selection(configs=("fp32",), max_time_s=60.0), host())
+    assert turns.lengthened(longer) == longer
