@@ -119,8 +119,11 @@ def interpreter(path: Path, before: str = "", python: str = f'exec {sys.executab
 
 
 class OneByOne(Runner):
-    """Runs stand-ins of trials: of those that would step in turns one after another."""
+    """Runs stand-ins of trials: of those that would step in turns one after another, and counts them."""
+
+    pairs = 0
 
     def in_turns(self, other, planned, trials):
+        OneByOne.pairs += 1
         for place, runner in enumerate((self, other)):
             yield place, next(runner.run([(planned, trials[place])]))

@@ -204,8 +204,8 @@ class Bench:
         return time.monotonic() - started
 
     def run(self, *commits: str) -> dict[str, Record]:
-        """A trial of a commit, or of two in turns. Of two, those are missing that had no memory beside each other; both
-        are where they cannot step in turns."""
+        """Run and keep a trial of a commit, or of two in turns: none of two that cannot, and none that ended in a way
+        which may be the other's doing."""
         builds = [self.ready[commit] for commit in commits]
         if len(builds) > 1 and not turns.can_take_turns(self._planned, builds):
             return {}
@@ -215,7 +215,7 @@ class Bench:
         runners = [self._runner(path.stem, launch=build.launch) for path, build in each]
         ran = {}
         for place, record in turns.run(runners, self._planned, numbers):
-            if record.status != "oom" or len(builds) == 1:
+            if len(builds) == 1 or record.status not in turns.PERHAPS_THE_OTHERS:
                 with Store(paths[place]) as kept:
                     kept.append(record)
                 ran[commits[place]] = record
@@ -256,10 +256,13 @@ def _measured(of: Bisection, bench: Bench, commit: str) -> Bisection:
     order = (of.good, commit) if len(of.rounds) % 2 == 0 else (commit, of.good)
     figures: dict[str, float] = {}
     ran = bench.run(*order)
+    of = msgspec.structs.replace(of, trials=of.trials + len(ran))
     for one in order:
         for _ in range(_TRIES):
-            record = ran.pop(one, None) or bench.run(one)[one]
-            of = msgspec.structs.replace(of, trials=of.trials + 1)
+            record = ran.pop(one, None)
+            if record is None:
+                record = bench.run(one)[one]
+                of = msgspec.structs.replace(of, trials=of.trials + 1)
             figure = figure_of(of.figure)(record) if record.status == "ok" else None
             if figure or record.status not in ACCIDENTS:
                 break

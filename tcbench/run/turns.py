@@ -31,6 +31,11 @@ TURNS_MAX_TIME_S = 3.0
 that fewer steps would save less than they cost in certainty."""
 
 
+PERHAPS_THE_OTHERS = ("oom", "timeout")
+"""Ends of a trial that steps in turns which may be the other's doing: it held the memory, or never handed the turn on.
+Such a trial is run again, alone."""
+
+
 class GateProgress(Protocol):
     """The display of the trials as they go."""
 
@@ -73,7 +78,7 @@ def measure(
     state = replay(state, [planned.cell for planned in plan.cells], kept)
     spent_s = sum(record.duration_s for of_side in kept.values() for record in of_side)
     started, spent = time.monotonic() - spent_s, False
-    alone: set[int] = set()  # cells of which two at once have no memory
+    alone: set[int] = set()  # cells of which two at once do not run
     while (ahead := state.certain()) and not spent:
         planned, here = plan.cells[ahead[0].cell], ahead[0].cell
         turns = here not in alone and state.cells[here].even and can_take_turns(planned, ready)
@@ -82,7 +87,7 @@ def measure(
         of_sides = [runners[trial.side] for trial in trials]
         for place, record in run(of_sides, planned, [trial.number for trial in trials]):
             trial = trials[place]
-            if turns and record.status == "oom":
+            if turns and record.status in PERHAPS_THE_OTHERS:
                 alone.add(here)
                 continue
             _begin(progress, state, plan, [trial])

@@ -81,7 +81,8 @@ def record_of(project) -> bisections.Bisection:
 
 
 @pytest.mark.usefixtures("stand_ins")
-def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped(project):
+def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped(project, monkeypatch):
+    monkeypatch.setattr(projects.OneByOne, "pairs", 0)
     done = tcbench(project, *COMMAND, "--bisect", "good..main")
     assert done.code == 1, done.err
     slow = id_of(project, "c13")
@@ -103,6 +104,7 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     assert list(project.glob(f"results/*/bisect-*-{slow[:12]}{SUFFIX}"))
     trials = "".join(path.read_text() for path in project.glob(f"results/*/bisect-*{SUFFIX}"))
     assert record.trials == len(trials.splitlines())
+    assert 2 * projects.OneByOne.pairs == record.trials, "every round in turns, the search's too"
 
 
 @pytest.mark.usefixtures("stand_ins")

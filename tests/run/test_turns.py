@@ -37,7 +37,7 @@ class StandIn(Runner):
     """Ends its trials as told."""
 
     ran: ClassVar[list[str]] = []
-    spent_beside: ClassVar[set[str]] = set()
+    ends_beside: ClassVar[dict[str, str]] = {}
 
     def run(self, trials):
         ((planned, trial),) = trials
@@ -47,7 +47,7 @@ class StandIn(Runner):
     def in_turns(self, other, planned, trials):
         StandIn.ran.append(f"{self.run_id} {trials[0]} beside {other.run_id} {trials[1]}")
         for place, runner in enumerate((self, other)):
-            status = "oom" if runner.run_id in StandIn.spent_beside else "ok"
+            status = StandIn.ends_beside.get(runner.run_id, "ok")
             yield (
                 place,
                 factories.make_record(cell=planned.cell, trial=trials[place], run_id=runner.run_id, status=status),
@@ -58,7 +58,7 @@ class StandIn(Runner):
 def made(monkeypatch):
     monkeypatch.setattr(turns, "Runner", StandIn)
     monkeypatch.setattr(StandIn, "ran", [])
-    monkeypatch.setattr(StandIn, "spent_beside", set())
+    monkeypatch.setattr(StandIn, "ends_beside", {})
     return plan.make(scenario.load("cpu"), plan.Selection(batch_sizes=(4,), configs=("fp32",)), host())
 
 
@@ -91,8 +91,9 @@ def test_elsewhere_trials_run_one_after_another(made, tmp_path, monkeypatch, alo
     assert StandIn.ran == ["base 0", "current 0", "current 1", "base 1"]
 
 
-def test_two_that_have_no_memory_beside_each_other_run_alone(made, tmp_path):
-    StandIn.spent_beside = {"current"}
+@pytest.mark.parametrize("ends", ["oom", "timeout"])
+def test_what_may_be_the_others_fault_is_tried_alone(made, tmp_path, ends):
+    StandIn.ends_beside = {"current": ends}
     ended, _ = measured(made, tmp_path)
     assert StandIn.ran == ["base 0 beside current 0", "current 0", "current 1", "base 1"]
     assert [r.status for r in (*ended.base, *ended.current)] == ["ok"] * 4
