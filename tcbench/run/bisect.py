@@ -259,8 +259,9 @@ def _measured(of: Bisection, bench: Bench, commit: str) -> Bisection:
     of = msgspec.structs.replace(of, trials=of.trials + len(ran))
     for one in order:
         for _ in range(_TRIES):
-            record = ran.pop(one, None)
-            if record is None:
+            if one in ran:
+                record = ran.pop(one)
+            else:
                 record = bench.run(one)[one]
                 of = msgspec.structs.replace(of, trials=of.trials + 1)
             figure = figure_of(of.figure)(record) if record.status == "ok" else None
