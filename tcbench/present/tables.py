@@ -160,9 +160,12 @@ class Column(Generic[R]):
         """Whether a console may break its texts into lines."""
         return not self.kind.numeric if self.wraps is None else self.wraps
 
-    def least(self, rows: Iterable[R]) -> int:
-        """The width of a console's that it takes at least: no word is broken, but for the longest names of configs."""
+    def least(self, rows: Iterable[R], whole: bool = False) -> int:
+        """The width of a console's that it takes at least: no word is broken, but for the longest names of configs, and
+        where they are to be `whole` no number's interval."""
         texts = [self.heading, *(self.styled(row).plain for row in rows)]
+        if whole and self.kind.numeric:
+            return max(self.least(()), *map(cell_len, texts[1:]), 0)
         if not self.folds:
             return max([self.width or 0, *(cell_len(line) for text in texts for line in text.splitlines())])
         return max([self.width or 0, *(min(cell_len(word), 32) for text in texts for word in text.split())])
@@ -319,15 +322,35 @@ class ConfigTable(Table[R]):
     def on_console(self, width: int) -> Grid:
         rows = [row for row in self.rows if row is not None]
         before, shown = heads(map(self.cell, rows), self.cell), self._shown(width)
-        grid = self._grid([*before, Column[R]("config", str, width=self.min_width), *shown], ())
-        for head, block in self._blocks(rows).items():
+        figures_of = [row for row in rows if not self.instead(row)]
+        others = [*(head.least(rows) for head in before), *(column.least(figures_of, whole=True) for column in shown)]
+        room = width - sum(others) - self.gap * (len(others) + 1)
+        cramped = room < self.min_width
+        blocks = self._blocks(rows)
+        names = {name: name if cramped else between_rungs(name, room) for block in blocks.values() for _, name in block}
+        config = Column[R]("config", str, wraps=cramped, width=self.min_width)
+        grid = self._grid([*before, config, *shown], ())
+        for head, block in blocks.items():
             if grid.row_count:
                 grid.add_row()
             for place, (row, name) in enumerate(block):
                 words = self.instead(row)
                 figures = [Text(words, style="yellow")] if words else [column.styled(row) for column in shown]
-                grid.add_row(*([""] * len(head) if place else head), Text(name), *figures)
+                grid.add_row(*([""] * len(head) if place else head), Text(names[name]), *figures)
         return grid
+
+
+def between_rungs(config: str, width: int) -> str:
+    """A config's name, or what it adds, in lines that are broken between rungs where it is wider than that."""
+    plus = " + " if " + " in config else "+"
+    first, *rungs = config.split(plus)
+    lines = [first]
+    for rung in rungs:
+        if cell_len(f"{lines[-1]}{plus}{rung}") <= width:
+            lines[-1] += plus + rung
+        else:
+            lines.append(f" {plus}{rung}")
+    return "\n".join(lines)
 
 
 # -- cells ---------------------------------------------------------------------------------------------------------

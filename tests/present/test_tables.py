@@ -13,7 +13,7 @@ from tcbench.analysis.summary import speedups, summarise
 from tcbench.present import cells
 from tcbench.present.document import fields
 from tcbench.present.page.page import Figure
-from tcbench.present.tables import RATE, SECONDS, Badge, Column, Field, Table
+from tcbench.present.tables import RATE, SECONDS, Badge, Column, ConfigTable, Field, Table
 from tcbench.views import export
 from tcbench.views.report.build import build
 from tcbench.views.throughput import table as view
@@ -65,3 +65,14 @@ def test_attributes_are_named_for_json_and_a_wrong_name_is_no_null():
     assert fields(None, "low=cell.batch_size") == {"low": None}
     with pytest.raises(AttributeError):
         fields(summary, "state")
+
+
+def test_a_narrow_console_breaks_a_configs_name_between_rungs():
+    cells = [factories.make_cell(config=config, batch_size=8) for config in ("fp32", "bf16+dali+batched+nhwc+fused")]
+    table = ConfigTable([Column("images/s", lambda _: Interval(70.0, 60.0, 80.0), RATE)], cells, cell=lambda cell: cell)
+    assert printed(table, width=60).split("\n")[2].rstrip() == "       bf16+dali+batched+nhwc+fused  70.0 ± 14.3%"
+    assert [line[7:27].rstrip() for line in printed(table, width=44).split("\n")[1:4]] == [
+        "fp32",
+        "bf16+dali+batched",
+        " +nhwc+fused",
+    ]
