@@ -34,7 +34,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from tcbench.analysis import noise, phase_tests, verdict
 from tcbench.analysis.compare import APART, IN_TURNS, Method
@@ -105,6 +104,8 @@ def real_steps(random: np.random.Generator, cells: range, trials: int) -> Array:
 
 def steps_with_accidents(random: np.random.Generator, cells: range, trials: int) -> Array:
     """The same, simulated."""
+    from scipy.signal import lfilter  # a second to import, which whoever collects the tests of this need not wait for
+
     noise = random.standard_normal((len(cells), trials, STEPS), dtype=np.float32)
     noise[..., 1:] *= np.sqrt(1 - AUTOCORRELATION**2)  # the first step has the whole standard deviation
     noise = lfilter([1.0], [1.0, -AUTOCORRELATION], noise, axis=-1)

@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import functools
 import gc
+import importlib
 import os
 import re
 import resource
@@ -127,6 +128,12 @@ _resident = [0]
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.fixture(scope="session")
+def stats() -> Any:
+    """SciPy's statistics, which take a second and more to import: each worker would, to collect tests."""
+    return importlib.import_module("scipy.stats")
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,8 @@ from tcbench.engine.work import Work
 class ReferenceAccelerator(TracingAccelerator):
     """Fresh arrays are poisoned: whatever is read before it is written becomes NaN."""
 
+    computes = True
+
     recording: list[tuple[Work, tuple[Any, ...]]] | None = None
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:

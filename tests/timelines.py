@@ -3,6 +3,7 @@
 Imported as `import timelines`: the suite's `pythonpath` is `tests`.
 """
 
+import functools
 import gzip
 import itertools
 import json
@@ -114,6 +115,7 @@ HOST = {"io": 22.0, "forward": 25.0, "backward": 35.0, "update": 25.0}
 FEW = {"forward": 107, "backward": 160, "update": 1}
 
 
+@functools.cache
 def talk() -> dict[str, Timeline]:
     """The talk's timelines at batch size 64 by slide, with times of that order."""
     fp32 = {"forward": 52.0, "backward": 108.0, "update": 6.0}

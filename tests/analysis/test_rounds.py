@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from tcbench.analysis import rounds, welch
 
@@ -15,7 +14,7 @@ CURRENT = [x * f for x, f in zip(DRIFTING, [0.90, 0.91, 0.89, 0.90, 0.905, 0.895
 figures = st.lists(st.floats(1, 100), min_size=2, max_size=10)
 
 
-def test_rounds_that_go_together_are_paired_as_the_t_test_of_scipy_pairs_them():
+def test_rounds_that_go_together_are_paired_as_the_t_test_of_scipy_pairs_them(stats):
     estimate = rounds.estimate(CURRENT, DRIFTING)
     assert estimate.by_round
     theirs = stats.ttest_rel(np.log(CURRENT), np.log(DRIFTING)).confidence_interval(0.95)
@@ -67,7 +66,7 @@ def test_more_rounds_narrow_a_paired_ratio_as_more_rounds_would():
     assert grown.error == pytest.approx(estimate.ratio.error / 2)
 
 
-def test_a_difference_of_phases_is_paired_too():
+def test_a_difference_of_phases_is_paired_too(stats):
     base = [0.010, 0.018, 0.013, 0.011, 0.016, 0.014]
     current = [x + d for x, d in zip(base, [0.0010, 0.0011, 0.0009, 0.0010, 0.0011, 0.0009], strict=True)]
     difference = rounds.difference(current, base)

@@ -37,7 +37,7 @@ def left(here: Path, suffix: str) -> list[Path]:
 
 
 def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
-    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--steps", "4")
+    done = tcbench(tmp_path, *CELL, "--model", "resnet18", "--tool", "ranges", "--steps", "4")
     assert done.code == 0, done.err
     (trace,), (picture,), (text,) = (left(tmp_path, suffix) for suffix in (".json.gz", ".png", ".txt"))
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -58,7 +58,7 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     for phase in measured.phases:
         spans = [s.duration_s for s in phases if s.name == phase.name]
         assert spans == pytest.approx(phase.host_s, abs=1e-8)
-    assert {"stem/conv", "block16.c/bn", "loss"} <= {s.name for s in timeline.of("host", "layer")}
+    assert {"stem/conv", "block8.b/bn", "loss"} <= {s.name for s in timeline.of("host", "layer")}
     work = timeline.of("io", "work")
     assert all("DALI" in s.name or "Prefetch" in s.name for s in work)
     beside = [s for s in work if any(p.begin_s < s.end_s and s.begin_s < p.end_s for p in phases if p.name != "io")]

@@ -4,7 +4,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from tcbench.core.stopping import (
     StoppingRule,
@@ -69,16 +68,16 @@ def test_two_stages_give_a_mean_the_interval_that_was_asked_for():
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 30, 100, 10_000])
-def test_the_t_quantile_agrees_with_scipys(degrees):
+def test_the_t_quantile_agrees_with_scipys(stats, degrees):
     assert t_quantile_975(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=2e-3)
 
 
 @given(st.floats(1, 500))
-def test_the_t_quantile_is_never_below_the_true_one_by_more_than_a_fifth_of_a_percent(degrees):
+def test_the_t_quantile_is_never_below_the_true_one_by_more_than_a_fifth_of_a_percent(stats, degrees):
     assert t_quantile_975(degrees) >= 0.998 * stats.t.ppf(0.975, degrees)
 
 
-def test_the_half_width_of_independent_steps_is_students():
+def test_the_half_width_of_independent_steps_is_students(stats):
     draw = random.Random(1)
     values = [draw.gauss(10, 1) for _ in range(200)]
     low, high = stats.t.interval(0.95, 199, loc=sum(values) / 200, scale=stats.sem(values))

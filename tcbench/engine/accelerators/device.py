@@ -76,8 +76,8 @@ def _no_reducer(world: World) -> Reducer:
 @dataclass(frozen=True)
 class OpenDevice:
     """An accelerator on a device, with its clock and its account of memory. `enter`: what the accelerator itself needs
-    held. `computes`: its arrays have contents. `plans`: those that a library chose. `busy_s`: the time it has worked so
-    far, where that can be told. `reducer`: makes what sums its arrays over the ranks of a world."""
+    held. `plans`: those that a library chose. `busy_s`: the time it has worked so far, where that can be told.
+    `reducer`: makes what sums its arrays over the ranks of a world."""
 
     accelerator: Accelerator
     clock: Clock
@@ -85,7 +85,6 @@ class OpenDevice:
     enter: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     plans: Callable[[], tuple[PlanChoice, ...]] = tuple
     memory_of: Literal["process", "device"] = "device"
-    computes: bool = True
     busy_s: Callable[[], float | None] = lambda: None
     reducer: Callable[[World], Reducer] = _no_reducer
 
@@ -102,7 +101,7 @@ class OpenDevice:
     def value(self, array: Array) -> float | None:
         """The one number in an array, once it is there; None where nothing computes."""
         number = float(self.accelerator.download(array))
-        return number if self.computes else None
+        return number if self.accelerator.computes else None
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ class Accelerator(Protocol):
 
     shares_host_memory: ClassVar[bool] = False
     """Whether its arrays are NumPy's, so that a batch on the host need not be copied."""
+    computes: ClassVar[bool] = True
+    """Whether its arrays have contents: without, nothing is drawn for them or read from them."""
     adds_to_dgrad: ClassVar[bool] = False
     """Whether ConvDgradAdd is one piece of work here."""
 

@@ -10,7 +10,7 @@ import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,6 +56,8 @@ class Memory:
 class TracingAccelerator(Accelerator):
     """See `tcbench.engine.accelerators.protocol.Accelerator`. `events` grows; the reader clears it. `captured`: what
     the latest captured graph does. `prepared`: launches that were bound so far."""
+
+    computes: ClassVar[bool] = False
 
     properties: GpuProperties
     fast_batch_norm: bool = True

@@ -122,7 +122,7 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
     from tcbench.hardware.clock import HostClock
 
     accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
-    site = OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes, computes=False)
+    site = OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)
     train = cell.train
     if isinstance(train.kfac, KfacSettings):
         train = msgspec.structs.replace(train, kfac=msgspec.structs.replace(train.kfac, interval=1))

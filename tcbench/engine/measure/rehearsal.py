@@ -73,6 +73,8 @@ class LoggedLaunch:
 class BoundOnly(HostArrays):
     """Binds what another accelerator would launch, and launches nothing: `instead` is called at that moment."""
 
+    computes = False
+
     def __init__(self, other: Accelerator, threads: int) -> None:
         super().__init__(threads)
         self.adds_to_dgrad = other.adds_to_dgrad  # type: ignore[misc]
@@ -188,7 +190,7 @@ class Rehearsals:
         site = kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads)
         its_backend = backend(cell.backend)
         accelerator = BoundOnly(site.accelerator, cell.threads)
-        stand_in = replace(site, accelerator=accelerator, computes=False)
+        stand_in = replace(site, accelerator=accelerator)
         session = its_backend.open_on(cell, stand_in, UnfilledFeed)
         try:
             for _ in range(SETTLING_STEPS):

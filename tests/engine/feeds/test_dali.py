@@ -24,7 +24,11 @@ from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.hardware import gpus
 
-pytest.importorskip("nvidia.dali")
+
+@pytest.fixture(autouse=True, scope="module")
+def _with_dali() -> None:
+    """A second of a processor, which who only collects tests need not wait for."""
+    pytest.importorskip("nvidia.dali")
 
 
 def _spec(images: ImageFolder, batch_size: int = 8) -> FeedSpec:

@@ -31,6 +31,8 @@ class VirtualAccelerator(Accelerator):
     to seem. The host's share cannot be hurried, so the device's is stretched by it, and whoever reads a time divides it
     by that."""
 
+    computes = False
+
     def __init__(self, card: GpuFile, settings: CudnnSettings, host_speed: float = 1.0) -> None:
         self.properties = card.properties()
         self.stream = Stream()

@@ -81,9 +81,7 @@ class Virtual(DeviceKind):
 
         accelerator = VirtualAccelerator(_card(device), settings, host_speed)
         clock = EventClock(accelerator.stream, StreamEvent, elapsed_ms)
-        return OpenDevice(
-            accelerator, clock, accelerator.peak_bytes, accelerator.enter, computes=False, busy_s=accelerator.busy_s
-        )
+        return OpenDevice(accelerator, clock, accelerator.peak_bytes, accelerator.enter, busy_s=accelerator.busy_s)
 
 
 def _card(device: str) -> GpuFile:

@@ -142,9 +142,9 @@ class BatchedSGD(Optimizer):
         self._gradients: tuple[Array, ...] | None = None
         self._adjust = work.AdjustScale(spec.growth_interval)
 
-        on_host = [accelerator.download(array).reshape(-1) for array in arrays]
         master, narrow = np.zeros(described.total, np.float32), np.zeros(described.total_half, described.half)
-        for array, place, half_place in zip(on_host, described.places, described.half_places, strict=True):
+        on_host = (accelerator.download(array).reshape(-1) for array in arrays if accelerator.computes)
+        for array, place, half_place in zip(on_host, described.places, described.half_places, strict=False):
             master[place : place + array.size] = array
             if half_of(array):
                 narrow[half_place : half_place + array.size] = array

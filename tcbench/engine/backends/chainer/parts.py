@@ -14,10 +14,10 @@ import numpy as np
 from tcbench.engine.accelerators.protocol import Reducer
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.initial import he_normal, normal
+from tcbench.engine.backends.initial import NoNumbers, he_normal, normal
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.geometry import Conv, Linear
-from tcbench.engine.work import wide
+from tcbench.engine.work import stored, wide
 from tcbench.engine.world import World
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class Classifier(chainer.Chain):
 def drawn_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState, std: float | None = None) -> np.ndarray:
     """A filter in the spec's layout, drawn as (K, C, R, S) in every layout; He's, or with a standard deviation."""
     shape = (conv.out_channels, conv.in_channels, conv.ksize, conv.ksize)
+    if isinstance(rng, NoNumbers):
+        return np.empty(stored(spec.layout, *shape), spec.dtype)
     fan_in = conv.in_channels * conv.ksize**2
     filters = he_normal(shape, fan_in, rng) if std is None else normal(shape, std, rng)
     return spec.stored(filters)

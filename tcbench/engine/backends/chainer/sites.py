@@ -14,12 +14,7 @@ from tcbench.engine.feeds.fixed import on_accelerator
 
 def random(site: OpenDevice, seed: int) -> contextlib.AbstractContextManager[np.random.RandomState]:
     """The source of initial weights. Where nothing computes they are never looked at, and none are drawn."""
-    return initial.numbers(seed) if site.computes else contextlib.nullcontext(_NoNumbers())
-
-
-class _NoNumbers(np.random.RandomState):
-    def standard_normal(self, size: Any = None) -> Any:
-        return np.broadcast_to(np.float32(0), size)
+    return initial.numbers(seed) if site.accelerator.computes else contextlib.nullcontext(initial.NoNumbers())
 
 
 def adopt(site: OpenDevice, model: Any) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tcbench.engine.accelerators.cpu import compiled
 from tcbench.engine.accelerators.cpu.onednn import accelerator, library
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.onednn.library import Engine
@@ -18,6 +19,14 @@ def onednn() -> None:
 @pytest.fixture
 def fresh_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "_engine", Engine)
+
+
+@pytest.fixture
+def quickly_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions in C without optimisation, which takes most of a compiler's time."""
+    quick = tuple("-O0" if option == "-O3" else option for option in compiled._OPTIONS)
+    assert quick != compiled._OPTIONS
+    monkeypatch.setattr(compiled, "_OPTIONS", quick)
 
 
 @pytest.fixture

@@ -153,6 +153,7 @@ def test_in_c_what_is_stored_as_0_lets_no_gradient_pass(in_c: OneDnnAccelerator)
         ("norm->rows / (norm->rows > 1 ? norm->rows - 1 : 1)", "1"),
     ],
 )
+@pytest.mark.usefixtures("quickly_compiled")
 def test_functions_that_do_not_as_numpy_are_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
     source = Path(batch_norm.__file__).with_suffix(".c")
     if compiled.library(source, batch_norm.does_as_numpy) is None:

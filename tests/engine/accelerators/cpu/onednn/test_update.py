@@ -27,7 +27,15 @@ def test_without_a_compiler_primitives_do_what_the_reference_does(
     assert plan.plan != "C, one pass"
 
 
-@pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler on this machine")
+needs_a_compiler = pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler on this machine")
+
+
+@needs_a_compiler
+def test_the_function_does_as_numpy() -> None:
+    assert update._compiled() is not None
+
+
+@needs_a_compiler
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -42,8 +50,9 @@ def test_without_a_compiler_primitives_do_what_the_reference_does(
         ("if (dtype > 0)", "if (dtype > 1)"),
     ],
 )
+@pytest.mark.usefixtures("quickly_compiled")
 def test_a_function_that_does_not_do_as_numpy_is_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
-    assert update._compiled() is not None
+    assert compiled.library(SOURCE, update._does_as_numpy) is not None
     text = SOURCE.read_text()
     assert text.count(right) == 1
     source = tmp_path / "update.c"
