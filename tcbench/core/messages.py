@@ -9,7 +9,7 @@ import msgspec
 
 from tcbench.core import text
 from tcbench.core.host_profile import HostTool
-from tcbench.core.record import Environment, Measurement, Seconds, check_end
+from tcbench.core.record import Environment, HostLoad, Measurement, Seconds, check_end
 
 FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
 """The environment variable that is "1" where a worker is to time cuDNN's or oneDNN's plans anew, whatever was kept."""
@@ -70,6 +70,12 @@ class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
     step_time_s: Seconds
 
 
+class TookTurns(msgspec.Struct, frozen=True, tag="took-turns"):
+    """The timed pass of a worker that steps in turns with another is over: the host's load while it had the turn."""
+
+    load: HostLoad | None
+
+
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
     """A rank's first message: its place among `size` ranks, where it runs, and the processors that it is bound to
     (none: it is not). `bound` says in words how the ranks of its host share them."""
@@ -109,7 +115,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
         return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 
 
-Message = Building | Tuning | Stepped | Joined | Finished
+Message = Building | Tuning | Stepped | TookTurns | Joined | Finished
 
 SEND: ContextVar[Callable[[Message], None]] = ContextVar("send", default=lambda _: None)
 """Sends a message of what this process measures; nowhere unless a worker runs."""

@@ -4,9 +4,10 @@ Imports no framework. Source of the figures: proc(5), and Documentation/schedule
 """
 
 import contextlib
+import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,21 @@ def between(before: Counts | None, after: Counts | None) -> HostLoad | None:
         waited_s=max(0.0, after.waited_s - before.waited_s),
         others_s=max(0.0, after.busy_s - before.busy_s - own_s),
         stolen_s=max(0.0, after.stolen_s - before.stolen_s),
+    )
+
+
+def together(loads: Sequence[HostLoad | None]) -> HostLoad | None:
+    """The load of all these times; None where one is missing, or there are none."""
+    known = [load for load in loads if load is not None]
+    if not known or len(known) < len(loads):
+        return None
+    return HostLoad(
+        elapsed_s=math.fsum(load.elapsed_s for load in known),
+        processors=known[-1].processors,
+        own_s=math.fsum(load.own_s for load in known),
+        waited_s=math.fsum(load.waited_s for load in known),
+        others_s=math.fsum(load.others_s for load in known),
+        stolen_s=math.fsum(load.stolen_s for load in known),
     )
 
 

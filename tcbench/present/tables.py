@@ -325,9 +325,13 @@ class ConfigTable(Table[R]):
         figures_of = [row for row in rows if not self.instead(row)]
         others = [*(head.least(rows) for head in before), *(column.least(figures_of, whole=True) for column in shown)]
         room = width - sum(others) - self.gap * (len(others) + 1)
-        cramped = room < self.min_width
         blocks = self._blocks(rows)
-        names = {name: name if cramped else between_rungs(name, room) for block in blocks.values() for _, name in block}
+        names = {name: between_rungs(name, room) for block in blocks.values() for _, name in block}
+        cramped = (
+            max([self.min_width, *(cell_len(line) for name in names.values() for line in name.split("\n"))]) > room
+        )
+        if cramped:
+            names = {name: name for name in names}
         config = Column[R]("config", str, wraps=cramped, width=self.min_width)
         grid = self._grid([*before, config, *shown], ())
         for head, block in blocks.items():

@@ -195,6 +195,7 @@ class Bench:
     ) -> None:
         self.path, self._planned, self._make, self._runner = path, planned, make, runner
         self.ready = ready
+        self._alone: set[frozenset[str]] = set()  # pairs of which one did not end well
 
     def prepare(self, commit: str) -> float:
         """Make a commit ready; the seconds that took. Raises BuildError."""
@@ -204,22 +205,22 @@ class Bench:
         return time.monotonic() - started
 
     def run(self, *commits: str) -> dict[str, Record]:
-        """Run and keep a trial of a commit, or of two in turns: none of two that cannot, and none that ended in a way
-        which may be the other's doing."""
+        """Run and keep a trial of a commit, or of two in turns; nothing of two that cannot."""
         builds = [self.ready[commit] for commit in commits]
-        if len(builds) > 1 and not turns.can_take_turns(self._planned, builds):
+        if len(builds) > 1 and (frozenset(commits) in self._alone or not turns.can_take_turns(self._planned, builds)):
             return {}
         paths = [self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}") for commit in commits]
         numbers = [len(store.read([path]).records) if path.exists() else 0 for path in paths]
         each = zip(paths, builds, strict=True)
         runners = [self._runner(path.stem, launch=build.launch) for path, build in each]
-        ran = {}
-        for place, record in turns.run(runners, self._planned, numbers):
-            if len(builds) == 1 or record.status not in turns.PERHAPS_THE_OTHERS:
-                with Store(paths[place]) as kept:
-                    kept.append(record)
-                ran[commits[place]] = record
-        return ran
+        records = dict(turns.run(runners, self._planned, numbers))
+        if len(builds) > 1 and not turns.all_ok(records.values()):
+            self._alone.add(frozenset(commits))
+            return {}
+        for place, record in records.items():
+            with Store(paths[place]) as kept:
+                kept.append(record)
+        return {commits[place]: record for place, record in records.items()}
 
 
 def steps(of: Bisection, bench: Bench, budget_s: float | None = None) -> Iterator[Bisection]:

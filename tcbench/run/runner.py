@@ -21,7 +21,7 @@ import msgspec
 import tcbench
 from tcbench.core import cache, messages, process
 from tcbench.core.errors import TcbenchError
-from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped
+from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped, TookTurns
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
 from tcbench.engine.accelerators.device import Watch, kind_of
@@ -105,8 +105,14 @@ class Runner:
         launches must take turns; the time that both are there counts half for each."""
         runners = (self, other)
         with _ring(len(runners)) as files:
-            each = zip(runners, trials, files, strict=True)
-            running = [_Trial(runner, planned, trial, turns, share=len(runners)) for runner, trial, turns in each]
+            running: list[_Trial] = []
+            try:
+                for runner, trial, turns in zip(runners, trials, files, strict=True):
+                    running.append(_Trial(runner, planned, trial, turns, share=len(runners)))
+            except BaseException:
+                for begun in running:
+                    begun.end()
+                raise
         yield from _followed(running)
 
     def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:
@@ -182,8 +188,7 @@ class _Trial:
             else:
                 self._ends(status=message.status, reason=message.reason, log=log)
             return
-        # What a worker that takes turns does not compute, the other does: it is no load of others.
-        self._timed.hear(message, os.getpid() if self._share > 1 else worker.pid)
+        self._timed.hear(message, worker.pid)
         self._tell(message)
         if isinstance(message, Finished):
             log = worker.end(patiently=True).log
@@ -240,6 +245,8 @@ class _TimedPass:
 
     def hear(self, message: Message, pid: int) -> None:
         """Take in a message of the process `pid`, or of one that it started."""
+        if isinstance(message, TookTurns):  # between its turns it was the other's time
+            self._before, self.load = None, message.load
         if not isinstance(message, Stepped):
             return
         if message.stage == "timed":

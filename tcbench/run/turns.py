@@ -9,7 +9,7 @@ calls `measure`.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -26,14 +26,9 @@ from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan, PlannedCell
 from tcbench.run.runner import Runner
 
-TURNS_MAX_TIME_S = 3.0
-"""The least `max_time_s` of a gate's trials on the host, where none is asked for: what comes before takes as long, so
-that fewer steps would save less than they cost in certainty."""
-
-
-PERHAPS_THE_OTHERS = ("oom", "timeout")
-"""Ends of a trial that steps in turns which may be the other's doing: it held the memory, or never handed the turn on.
-Such a trial is run again, alone."""
+TURNS_MAX_TIME_S = 6.0
+"""The least `max_time_s` of a gate's trials on the host, where none is asked for: what comes before takes half as long,
+so that fewer steps would save less than they cost in certainty. Where steps agree a trial ends much earlier."""
 
 
 class GateProgress(Protocol):
@@ -83,14 +78,13 @@ def measure(
         planned, here = plan.cells[ahead[0].cell], ahead[0].cell
         turns = here not in alone and state.cells[here].even and can_take_turns(planned, ready)
         trials = ahead[: 2 if turns else 1]
-        _begin(progress, state, plan, trials)
-        of_sides = [runners[trial.side] for trial in trials]
-        for place, record in run(of_sides, planned, [trial.number for trial in trials]):
-            trial = trials[place]
-            if turns and record.status in PERHAPS_THE_OTHERS:
-                alone.add(here)
-                continue
-            _begin(progress, state, plan, [trial])
+        _begin(progress, state, plan, trials, here in alone)
+        records = dict(run([runners[trial.side] for trial in trials], planned, [trial.number for trial in trials]))
+        if turns and not all_ok(records.values()):
+            alone.add(here)
+            continue
+        for trial, record in ((trials[place], record) for place, record in records.items()):
+            _begin(progress, state, plan, [trial], here in alone)
             stores[trial.side].append(record)
             kept[trial.side].append(record)
             progress.finished(record)
@@ -110,6 +104,12 @@ def run(runners: Sequence[Runner], planned: PlannedCell, numbers: Sequence[int])
     return ((place, _explained(record)) for place, record in records)
 
 
+def all_ok(records: Iterable[Record]) -> bool:
+    """Whether two trials that stepped in turns say anything. What ends one of them may be the other's doing, which held
+    the memory, a port, a file or the turn: then neither counts, and both are run again, alone."""
+    return all(record.status == "ok" for record in records)
+
+
 def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
     """Whether trials of the cell by these builds can be there at once and step in turns."""
     runs = planned.skip_reason is None and is_on_host(planned.cell)
@@ -117,22 +117,24 @@ def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
 
 
 def lengthened(plan: Plan) -> Plan:
-    """The plan with cells on the host timed for at most TURNS_MAX_TIME_S at least."""
+    """The plan with cells timed for at most TURNS_MAX_TIME_S at least, where all are on the host."""
+    if not all(is_on_host(planned.cell) for planned in plan.cells):
+        return plan
     return replace(plan, cells=tuple(map(_lengthened, plan.cells)))
 
 
 def _lengthened(planned: PlannedCell) -> PlannedCell:
     measure = planned.cell.measure
-    if not is_on_host(planned.cell) or measure.max_time_s >= TURNS_MAX_TIME_S:
+    if measure.max_time_s >= TURNS_MAX_TIME_S:
         return planned
     longer = msgspec.structs.replace(measure, max_time_s=TURNS_MAX_TIME_S)
     return replace(planned, cell=msgspec.structs.replace(planned.cell, measure=longer))
 
 
-def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Trial]) -> None:
+def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Trial], alone: bool) -> None:
     certain = [plan.cells[ahead.cell] for ahead in state.certain()]
     to_run = [planned.cell for planned in certain if planned.skip_reason is None]
-    sides = " and ".join(trial.side for trial in trials)
+    sides = " and ".join(trial.side for trial in trials) + " alone" * alone
     label = f"{sides}, look {trials[0].interim + 1}/{len(state.interims)}"
     progress.begin(label, to_run, len(certain))
 

@@ -104,7 +104,8 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     assert list(project.glob(f"results/*/bisect-*-{slow[:12]}{SUFFIX}"))
     trials = "".join(path.read_text() for path in project.glob(f"results/*/bisect-*{SUFFIX}"))
     assert record.trials == len(trials.splitlines())
-    assert 2 * projects.OneByOne.pairs == record.trials, "every round in turns, the search's too"
+    # Every round is in turns, the search's too; a broken commit is tried once more, alone, and its pair is not kept.
+    assert record.trials == 2 * projects.OneByOne.pairs - len(record.skipped)
 
 
 @pytest.mark.usefixtures("stand_ins")

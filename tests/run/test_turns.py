@@ -91,12 +91,13 @@ def test_elsewhere_trials_run_one_after_another(made, tmp_path, monkeypatch, alo
     assert StandIn.ran == ["base 0", "current 0", "current 1", "base 1"]
 
 
-@pytest.mark.parametrize("ends", ["oom", "timeout"])
-def test_what_may_be_the_others_fault_is_tried_alone(made, tmp_path, ends):
+@pytest.mark.parametrize("ends", ["oom", "timeout", "failed", "crashed"])
+def test_where_one_of_two_does_not_end_well_neither_counts_and_the_cell_goes_on_alone(made, tmp_path, ends):
     StandIn.ends_beside = {"current": ends}
-    ended, _ = measured(made, tmp_path)
-    assert StandIn.ran == ["base 0 beside current 0", "current 0", "current 1", "base 1"]
+    ended, told = measured(made, tmp_path)
+    assert StandIn.ran == ["base 0 beside current 0", "base 0", "current 0", "current 1", "base 1"]
     assert [r.status for r in (*ended.base, *ended.current)] == ["ok"] * 4
+    assert told.labels[0] == "base alone, look 1/1: ok"
 
 
 def test_a_trial_whose_other_side_is_kept_runs_alone(made, tmp_path):

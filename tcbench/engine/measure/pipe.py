@@ -16,8 +16,10 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from tcbench.core.keeper import PARENT_PID
-from tcbench.core.messages import TURNS, YOUR_TURN, Stepped
+from tcbench.core.messages import TURNS, YOUR_TURN, Stepped, TookTurns
+from tcbench.core.record import HostLoad
 from tcbench.engine.measure.ranges import attached
+from tcbench.hardware import load
 
 _PR_SET_PDEATHSIG = 1
 
@@ -52,29 +54,46 @@ def end_at_once() -> NoReturn:
 def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
     """`send`, of a worker that steps in turns with another (`messages.TURNS`) with its waits: for the first turn now,
     before anything is imported or built that would slow the other's steps, and then between blocks of the timed pass.
-    Where the other has ended nothing is waited for."""
-    descriptors = os.environ.get(TURNS)
-    if not descriptors:
+    Where the other has ended nothing is waited for. What the host did meanwhile is told when that pass is over."""
+    descriptors = os.environ.pop(TURNS, None)
+    if descriptors is None:
         return send
     come, hand_on = map(int, descriptors.split(","))
+    for descriptor in (come, hand_on):
+        os.set_inheritable(descriptor, False)  # what the step starts would keep the other waiting
     os.read(come, 1)
-    since = time.monotonic()
+    before: load.Counts | None = None
+    loads: list[HostLoad | None] = []
 
     def send_and_wait(message: Any) -> None:
-        nonlocal since
+        nonlocal before
+        if not isinstance(message, Stepped) or message.stage == "warm-up":
+            send(message)
+            return
+        begins, over = not message.steps, message.stage == "profiled"
+        took_s = 0.0 if before is None else time.monotonic() - before.at_s
+        if over and begins:
+            send(TookTurns(load.together(loads)))
         send(message)
-        between = isinstance(message, Stepped) and message.stage == "timed"
-        if between and (not message.steps or time.monotonic() - since >= LEAST_TURN_S):
-            with contextlib.suppress(BrokenPipeError):
-                os.write(hand_on, YOUR_TURN)
-            os.read(come, 1)
-            since = time.monotonic()
+        if over or not (begins or took_s >= LEAST_TURN_S):
+            return
+        if not begins:
+            loads.append(load.between(before, load.counts(os.getpid())))
+        time.sleep(_SETTLES_S)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(hand_on, YOUR_TURN)
+        os.read(come, 1)
+        before = load.counts(os.getpid())
 
     return send_and_wait
 
 
 LEAST_TURN_S = 0.1
 """The first step of a block finds cold caches, and is not counted: shorter turns would be little but such steps."""
+
+
+_SETTLES_S = 0.03
+"""What is decoded ahead is made within that, and threads that look for work go to sleep: before the other's turn."""
 
 
 def die_with_parent() -> None:
