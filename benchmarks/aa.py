@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,15 +39,16 @@ from tcbench.run import gate, plan, scenario, turns
 from tcbench.run.builds import Build
 from tcbench.run.gate import BASE, CURRENT
 from tcbench.run.launcher import Launcher
-from tcbench.run.plan import Plan, PlannedCell
-from tcbench.run.runner import Launch, Runner
+from tcbench.run.plan import Plan
+from tcbench.run.runner import Launch
 
 PLANTED_SHARE = 0.05
-"""Of the median step of a trial of the cell before both gates."""
+"""Of what the process's own steps take without it, as they go: by a trial before the gate it would be another share as
+soon as the machine's speed changes."""
 
 PHASES = ("forward", "backward", "update", "io")
 PLANTED = "AA_PLANTED"
-"""The environment variable with the wait of each config: its phase, and seconds."""
+"""The environment variable with the phase of each config in which its wait stands, as JSON."""
 RULE = Rule()
 
 
@@ -60,35 +61,41 @@ def worker() -> None:
     from tcbench.engine.measure import worker as real
 
     backend = backends.backend
-    waits = json.loads(os.environ[PLANTED])
-    backends.backend = lambda name: _Planted(backend(name), waits)
+    phases = json.loads(os.environ[PLANTED])
+    backends.backend = lambda name: _Planted(backend(name), phases)
     real.main()
 
 
 class _Planted:
-    def __init__(self, backend: Any, waits: dict[str, tuple[str, float]]) -> None:
-        self._backend, self._waits = backend, waits
+    def __init__(self, backend: Any, phases: dict[str, str]) -> None:
+        self._backend, self._phases = backend, phases
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
     def open_session(self, cell: Any) -> Any:
         session = self._backend.open_session(cell)
-        planted_in, delay_s = self._waits[cell.config]
         phases = tuple(
-            dataclasses.replace(phase, run=waiting(phase.run, delay_s)) if phase.name == planted_in else phase
+            dataclasses.replace(phase, run=waiting(phase.run)) if phase.name == self._phases[cell.config] else phase
             for phase in session.phases
         )
         return SimpleNamespace(phases=phases, clock=session.clock, facts=session.facts, close=session.close)
 
 
-def waiting(run: Any, delay_s: float) -> Any:
-    """The function after a busy wait."""
+def waiting(run: Any) -> Any:
+    """The function after a busy wait, once a few steps have told what a step takes."""
     now = time.perf_counter
+    steps_s: deque[float] = deque(maxlen=9)
+    last_s = waited_s = 0.0
 
     def delayed() -> None:
-        end = now() + delay_s
-        while now() < end:
+        nonlocal last_s, waited_s
+        began_s = now()
+        if last_s:
+            steps_s.append(began_s - last_s - waited_s)
+        last_s = began_s
+        waited_s = PLANTED_SHARE * statistics.median(steps_s) if len(steps_s) > 1 else 0.0
+        while now() - began_s < waited_s:
             pass
         run()
 
@@ -127,12 +134,12 @@ class Told:
 
 
 def run(
-    made: Plan, of_gate: tuple[Interim, ...], alone: bool, budget_s: float | None, waits: dict[str, tuple[str, float]]
+    made: Plan, of_gate: tuple[Interim, ...], alone: bool, budget_s: float | None, planted_in: dict[str, str]
 ) -> Seen:
-    """One gate; with `waits`, by config, on its current side."""
+    """One gate; with a wait in the phase that `planted_in` names for a config, on its current side."""
     began = time.monotonic()
-    planted = Launch(worker="aa", variables={PLANTED: json.dumps(waits), "PYTHONPATH": str(Path(__file__).parent)})
-    of_sides = {BASE: Launch(), CURRENT: planted if waits else Launch()}
+    planted = Launch(worker="aa", variables={PLANTED: json.dumps(planted_in), "PYTHONPATH": str(Path(__file__).parent)})
+    of_sides = {BASE: Launch(), CURRENT: planted if planted_in else Launch()}
     ready = [
         Build(side, side, side, Path.cwd(), dataclasses.replace(launch, takes_turns=not alone))
         for side, launch in of_sides.items()
@@ -141,16 +148,8 @@ def run(
         stores = {side: stack.enter_context(Store(Path(folder, f"{side}.jsonl"))) for side in of_sides}
         start = gate.start(len(made.cells), of_gate)
         ended = turns.measure(start, made, (ready[0], ready[1]), Launcher(), stores, Told(), budget_s)
-    phases = [waits[planned.cell.config][0] for planned in made.cells] if waits else None
+    phases = [planted_in[planned.cell.config] for planned in made.cells] if planted_in else None
     return Seen(ended, time.monotonic() - began, phases)
-
-
-def step_s(planned: PlannedCell, timeout_s: float) -> float:
-    """Seconds of the median step of one trial."""
-    (record,) = Runner("aa", timeout_s).run([(planned, 0)])
-    if record.measurement is None:
-        sys.exit(f"{planned.cell.label}: {record.status}: {record.reason}")
-    return statistics.median(record.measurement.counted_times_s)
 
 
 # ------------------------------------------------------------------------------------------------------- the report
@@ -234,10 +233,6 @@ def main() -> None:
     planted_in = given.phase or PHASES
     configs_of = dict.fromkeys(cell.config for cell in cells)
     phases = {config: planted_in[place % len(planted_in)] for place, config in enumerate(configs_of)}
-    waits = {
-        planned.cell.config: (phases[planned.cell.config], PLANTED_SHARE * step_s(planned, made.timeout_s))
-        for planned in made.cells
-    }
     how = "one after another" if given.alone else "in turns"
     print(f"{made.device.title}, {machine.usable_cpus()} cores; looks at {trials} trials a side, {how}", end="; ")
     print(f"threshold {RULE.threshold:.0%}; load average {os.getloadavg()[0]:.1f}", flush=True)
@@ -245,7 +240,7 @@ def main() -> None:
     if given.gate != "planted":
         said = report(cells, run(made, of_gate, given.alone, given.budget, {}))
     if given.gate != "unchanged":
-        report(cells, run(made, of_gate, given.alone, given.budget, waits))
+        report(cells, run(made, of_gate, given.alone, given.budget, phases))
     sys.exit(1 if set(said) - {"pass", "inconclusive"} else 0)
 
 
