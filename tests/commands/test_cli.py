@@ -168,7 +168,7 @@ def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(her
     monkeypatch.undo()
     monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: True)
     monkeypatch.setattr(
-        "tcbench.run.runner.Runner._trial", lambda _, cell, trial, _record: make_record(cell=cell, trial=trial)
+        "tcbench.run.runner.Runner._trial", lambda _, planned, trial: make_record(cell=planned.cell, trial=trial)
     )
     second = tcbench(here, *arguments, "--resume")
     # The stand-in's record is of another machine, and so a row of its own.

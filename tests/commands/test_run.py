@@ -123,7 +123,7 @@ def test_the_users_images_are_checked_in_silence_where_that_is_asked(tmp_path, m
 
 def test_a_run_says_first_which_library_computes_and_where_a_faster_one_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "tcbench.run.runner.Runner._trial", lambda _, cell, trial, _record: make_record(cell=cell, trial=trial)
+        "tcbench.run.runner.Runner._trial", lambda _, planned, trial: make_record(cell=planned.cell, trial=trial)
     )
     arguments = ("--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu", "--out", str(tmp_path))
     monkeypatch.setattr(type(KIND), "shortfall", lambda _: "oneDNN needs libgomp.so.1: apt-get install libgomp1")
@@ -144,11 +144,11 @@ def trials_of_30_s(monkeypatch):
     returned take so many times as long."""
     slower = {}
 
-    def trial(_, cell, number, record):
+    def trial(runner, planned, number):
         code = make_environment(commit=machine.commit(), tcbench=__version__, sources=machine.sources())
         duration_s = 30.0 * slower.get(number, 1)
-        planned = {name: record.keywords[name] for name in ("run_id", "plan", "place")}
-        return make_record(cell=cell, trial=number, duration_s=duration_s, environment=code, **planned)
+        of_run = {"run_id": runner.run_id, "plan": runner.plan, "place": planned.place}
+        return make_record(cell=planned.cell, trial=number, duration_s=duration_s, environment=code, **of_run)
 
     monkeypatch.setattr(Runner, "_trial", trial)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
