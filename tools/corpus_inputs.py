@@ -620,6 +620,12 @@ def stand_in(runner: Any, jobs: Iterable[Any]) -> Iterator[Any]:
         yield msgspec.structs.replace(record, plan=runner.plan, place=planned.place)
 
 
+def stand_ins(runner: Any, other: Any, planned: Any, trials: Sequence[int]) -> Iterator[Any]:
+    """In place of `Runner.in_turns`."""
+    for place, of_side in enumerate((runner, other)):
+        yield place, next(of_side.run([(planned, trials[place])]))
+
+
 def _stacks() -> tuple[Any, ...]:
     from tcbench.core.host_profile import Frame, Stack
 
@@ -648,7 +654,9 @@ def trials(folder: Path) -> Iterator[str]:
         ("explain", "claims", "history", "report", "plot", "roofline", "export", "timeline"),
     )
     ceilings(folder, "a-2cpu-2", times=10)  # none is beaten, so that none is measured anew
-    with mock.patch.object(internal("Runner"), "run", stand_in), TIMELESS:
+    runner = internal("Runner")
+    run_beside = mock.patch.object(runner, "in_turns", stand_ins, create=True)
+    with mock.patch.object(runner, "run", stand_in), run_beside, TIMELESS:
         run = "run cpu --device cpu --data synthetic"
         yield f"{run} --config fp32,fp32+dali --trials 2"
         yield from newest

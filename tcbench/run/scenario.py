@@ -76,7 +76,8 @@ class Ladder:
 @dataclass(frozen=True)
 class Scenario:
     """Everything a scenario file says, checked. `unit`: what batch sizes count. `base`: the config that factors are
-    over, None where the file names none. `on_cpu` is the scenario as its table [cpu] changes it."""
+    over, None where the file names none. `gate_max_time_s`: the `max_time_s` of a gate's trials, where that is another.
+    `on_cpu` is the scenario as its table [cpu] changes it."""
 
     name: str
     title: str
@@ -100,6 +101,7 @@ class Scenario:
     claims: tuple[Claim, ...] = ()
     unit: str = "images"
     base: str | None = None
+    gate_max_time_s: float | None = None
     on_cpu: Scenario | None = None
 
     def on(self, device_kind: str) -> Scenario:
@@ -205,6 +207,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         trials=file.measure.trials,
         budget_s=file.measure.budget_s,
         timeout_s=file.measure.timeout_s,
+        gate_max_time_s=file.measure.gate_max_time_s,
         train=msgspec.convert(
             {k: v for k, v in msgspec.to_builtins(file.train).items() if v is not None}, TrainSettings
         ),

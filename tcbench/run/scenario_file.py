@@ -84,6 +84,7 @@ class MeasureTable(_Table, frozen=True, kw_only=True):
     budget_s: Positive | None = None
     target: Fraction = 0.02
     max_time_s: Positive = 60.0
+    gate_max_time_s: Positive | None = None
     timeout_s: Positive = 1800.0
     min_warmup_steps: Annotated[int, Meta(ge=2, le=1_000_000)] = 3
     max_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 30

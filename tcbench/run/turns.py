@@ -26,10 +26,6 @@ from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan, PlannedCell
 from tcbench.run.runner import Runner
 
-TURNS_MAX_TIME_S = 6.0
-"""The least `max_time_s` of a gate's trials on the host, where none is asked for: what comes before takes half as long,
-so that fewer steps would save less than they cost in certainty. Where steps agree a trial ends much earlier."""
-
 
 class GateProgress(Protocol):
     """The display of the trials as they go."""
@@ -117,18 +113,14 @@ def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
 
 
 def lengthened(plan: Plan) -> Plan:
-    """The plan with cells timed for at most TURNS_MAX_TIME_S at least, where all are on the host."""
-    if not all(is_on_host(planned.cell) for planned in plan.cells):
-        return plan
-    return replace(plan, cells=tuple(map(_lengthened, plan.cells)))
+    """The plan with its cells' timed passes as long as its scenario has them in a gate."""
+    longer_s = plan.scenario.gate_max_time_s
+    return plan if longer_s is None else replace(plan, cells=tuple(_lengthened(each, longer_s) for each in plan.cells))
 
 
-def _lengthened(planned: PlannedCell) -> PlannedCell:
-    measure = planned.cell.measure
-    if measure.max_time_s >= TURNS_MAX_TIME_S:
-        return planned
-    longer = msgspec.structs.replace(measure, max_time_s=TURNS_MAX_TIME_S)
-    return replace(planned, cell=msgspec.structs.replace(planned.cell, measure=longer))
+def _lengthened(planned: PlannedCell, max_time_s: float) -> PlannedCell:
+    measure = msgspec.structs.replace(planned.cell.measure, max_time_s=max_time_s)
+    return replace(planned, cell=msgspec.structs.replace(planned.cell, measure=measure))
 
 
 def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Trial], alone: bool) -> None:
