@@ -53,6 +53,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\(Python [\d.]+[^)]*\)|Python \d+\.\d+\.\d+", "<python>"),
     (r"(?<![\w.])(-?\d+\.\d{7})\d+(e[-+]\d+)?", r"\1…\2"),  # last digits depend on NumPy's and SciPy's vector units
     (r"[ \t]+$", ""),
+    (r"^tracing training steps: \d+/\d+, ETA .*\n", ""),  # a line every five seconds
 )
 """What is replaced in all text: what depends on the machine, the time and versions of libraries."""
 
