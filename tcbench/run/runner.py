@@ -154,7 +154,7 @@ class _Trial:
     def __init__(
         self, runner: Runner, planned: PlannedCell, trial: int, turns: tuple[int, int] | None = None, share: int = 1
     ) -> None:
-        self._runner, self._cell, self._trial, self._share = runner, planned.cell, trial, share
+        self._runner, self._cell, self._number, self._share = runner, planned.cell, trial, share
         self._record = runner._record(planned, trial)
         self._start = time.monotonic()
         self._timed = _TimedPass(self._start)
@@ -201,7 +201,7 @@ class _Trial:
     def _tell(self, message: Message) -> None:
         """Pass a message on. Only what a user can mend, and an interrupt, may end a run from there."""
         try:
-            self._runner.listen(self._cell, self._trial, message)
+            self._runner.listen(self._cell, self._number, message)
         except TcbenchError:
             raise
         except Exception as error:

@@ -143,8 +143,9 @@ class BatchedSGD(Optimizer):
         self._adjust = work.AdjustScale(spec.growth_interval)
 
         master, narrow = np.zeros(described.total, np.float32), np.zeros(described.total_half, described.half)
-        on_host = (accelerator.download(array).reshape(-1) for array in arrays if accelerator.computes)
-        for array, place, half_place in zip(on_host, described.places, described.half_places, strict=False):
+        kept = zip(arrays, described.places, described.half_places, strict=True) if accelerator.computes else ()
+        for on_device, place, half_place in kept:
+            array = accelerator.download(on_device).reshape(-1)
             master[place : place + array.size] = array
             if half_of(array):
                 narrow[half_place : half_place + array.size] = array
