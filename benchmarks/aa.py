@@ -28,7 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tcbench.analysis.compare import METRICS, CellComparison
+from tcbench.analysis.compare import METRICS, CellComparison, PhaseChange
 from tcbench.analysis.verdict import Interim, Rule, interims
 from tcbench.core.messages import Message
 from tcbench.core.record import Cell, Record
@@ -134,9 +134,15 @@ class Told:
 
 
 def run(
-    made: Plan, of_gate: tuple[Interim, ...], alone: bool, budget_s: float | None, planted_in: dict[str, str]
+    made: Plan,
+    of_gate: tuple[Interim, ...],
+    alone: bool,
+    budget_s: float | None,
+    planted_in: dict[str, str],
+    keep: Path | None = None,
 ) -> Seen:
-    """One gate; with a wait in the phase that `planted_in` names for a config, on its current side."""
+    """One gate; with a wait in the phase that `planted_in` names for a config, on its current side. Its records stay in
+    the folder `keep`, if one is given."""
     began = time.monotonic()
     planted = Launch(worker="aa", variables={PLANTED: json.dumps(planted_in), "PYTHONPATH": str(Path(__file__).parent)})
     of_sides = {BASE: Launch(), CURRENT: planted if planted_in else Launch()}
@@ -144,7 +150,8 @@ def run(
         Build(side, side, side, Path.cwd(), dataclasses.replace(launch, takes_turns=not alone))
         for side, launch in of_sides.items()
     ]
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        folder = keep or stack.enter_context(tempfile.TemporaryDirectory())
         stores = {side: stack.enter_context(Store(Path(folder, f"{side}.jsonl"))) for side in of_sides}
         start = gate.start(len(made.cells), of_gate)
         ended = turns.measure(start, made, (ready[0], ready[1]), Launcher(), stores, Told(), budget_s)
@@ -186,7 +193,12 @@ def row(place: int, cell: CellComparison, seen: Seen) -> tuple[str, ...]:
         return common
     grew = max(cell.phases, key=lambda phase: phase.change_s.value, default=None)
     named = cell.culprit.name if cell.culprit else "-"
-    return (*common, seen.phases[place], grew.name if grew else "-", named)
+    return (*common, seen.phases[place], _grown(grew), named)
+
+
+def _grown(phase: PhaseChange | None) -> str:
+    of = phase.slower_by if phase else None
+    return f"{phase.name} {of.value:+.1%} ({of.low:+.1%} to {of.high:+.1%}) of the step" if phase and of else "-"
 
 
 def report(cells: list[Cell], seen: Seen) -> Counter[str]:
@@ -213,6 +225,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="no trial of a gate begins after that")
     parser.add_argument("--gate", choices=("unchanged", "planted"), help="that one alone")
     parser.add_argument("--alone", action="store_true", help="trials one after another")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="of the gates' records")
     parser.add_argument("--quick", action="store_true", help="two configs, one look at three trials")
     given = parser.parse_args()
     configs, trials = tuple(given.config), given.looks
@@ -228,7 +241,7 @@ def main() -> None:
     )
     made = plan.make(scenario.load("cpu"), selection, device.find("cpu", {"cpu": None}))
     made = dataclasses.replace(made, cells=tuple(planned for planned in made.cells if planned.skip_reason is None))
-    made = made if given.max_time else turns.lengthened(made)
+    made = turns.of_gate(made, longer=not given.max_time)
     cells = [planned.cell for planned in made.cells]
     planted_in = given.phase or PHASES
     configs_of = dict.fromkeys(cell.config for cell in cells)
@@ -237,10 +250,18 @@ def main() -> None:
     print(f"{made.device.title}, {machine.usable_cpus()} cores; looks at {trials} trials a side, {how}", end="; ")
     print(f"threshold {RULE.threshold:.0%}; load average {os.getloadavg()[0]:.1f}", flush=True)
     said: Counter[str] = Counter()
+
+    def kept(name: str) -> Path | None:
+        if given.keep is None:
+            return None
+        folder: Path = given.keep / name
+        folder.mkdir(parents=True)
+        return folder
+
     if given.gate != "planted":
-        said = report(cells, run(made, of_gate, given.alone, given.budget, {}))
+        said = report(cells, run(made, of_gate, given.alone, given.budget, {}, kept("unchanged")))
     if given.gate != "unchanged":
-        report(cells, run(made, of_gate, given.alone, given.budget, phases))
+        report(cells, run(made, of_gate, given.alone, given.budget, phases, kept("planted")))
     sys.exit(1 if set(said) - {"pass", "inconclusive"} else 0)
 
 

@@ -112,15 +112,25 @@ def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
     return runs and all(build.launch.takes_turns for build in builds)
 
 
-def lengthened(plan: Plan) -> Plan:
-    """The plan with its cells' timed passes as long as its scenario has them in a gate."""
-    longer_s = plan.scenario.gate_max_time_s
-    return plan if longer_s is None else replace(plan, cells=tuple(_lengthened(each, longer_s) for each in plan.cells))
+def of_gate(plan: Plan, longer: bool = True) -> Plan:
+    """The plan with its cells' timed passes as in a gate: of short turns on the host, and, where that is wished, as long
+    as the scenario has them there."""
+    longer_s = plan.scenario.gate_max_time_s if longer else None
+    return replace(plan, cells=tuple(_of_gate(planned, longer_s) for planned in plan.cells))
 
 
-def _lengthened(planned: PlannedCell, max_time_s: float) -> PlannedCell:
-    measure = msgspec.structs.replace(planned.cell.measure, max_time_s=max_time_s)
+def _of_gate(planned: PlannedCell, longer_s: float | None) -> PlannedCell:
+    measure = planned.cell.measure
+    if longer_s is not None:
+        measure = msgspec.structs.replace(measure, max_time_s=longer_s)
+    if is_on_host(planned.cell):
+        measure = msgspec.structs.replace(measure, block_steps=min(TURN_STEPS, measure.block_steps))
     return replace(planned, cell=msgspec.structs.replace(planned.cell, measure=measure))
+
+
+TURN_STEPS = 3
+"""Steps of a turn, of which the first is not counted. What neighbours in time have in common cancels the better the
+shorter turns are: on a shared machine the ratio of two trials varied by 3.2% with six, by 2.0% with two."""
 
 
 def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Trial], alone: bool) -> None:

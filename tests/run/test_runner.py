@@ -355,8 +355,7 @@ STEPS_IN_TURNS = """
 import os, sys, time, msgspec
 from tcbench.core.messages import Building, Finished, Stepped
 from tcbench.engine.measure import pipe
-pipe.LEAST_TURN_S = float(sys.argv[2])
-dies_after, ok = int(sys.argv[3]), msgspec.json.decode(sys.argv[4], type=Finished)
+dies_after, ok = int(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Finished)
 def job(cell, send):
     send = pipe.in_turns(send)
     send(Building("imports"))
@@ -371,12 +370,12 @@ pipe.serve(len, job)
 """
 
 
-def in_turns(least_s: float = 0.0, dies_after: int = 9):
+def in_turns(dies_after: int = 9):
     """What was heard of two trials in turns, of which the second may die, and their records."""
     heard = []
 
     def side(name: str, dies_after: int) -> Runner:
-        asked = [str(least_s), str(dies_after), line(OK)]
+        asked = [str(dies_after), line(OK)]
         return Runner(
             name,
             60.0,
@@ -413,11 +412,6 @@ def test_the_time_of_two_in_turns_counts_half_for_each():
     ended = dict(slow.in_turns(slow, PlannedCell(factories.make_cell()), (0, 1)))
     assert {record.reason for record in ended.values()} == {"no result after 0.4 s (--timeout)"}
     assert 0.2 <= ended[0].duration_s <= (time.monotonic() - began) / 2
-
-
-def test_a_turn_is_no_shorter_than_what_warms_caches():
-    heard, _ = in_turns(least_s=60.0)
-    assert heard[4:10] == ["a3: 1", "a3: 2", "a3: 3", "a3: TookTurns", "a3: 0", "a3: Finished"]
 
 
 def test_who_steps_in_turns_with_one_that_died_goes_on_alone():

@@ -119,8 +119,7 @@ def gate(
     from tcbench.run.plan import plan_of
 
     def made_of(chosen: Selection, *, remote: bool = False) -> Plan:
-        made = plan_of(chosen, remote=remote)
-        return made if chosen.max_time_s else turns.lengthened(made)
+        return turns.of_gate(plan_of(chosen, remote=remote), longer=not chosen.max_time_s)
 
     def check(made: Plan) -> None:
         with stages(stderr.quiet) as advance:

@@ -71,11 +71,10 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
             send(message)
             return
         begins, over = not message.steps, message.stage == "profiled"
-        took_s = 0.0 if before is None else time.monotonic() - before.at_s
         if over and begins:
             send(TookTurns(load.together(loads)))
         send(message)
-        if over or not (begins or took_s >= LEAST_TURN_S):
+        if over:
             return
         if not begins:
             loads.append(load.between(before, load.counts(os.getpid())))
@@ -86,10 +85,6 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
         before = load.counts(os.getpid())
 
     return send_and_wait
-
-
-LEAST_TURN_S = 0.1
-"""The first step of a block finds cold caches, and is not counted: shorter turns would be little but such steps."""
 
 
 _SETTLES_S = 0.03
