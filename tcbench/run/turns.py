@@ -113,7 +113,7 @@ def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
 
 
 def of_gate(plan: Plan, longer: bool = True) -> Plan:
-    """The plan with its cells' timed passes as in a gate: of short turns on the host, and, where that is wished, as long
+    """The plan with its cells' timed passes as in a gate: of short turns on the host, and where that is wished as long
     as the scenario has them there."""
     longer_s = plan.scenario.gate_max_time_s if longer else None
     return replace(plan, cells=tuple(_of_gate(planned, longer_s) for planned in plan.cells))

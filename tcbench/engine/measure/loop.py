@@ -158,8 +158,8 @@ _ASK_AFTER = 1.05
 """The stopping rule looks at all steps so far: asked after every block, it would take most of the time where steps are
 short and many."""
 _SHORTEST_BLOCK_S = 0.1
-"""Between blocks a message is sent, ranks meet, and of two that step in turns the other steps: the first step of a block
-finds cold caches, and is not counted."""
+"""Between blocks a message is sent, ranks meet, and of two that step in turns the other steps: the first step of a
+block finds cold caches, and is not counted."""
 _MOST_PHASE_TIMES = 1000
 """Of a phase the times of the last so many counted steps are kept: where steps take microseconds there are millions."""
 
