@@ -40,6 +40,8 @@ FROZEN = ROOT / "tests" / "planted.jsonl"
 RESULTS = ROOT / "results" / "planted.tsv"
 WORK = ROOT / "build" / "planted"
 BUDGET_S = 60.0
+MARKED = "not slow and not plans and not gpu and not faults and not readme"
+"""The tests that look for a fault: the README's command's, and the long ones."""
 OF_THIS_ENVIRONMENT = {"VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "UV_NO_SYNC", "PYTHONPATH"}
 ALONE = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", *["--map-root-user"][: os.geteuid()]]
 ALONE += ["sh", "-ec", 'mount --bind . .; mount -t tmpfs t /tmp; mount -o remount,bind,ro /; cd "$PWD"; "$@"', "-"]
@@ -131,7 +133,8 @@ def suite() -> dict[str, Any]:
         (WORK / "coveragerc").write_text(COVERAGE, "utf-8")
         coverage, rc = tree / ".venv" / "bin" / "coverage", "--rcfile=../coveragerc"
         (WORK / "suite.json").unlink(missing_ok=True)
-        ask([coverage, "run", rc, "-m", "pytest", "-p", "planted", "-q", "-n", "2"], tree, PYTHONPATH=tools)
+        words = ["-m", MARKED, "-p", "planted", "-q", "-n", "2"]
+        ask([coverage, "run", rc, "-m", "pytest", *words], tree, PYTHONPATH=tools)
         must([coverage, "combine", rc, "--quiet"], tree)
         code = f"import planted, pathlib; planted.reach(pathlib.Path({str(kept)!r}))"
         must([tree / ".venv" / "bin" / "python", "-c", code], tree, PYTHONPATH=tools)
@@ -212,8 +215,8 @@ def chosen(module: Module, files: list[str], seconds: dict[str, float], tree: Pa
 
 def failing(tree: Path, tests: list[str], limit_s: float, *options: str) -> list[str]:
     """Which of these tests fail; "timeout" where they take too long."""
-    words = ["-n", "0", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "--hypothesis-seed=0", *options, *tests]
-    code, output = ask([*ALONE, tree / ".venv" / "bin" / "pytest", *words], tree, limit_s)
+    words = ["-n", "0", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", MARKED]
+    code, output = ask([*ALONE, tree / ".venv" / "bin" / "pytest", *words, *options, *tests], tree, limit_s)
     if code in (0, 5):  # 5: no test of these is in the default suite
         return []
     if code is not None and code < 0:
