@@ -17,14 +17,7 @@ from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.reference.elementwise import is_positive, keep_where, zeros
 from tcbench.engine.accelerators.cpu.reference.half import compute_dtype, convert, load
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
-from tcbench.engine.work import (
-    BatchNormApply,
-    BatchNormBackward,
-    BatchNormFinalize,
-    BatchNormForward,
-    Layout,
-    Norm,
-)
+from tcbench.engine.work import BatchNormApply, BatchNormBackward, BatchNormFinalize, BatchNormForward, Layout, Norm
 
 CHUNK = 1 << 18
 """Elements per chunk. Shorter ones stay in L2, but then threads meet at the interpreter lock too often."""
@@ -163,7 +156,6 @@ def statistics(x: Array, layout: Layout) -> Statistics:
 
 
 def forward(work: BatchNormForward, x: Array, *arrays: Array) -> None:
-    """See BatchNormForward."""
     norm = work.norm
     residual, rest = (arrays[0], arrays[1:]) if norm.add else (None, arrays)
     gamma, beta, running_mean, running_var, y, mean, inv_std, *mask = rest
@@ -186,7 +178,6 @@ def _follow(running_mean: Array, running_var: Array, mean: Array, var: Array, co
 
 
 def finalize(work: BatchNormFinalize, *arrays: Array) -> None:
-    """See BatchNormFinalize."""
     total, squares, gamma, beta, running_mean, running_var, mean, inv_std, scale, bias = arrays
     batch_mean = total.astype(np.float64) / work.count
     var = np.maximum(squares.astype(np.float64) / work.count - batch_mean * batch_mean, 0)
@@ -197,7 +188,6 @@ def finalize(work: BatchNormFinalize, *arrays: Array) -> None:
 
 
 def apply(work: BatchNormApply, x: Array, *arrays: Array) -> None:
-    """See BatchNormApply."""
     residual, (scale, bias, y) = (arrays[0], arrays[1:]) if work.norm.add else (None, arrays)
     _normalise(work.norm, x, scale, bias, y, residual, None, None)
 
@@ -243,7 +233,6 @@ def _normalise(
 
 
 def backward(work: BatchNormBackward, gy: Array, x: Array, *arrays: Array) -> None:
-    """See BatchNormBackward."""
     norm = work.norm
     gamma, mean, inv_std, *rest = arrays
     mask = rest.pop(0) if norm.relu else None

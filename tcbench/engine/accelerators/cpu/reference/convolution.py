@@ -89,7 +89,6 @@ def _product(layout: Layout, a: Array, b: Array, out: Array, addend: Array | Non
 
 
 def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> None:
-    """See ConvFprop."""
     conv = work.conv
     weights = half.cast(w, compute_dtype(w.dtype)).reshape(conv.k, -1)
 
@@ -101,7 +100,6 @@ def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> Non
 
 
 def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, *rest: Array) -> None:
-    """See ConvDgrad and ConvDgradAdd."""
     conv, layout = work.conv, work.conv.layout
     *addend, gx = rest
     weights = half.cast(w, compute_dtype(w.dtype))
@@ -133,7 +131,7 @@ def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, *rest: Array) -> 
 
 
 def wgrad(work: ConvWgrad, x: Array, gy: Array, gw: Array) -> None:
-    """See ConvWgrad: partial sums of each block of images, added in order and rounded once."""
+    """Partial sums of each block of images, added in order and rounded once."""
     conv = work.conv
     blocks = _blocks(conv, conv.k)
     firsts = [block.images.start for block in blocks if block.channels.start == 0]

@@ -13,7 +13,6 @@ _SHIFT = np.uint64(32)
 
 
 def forward(work: DropoutForward, x: Array, counter: Array, y: Array, kept: Array) -> None:
-    """See DropoutForward."""
     seed, count = (int(number) for number in counter)
     stored = kept.reshape(_shape(work))
 
@@ -28,7 +27,6 @@ def forward(work: DropoutForward, x: Array, counter: Array, y: Array, kept: Arra
 
 
 def backward(work: DropoutBackward, gy: Array, kept: Array, counter: Array, gx: Array) -> None:
-    """See DropoutBackward."""
     counter[1] += 1
     _scaled(work, gy, kept, gx)
 
