@@ -116,10 +116,11 @@ def _in_c(engine: Engine, work: _Works) -> Choice | None:
     made = _compiled()
     if made is None:
         return None
-    launch = _CLaunch(made, work, team.bind, functools.partial(engine.room, "batch norm"))
+    launch = _launch_in_c(made, work, team.bind, functools.partial(engine.room, "batch norm"))
+    inv_std = [operand.name for operand in work.operands].index("inv_std")
 
     def bind(*arrays: Array) -> Callable[[], None]:
-        run, kept = launch.bind(*arrays), arrays[launch.names.index("inv_std")]
+        run, kept = launch(*arrays), arrays[inv_std]
 
         def forward() -> None:
             run()
@@ -148,47 +149,37 @@ class _CArguments(ctypes.Structure):
     )
 
 
-class _CLaunch:
-    """Sums of parts of the rows, factors from these, parts of the result, by the functions of batch_norm.c. `bind`: of
-    a team. `room`: of so many bytes, the memory for sums and factors."""
+def _launch_in_c(
+    made: ctypes.CDLL, work: _Works, bind: Callable[[Stages], Callable[[], int]], room: Callable[[int], Array]
+) -> Callable[..., Callable[[], None]]:
+    """Of arrays the launch on them: sums of parts of the rows, factors from these, parts of the result, by the
+    functions of batch_norm.c. `bind`: of a team. `room`: of so many bytes, the memory for sums and factors."""
+    norm, places = work.norm, [_ARRAYS.index(operand.name) for operand in work.operands]
+    parts = max(1, min(norm.size * w.ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
+    arguments = _CArguments(rows=norm.count, channels=norm.c, parts=parts)
+    arguments.dtype, arguments.has_relu = CODES[norm.dtype], norm.relu
+    if isinstance(work, w.BatchNormForward):
+        arguments.eps, arguments.momentum = work.eps, work.momentum
+    factors_at = 2 * parts * norm.c * 4
+    way = "forward" if isinstance(work, w.BatchNormForward) else "backward"
+    # The latest part of the sums is the first of the result: it is in the cache.
+    stages = (("sums", range(parts)), ("factors", range(1)), ("apply", range(parts)[::-1]))
+    address = ctypes.addressof(arguments)
+    launch = bind(
+        [
+            [[PrimitiveCall(ctypes.cast(made[f"{way}_{name}"], c_void_p), address, part)] for part in of]
+            for name, of in stages
+        ]
+    )
 
-    def __init__(
-        self,
-        made: ctypes.CDLL,
-        work: _Works,
-        bind: Callable[[Stages], Callable[[], int]],
-        room: Callable[[int], Array],
-    ) -> None:
-        norm, forward = work.norm, isinstance(work, w.BatchNormForward)
-        self.names = [operand.name for operand in work.operands]
-        self._places = [_ARRAYS.index(name) for name in self.names]
-        parts = max(1, min(norm.size * w.ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
-        self._norm = _CArguments(rows=norm.count, channels=norm.c, parts=parts)
-        self._norm.dtype, self._norm.has_relu = CODES[norm.dtype], norm.relu
-        if isinstance(work, w.BatchNormForward):
-            self._norm.eps, self._norm.momentum = work.eps, work.momentum
-        self._factors_at = 2 * parts * norm.c * 4
-        self._room = functools.partial(room, self._factors_at + 3 * norm.c * 4)
-        way = "forward" if forward else "backward"
-        # The latest part of the sums is the first of the result: it is in the cache.
-        stages = (("sums", range(parts)), ("factors", range(1)), ("apply", range(parts)[::-1]))
-        address = ctypes.addressof(self._norm)
-        self._launch = bind(
-            [
-                [[PrimitiveCall(ctypes.cast(made[f"{way}_{name}"], c_void_p), address, part)] for part in of]
-                for name, of in stages
-            ]
-        )
+    def at(addresses: list[int]) -> None:
+        for place, given in zip(places, addresses, strict=True):
+            arguments.arrays[place] = given
+        arguments.sums = dnnl.address(room(factors_at + 3 * norm.c * 4))
+        arguments.factors = arguments.sums + factors_at
+        launch()
 
-    def bind(self, *arrays: Array) -> Callable[[], None]:
-        return functools.partial(self._at, [dnnl.address(array) for array in arrays])
-
-    def _at(self, addresses: list[int]) -> None:
-        for place, address in zip(self._places, addresses, strict=True):
-            self._norm.arrays[place] = address
-        self._norm.sums = dnnl.address(self._room())
-        self._norm.factors = self._norm.sums + self._factors_at
-        self._launch()
+    return lambda *arrays: functools.partial(at, [dnnl.address(array) for array in arrays])
 
 
 @functools.cache
@@ -212,9 +203,9 @@ def does_as_numpy(made: ctypes.CDLL) -> bool:
         for work, kernel in zip(works, kernels, strict=True):
             for arrays in (ours, numpys):
                 arrays |= {o.name: np.array(arrays.get(o.name, np.zeros(o.shape, o.dtype))) for o in work.operands}
-            launch = _CLaunch(made, work, _one_after_another, lambda _: room)
-            launch.bind(*(ours[name] for name in launch.names))()
-            kernel(work, *(numpys[name] for name in launch.names))
+            names = [operand.name for operand in work.operands]
+            _launch_in_c(made, work, _one_after_another, lambda _: room)(*(ours[name] for name in names))()
+            kernel(work, *(numpys[name] for name in names))
         for name in set(ours) - {"mask"}:
             mine, theirs = (np.asarray(arrays[name], np.float32) for arrays in (ours, numpys))
             if not np.abs(mine - theirs).max() <= share * np.abs(theirs).max():

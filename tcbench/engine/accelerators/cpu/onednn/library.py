@@ -528,12 +528,7 @@ class Primitive:
     """A primitive over all its slices, with the reorders before and after: stages one after another, of chunks that run
     side by side. `name`: oneDNN's of the implementation."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        *stages: Sequence[Sequence[PreparedPrimitive]],
-    ) -> None:
+    def __init__(self, engine: Engine, name: str, *stages: Sequence[Sequence[PreparedPrimitive]]) -> None:
         self.name = name
         self._engine = engine
         self._stages = [stage for stage in stages if stage]
