@@ -7,7 +7,6 @@ prepared.
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tcbench.core.errors import SelectionError
@@ -19,12 +18,8 @@ _ALIGNMENT = 256
 """Bytes: of the parts of a workspace."""
 
 
-@dataclass(frozen=True)
-class Solver:
-    """A prepared work: a function of its operands' addresses and a workspace's."""
-
-    run: Callable[[tuple[int, ...], int], None]
-    workspace_bytes: int = 0
+Solver = tuple[Callable[[tuple[int, ...], int], None], int]
+"""A prepared work: a function of its operands' addresses and a workspace's, and the bytes of that."""
 
 
 def prepare(work: Work, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
@@ -77,7 +72,7 @@ def _factor(work: KroneckerFactor) -> Solver:
             *(at(beta), factor, wide, size, compute, algorithm),
         )
 
-    return Solver(of_floats if narrow is None else of_halves)
+    return of_floats if narrow is None else of_halves, 0
 
 
 def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
@@ -101,4 +96,4 @@ def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]
         solver.spotrs(handle, upper, size, size, workspace, size, x, size, minor + 4)
         end(minor, x, info)
 
-    return Solver(run, info_at + 8)
+    return run, info_at + 8

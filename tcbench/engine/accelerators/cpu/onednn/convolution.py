@@ -118,12 +118,12 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
         x, y = stored["x"].handle, stored["y"].handle
         sizes = (conv.k, conv.c, conv.r, conv.s)
         w = engine.descriptor(dtype, sizes).handle
-        window = (
-            dnnl.dims((conv.stride,) * 2),
-            dnnl.dims((0, 0)),
-            dnnl.dims((conv.pad,) * 2),
-            dnnl.dims(_pad_after(conv)),
-        )
+        # oneDNN counts the padding that the last windows reach, which may be less than there is before the first.
+        after = [
+            (count - 1) * conv.stride + side - size - conv.pad
+            for count, side, size in ((conv.p, conv.r, conv.h), (conv.q, conv.s, conv.w))
+        ]
+        window = tuple(map(dnnl.dims, ((conv.stride,) * 2, (0, 0), (conv.pad,) * 2, after)))
         forward = engine.describe(
             "convolution_forward", dnnl.FORWARD_TRAINING, dnnl.CONVOLUTION_DIRECT, x, w, None, y, *window, engine.plain
         )
@@ -139,14 +139,6 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
         return forward
 
     return descriptions(engine, conv.dtype, describe)
-
-
-def _pad_after(conv: Conv2d) -> tuple[int, int]:
-    """oneDNN counts the padding that the last windows reach, which may be less than there is before the first."""
-    return (
-        (conv.p - 1) * conv.stride + conv.r - conv.h - conv.pad,
-        (conv.q - 1) * conv.stride + conv.s - conv.w - conv.pad,
-    )
 
 
 def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:

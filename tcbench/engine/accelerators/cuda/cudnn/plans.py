@@ -8,7 +8,7 @@ import ctypes
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -114,13 +114,6 @@ class Search:
         self._failures: list[str] = []
         self._memory_ran_out: Exception | None = None
 
-    def candidates(self) -> Iterator[PlanCandidate]:
-        """In the heuristic's order, each plan once."""
-        for plan, place in self._places().items():
-            candidate = self._build(place, plan)
-            if candidate is not None:
-                yield candidate
-
     def shortlist(
         self, known: Mapping[str, PlanTime], has_time: Callable[[], bool], compiled_timed: float
     ) -> tuple[list[PlanCandidate], int, bool]:
@@ -163,19 +156,14 @@ class Search:
             places.setdefault(str(self.graph.get_plan_name_at_index(place)), place)
         return places
 
-    def first(self) -> PlanCandidate:
-        """The heuristic's first that fits. Raises NoPlan."""
-        for candidate in self.candidates():
-            return candidate
-        raise self.none_fits()
-
-    def foretold(self) -> PlanCandidate:
-        """The same as `first`, but a plan that cuDNN would compile is not built: cuDNN has found its configuration
-        supported and knows its workspace. Of 388 such plans, for shapes of all kinds and four GPUs, every one then
-        built, with that workspace. Raises NoPlan."""
+    def first(self, *, build: bool = True) -> PlanCandidate:
+        """The heuristic's first that fits. Without `build`, a plan that cuDNN would compile is not built: cuDNN has
+        found its configuration supported and knows its workspace. Of 388 such plans, for shapes of all kinds and four
+        GPUs, every one then built, with that workspace. Raises NoPlan."""
         for plan, place in self._places().items():
-            # With no workspace allowed, not even none, a plan is refused before it is built with what it needs.
-            self.graph.deselect_workspace_greater_than(-1 if self._is_runtime_compiled(place) else self._limit)
+            if not build:
+                # With no workspace allowed, not even none, a plan is refused before it is built with what it needs.
+                self.graph.deselect_workspace_greater_than(-1 if self._is_runtime_compiled(place) else self._limit)
             candidate = self._build(place, plan)
             if candidate is not None:
                 return candidate
@@ -254,7 +242,7 @@ def _cause(failures: list[str]) -> str:
 def cache_key(
     work: Work, gpu: GpuProperties, workspace_bytes: int, *, autotuned: bool, present: bool, built: bool = True
 ) -> Key:
-    """Everything that a choice of plan depends on. `present`: found on the GPU itself. `built`: not `foretold`."""
+    """Everything that a choice of plan depends on. `present`: found on the GPU itself. `built`: not foretold."""
     return {
         "work": work.key,
         "gpu": gpu.name,
