@@ -10,7 +10,7 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import After, DType, Layout
 
 EPS = 2e-5
@@ -100,10 +100,6 @@ class BatchNorm(ForwardNode):
             raise ValueError(f"batch_norm: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}")
         self.with_residual = residual is not None
         return x, gamma, beta, residual
-
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        gradients = Gradient(self.gradients).apply(gys)
-        return tuple([gradients[i] for i in indexes])
 
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
         """gx, ggamma, gbeta[, gresidual] of gy."""

@@ -176,5 +176,10 @@ class ForwardNode(Node):
         )
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        """Gradients of the inputs in `indexes` and of no others, in that order."""
+        """Gradients of the inputs in `indexes` and of no others, in that order: of those that `gradients` launches."""
+        gradients = Gradient(self.gradients).apply(gys)
+        return tuple([gradients[i] for i in indexes])
+
+    def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
+        """Those of all inputs, of the output's."""
         raise NotImplementedError

@@ -6,7 +6,7 @@ from typing import Any
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Variable, dtype_of, logical
 from tcbench.engine.work import Layout
 
 
@@ -54,11 +54,7 @@ class OneToOne(ForwardNode):
         accelerator.launch(work, *(arrays[operand.name] for operand in work.operands))
         return arrays
 
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return Gradient(self.gradient).apply(gys)
-
-    def gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
-        """gx of gy."""
+    def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
         return (self.launch(accelerator, self.backward_work(*self.described), gy=gy)["gx"],)
 
 
