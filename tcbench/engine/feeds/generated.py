@@ -55,11 +55,7 @@ def ensure_generated(progress: Progress | None = None) -> ImageFolder:
 
 
 def generate(
-    root: Path | None = None,
-    *,
-    n_files: int = N_FILES,
-    workers: int | None = None,
-    progress: Progress | None = None,
+    root: Path | None = None, *, n_files: int = N_FILES, workers: int | None = None, progress: Progress | None = None
 ) -> ImageFolder:
     """Makes the JPEG set anew at `root` (default: `generated_root()`), replacing what was there.
 

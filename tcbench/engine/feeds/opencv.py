@@ -6,16 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.feeds.base import (
-    MEAN,
-    STD,
-    Feed,
-    broken_image,
-    crop_window,
-    images_of,
-    sample_order,
-    scaled_shape,
-)
+from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, crop_window, images_of, sample_order, scaled_shape
 from tcbench.engine.feeds.spec import FeedSpec
 
 _JPEG_START = b"\xff\xd8"

@@ -151,12 +151,7 @@ def measured(
     session = the_backend.open_session(cell)
     try:
         opened(session)
-        measurement = loop.measure(
-            session,
-            cell.measure,
-            send,
-            profiling=profiling,
-        )
+        measurement = loop.measure(session, cell.measure, send, profiling=profiling)
     except Exception as error:
         phase = _raised_in(error, session.phases)
         if phase is not None:

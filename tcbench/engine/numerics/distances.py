@@ -212,12 +212,7 @@ def _distance(one: _Trained, other: _Trained) -> Distance:
     if not finite:
         return Distance(loss=0.0, update=0.0, finite=False)
     return Distance(
-        loss=loss,
-        update=update,
-        gradient=gradient,
-        gradient_of=gradient_of,
-        length=length,
-        length_of=length_of,
+        loss=loss, update=update, gradient=gradient, gradient_of=gradient_of, length=length, length_of=length_of
     )
 
 

@@ -2,18 +2,7 @@
 
 from dataclasses import dataclass
 
-from tcbench.engine.work.base import (
-    Array,
-    DType,
-    Layout,
-    Math,
-    Work,
-    check_dtype,
-    reads,
-    stored,
-    wide,
-    writes,
-)
+from tcbench.engine.work.base import Array, DType, Layout, Math, Work, check_dtype, reads, stored, wide, writes
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,7 @@ class Unit(chainer.Chain):
     @property
     def geometry(self) -> dict[str, Any]:
         """Arguments of every convolution of this unit."""
-        return {
-            "stride": self.conv.stride,
-            "pad": self.conv.pad,
-            "layout": self.spec.layout,
-            "math": self.spec.math,
-        }
+        return {"stride": self.conv.stride, "pad": self.conv.pad, "layout": self.spec.layout, "math": self.spec.math}
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
         return self.normalise(self.convolve(x), shortcut)

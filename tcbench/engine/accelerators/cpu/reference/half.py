@@ -152,6 +152,5 @@ def cast_into(source: Array, out: Array) -> None:
     """`source` in `out`'s dtype, converted on all threads; both contiguous."""
     flat, flat_out = source.reshape(-1), out.reshape(-1)
     threads.run(
-        lambda span: convert(flat[span[0] : span[1]], flat_out[span[0] : span[1]]),
-        threads.spans(flat.size, 4 * CHUNK),
+        lambda span: convert(flat[span[0] : span[1]], flat_out[span[0] : span[1]]), threads.spans(flat.size, 4 * CHUNK)
     )
