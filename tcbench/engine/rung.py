@@ -6,7 +6,7 @@ backend and its rungs. A rung changes only the stages it overrides; a backend fo
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar, Literal, Self
@@ -204,14 +204,6 @@ def storage_of(rungs: Iterable[Rung]) -> str:
     return next((rung.shows["storage"] for rung in rungs if "storage" in rung.shows), "float32")
 
 
-def defined_in(*modules: ModuleType) -> Iterator[Rung]:
-    """One of every rung that the modules define, in that order."""
-    for module in modules:
-        for kind in vars(module).values():
-            if isinstance(kind, type) and issubclass(kind, Rung) and kind.__module__ == module.__name__:
-                yield kind()
-
-
 @dataclass(frozen=True)
 class RungSet:
     """The rungs of one backend, by name, in the order in which they are shown."""
@@ -222,6 +214,13 @@ class RungSet:
     @classmethod
     def of(cls, backend: str, rungs: Iterable[Rung]) -> Self:
         return cls(backend, {rung.name: rung for rung in rungs})
+
+    @classmethod
+    def defined_in(cls, backend: str, *modules: ModuleType) -> Self:
+        """One of every rung that the modules define, in that order."""
+        named = [(module.__name__, kind) for module in modules for kind in vars(module).values()]
+        kinds = (kind for name, kind in named if isinstance(kind, type) and kind.__module__ == name)
+        return cls.of(backend, (kind() for kind in kinds if issubclass(kind, Rung)))
 
     def __getitem__(self, name: str) -> Rung:
         return self.rungs[name]

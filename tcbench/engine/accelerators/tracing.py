@@ -133,10 +133,6 @@ class PhaseTrace:
     name: str
     events: tuple[Event, ...]
 
-    @property
-    def launches(self) -> tuple[Work, ...]:
-        return tuple(event.work for event in self.events if event.work is not None)
-
 
 @dataclass(frozen=True)
 class Trace:

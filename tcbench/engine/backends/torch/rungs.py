@@ -13,20 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tcbench.core.session import Phase
-from tcbench.engine.rung import (
-    BF16,
-    EXACT,
-    FP16,
-    ROUNDING,
-    Needs,
-    Package,
-    Parity,
-    Requires,
-    Rung,
-    RungSet,
-    Tolerance,
-    defined_in,
-)
+from tcbench.engine.rung import BF16, EXACT, FP16, ROUNDING, Needs, Package, Parity, Requires, Rung, RungSet, Tolerance
 from tcbench.hardware import tensor_cores
 
 
@@ -273,4 +260,4 @@ def _float32_math(math: Literal["ieee", "tf32"]) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-RUNGS = RungSet.of("torch", defined_in(sys.modules[__name__]))
+RUNGS = RungSet.defined_in("torch", sys.modules[__name__])
