@@ -225,7 +225,10 @@ def profile(
     profiling = profiling or Profiling()
     recorder, device = profiling.recorder, session.clock
     on_device = device.of == "device"
-    with profiling.around(), _detail(session, ranges, profiling):
+    detail: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if profiling.layers and isinstance(session, Detailed):
+        detail = session.detail(_Layers(ranges, recorder))
+    with profiling.around(), detail:
         ranges.mark(CELL_MARK + profiling.title)
         if on_device:
             device.mark()
@@ -309,13 +312,6 @@ class _Layers:
     def end(self) -> None:
         self._ranges.pop()
         self._recorder.end()
-
-
-def _detail(session: Session, ranges: Ranges, profiling: Profiling) -> contextlib.AbstractContextManager[None]:
-    """Layers too, where they are asked for and the session tells them."""
-    if profiling.layers and isinstance(session, Detailed):
-        return session.detail(_Layers(ranges, profiling.recorder))
-    return contextlib.nullcontext()
 
 
 def _passed(time_s: float) -> float:

@@ -195,10 +195,8 @@ def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
     The recorder comes first: CUPTI makes the first call that it sees in a thread wait until a buffer has been made and
     zeroed (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER), and that shall be `profiled`'s and not the first step's.
     """
-    with contextlib.ExitStack() as stack:
-        if activities is not None:
-            stack.enter_context(activities.recording())
-        stack.enter_context(kind_of(cell.device).profiled())
+    recording = contextlib.nullcontext() if activities is None else activities.recording()
+    with recording, kind_of(cell.device).profiled():
         yield
 
 

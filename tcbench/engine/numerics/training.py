@@ -202,14 +202,6 @@ def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], obs
     observe(number, loss, to)
 
 
-def _overflowed(job: TrainingJob) -> str:
-    scale, technique = job.loss_scale, job.technique
-    if technique.scaling == "static":
-        shown = f"2^{np.log2(scale):g}"
-        return f"gradients overflowed float16 at a static loss scale of {shown}; lower --scale, or use a dynamic one"
-    return "gradients are not finite; lower the learning rate"
-
-
 def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[Any]) -> None:
     """Bring the waiting losses over, up to the first that is not finite. Raises DivergedError, which names that."""
     for loss in waiting:
@@ -221,7 +213,11 @@ def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[An
     try:
         step.optimizer.check()
     except TrainingError:
-        raise DivergedError(f"diverged by step {len(losses) - 1}: {_overflowed(job)}", tuple(losses)) from None
+        why = "gradients are not finite; lower the learning rate"
+        if job.technique.scaling == "static":
+            at = f"a static loss scale of 2^{np.log2(job.loss_scale):g}"
+            why = f"gradients overflowed float16 at {at}; lower --scale, or use a dynamic one"
+        raise DivergedError(f"diverged by step {len(losses) - 1}: {why}", tuple(losses)) from None
 
 
 def _test(session: _Session) -> tuple[float, float]:

@@ -131,7 +131,9 @@ class Overlapped(_Packed):
             return
         bucket, index = place
         bucket.gradients[index] = gradient
-        while len(self._waits) < len(self._buckets) and self._buckets[len(self._waits)].is_full():
+        for bucket in self._buckets[len(self._waits) :]:
+            if len(bucket.gradients) < len(bucket.parameters):
+                break
             self._begin()
 
     def _begin(self) -> None:
@@ -167,10 +169,6 @@ class _Bucket:
         self._rows = np.zeros((len(halves), 2), np.int64)
         self._rows[:, 1] = halves
         self._table = accelerator.upload(self._rows)
-
-    def is_full(self) -> bool:
-        """Whether every gradient has come into `gradients`."""
-        return len(self.gradients) == len(self.parameters)
 
     def pack(self) -> None:
         """Fill the buffer from `gradients`, or from where the parameters have them, divided by the number of ranks."""

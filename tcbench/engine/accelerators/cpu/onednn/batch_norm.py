@@ -252,30 +252,21 @@ def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> P
         return made
 
     def operands(described: int) -> list[Binding]:
-        kept = (
-            [Binding(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
-            if norm.relu
-            else []
-        )
+        kept = []
+        if norm.relu:
+            kept = [Binding(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
         if backward:
-            return [
-                *(Binding(dnnl.DIFF_DST, x), Binding(dnnl.SRC, x), Binding(dnnl.SCALE, vector)),
-                *(Binding(dnnl.MEAN, vector), Binding(dnnl.VARIANCE, vector), *kept),
-                *(
-                    Binding(dnnl.DIFF_SRC, x, True),
-                    Binding(dnnl.DIFF_SCALE, vector, True),
-                    Binding(dnnl.DIFF_SHIFT, vector, True),
-                ),
-            ]
-        return [
-            *(
+            read, written = (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE), (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT)
+            given = [
+                Binding(dnnl.DIFF_DST, x),
                 Binding(dnnl.SRC, x),
-                Binding(dnnl.SCALE, vector),
-                Binding(dnnl.SHIFT, vector),
-                Binding(dnnl.DST, x, True),
-            ),
-            *(Binding(dnnl.MEAN, vector, True), Binding(dnnl.VARIANCE, vector, True), *kept),
-        ]
+                *(Binding(index, vector) for index in read),
+                *kept,
+            ]
+            return [*given, Binding(dnnl.DIFF_SRC, x, True), *(Binding(index, vector, True) for index in written)]
+        given = [Binding(dnnl.SRC, x), Binding(dnnl.SCALE, vector), Binding(dnnl.SHIFT, vector)]
+        statistics = (Binding(index, vector, True) for index in (dnnl.MEAN, dnnl.VARIANCE))
+        return [*given, Binding(dnnl.DST, x, True), *statistics, *kept]
 
     if x.bytes > _LARGE_BYTES:
         with engine.threads(engine.n_threads):

@@ -324,10 +324,12 @@ class Engine:
         after: list[list[PreparedPrimitive]] = []
         tails: list[list[PreparedPrimitive]] = [[] for _ in range(slices)]
         places: list[list[Place]] = [[] for _ in range(slices)]
-        for position, operand in enumerate(operands):
-            stored, wanted = operand.stored, operand.stored
-            if operand.index in _DESCRIPTORS:
-                wanted = self.descriptor_of(described, operand.index)
+        every = [
+            self.descriptor_of(described, operand.index) if operand.index in _DESCRIPTORS else operand.stored
+            for operand in operands
+        ]
+        for position, (operand, wanted) in enumerate(zip(operands, every, strict=True)):
+            stored = operand.stored
             as_stored = bool(self._library.dnnl_memory_desc_equal(wanted.handle, stored.handle))
             partial = operand.written and not operand.step
             for i in range(slices):
@@ -355,15 +357,9 @@ class Engine:
                     after.append([self._reorder(from_, other, from_, first, part, added=True) for other in others])
                     if not as_stored:
                         after[-1].append(self._reorder(from_, first, to, Place(position), part))
+        indices = [operand.index for operand in operands]
         for i, chunk in enumerate(chunks):
-            descriptors = [
-                self.descriptor_of(described, operand.index) if operand.index in _DESCRIPTORS else operand.stored
-                for operand in operands
-            ]
-            arguments = [
-                (operand.index, descriptor, place)
-                for operand, descriptor, place in zip(operands, descriptors, places[i], strict=True)
-            ]
+            arguments = list(zip(indices, every, places[i], strict=True))
             chunk += [self._prepare(described, arguments, i), *tails[i]]
         return Primitive(self, self.implementation(described), before, chunks, after)
 

@@ -141,13 +141,10 @@ def _compiled() -> ctypes.CDLL | None:
 
 
 def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
-    address, real = ctypes.c_void_p, ctypes.c_float
-    made.batched_update.argtypes = (
-        *(address, address, ctypes.c_int64, address, address, real, real, real),
-        *(address, ctypes.c_int),
-    )
+    address, real, code = ctypes.c_void_p, ctypes.c_float, ctypes.c_int
+    made.batched_update.argtypes = (address, address, ctypes.c_int64, address, address, real, real, real, address, code)
     made.batched_update.restype = ctypes.c_int64
-    made.convert.argtypes = (address, address, ctypes.c_int, address)
+    made.convert.argtypes = (address, address, code, address)
     return made
 
 
