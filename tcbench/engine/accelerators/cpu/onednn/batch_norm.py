@@ -252,7 +252,7 @@ def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> P
         return made
 
     def operands(described: int) -> list[Binding]:
-        kept = []
+        kept: list[Binding] = []
         if norm.relu:
             kept = [Binding(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
         if backward:
