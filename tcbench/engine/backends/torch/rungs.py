@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tcbench.core.session import Phase
+from tcbench.engine.backends.chainer.rungs import dali, opencv
 from tcbench.engine.rung import BF16, EXACT, FP16, ROUNDING, Needs, Package, Parity, Requires, Rung, RungSet, Tolerance
 from tcbench.hardware import tensor_cores
 
@@ -118,15 +119,8 @@ class CudnnBenchmark(Rung):
             torch.backends.cudnn.benchmark = before
 
 
-class Dali(Rung):
+class Dali(dali.Dali):
     """NVIDIA DALI decodes and augments in threads of its own while the step before is computed."""
-
-    name = "dali"
-    says = "input by NVIDIA DALI, prefetched in its own threads"
-    requires = Requires(packages=(Package("nvidia.dali", "uv sync (x86-64 Linux only)"),))
-    conflicts = frozenset({"opencv"})
-    parity = Parity("input", pixels=1.0)
-    source = "talk, slides 19 to 22"
 
     def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.engine.backends.torch.batches import arriving
@@ -210,15 +204,8 @@ class Nhwc(Rung):
         return replace(parts, memory_format=torch.channels_last, pixels=replace(parts.pixels, layout="NHWC"))
 
 
-class OpenCv(Rung):
+class OpenCv(opencv.OpenCv):
     """OpenCV decodes and resizes in place of Pillow, still in the step's own thread."""
-
-    name = "opencv"
-    says = "input decoded by OpenCV in place of Pillow"
-    requires = Requires(packages=(Package("cv2", "uv sync --extra opencv"),))
-    conflicts = frozenset({"dali"})
-    parity = Parity("input", pixels=3.0)
-    source = "K. Uenishi, A Few Ways to Accelerate Deep Learning, 2019"
 
     def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.engine.backends.torch.batches import arriving
