@@ -1,11 +1,9 @@
 """Training steps that users bring: `module:factory` in a scenario, or a package's entry point.
 
-The factory takes a Cell and returns a Session; `tcbench.step.step` makes one of plain functions. Its configs
-are named freely: what a rung's name means is the factory's business. A module is looked for in the current directory,
-then among the installed packages. Nothing of the user's is imported before a worker builds the session: planning stays
-quick, and nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the
-backend.
-"""
+The factory takes a Cell and returns a Session; `tcbench.step.step` makes one of plain functions. Its configs are named
+freely: what a rung's name means is the factory's business. A module is looked for in the current directory, then among
+the installed packages. Nothing of the user's is imported before a worker builds the session: planning stays quick, and
+nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the backend."""
 
 import importlib
 import importlib.metadata

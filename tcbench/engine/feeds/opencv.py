@@ -70,10 +70,8 @@ class OpenCVFeed(Feed):
 
 
 def _refuse_half_a_jpeg(path: Path, data: bytes) -> None:
-    """OpenCV 4 fills what a truncated JPEG lacks with grey and says nothing; Pillow and DALI refuse it, so do we.
-
-    A whole JPEG ends with the EOI marker. Some have other bytes behind it: for those Pillow decides.
-    """
+    """OpenCV 4 fills what a truncated JPEG lacks with grey and says nothing; Pillow and DALI refuse it, so do we. A
+    whole JPEG ends with the EOI marker. Some have other bytes behind it: for those Pillow decides."""
     if not data.startswith(_JPEG_START) or data.endswith(_JPEG_END):
         return
     from io import BytesIO

@@ -2,8 +2,7 @@
 
 Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing. Where
 many ranks train together, all of them begin a block together, and take as many steps as rank 0 decides: a rank that ran
-one step more would wait for the others' gradients for ever.
-"""
+one step more would wait for the others' gradients for ever."""
 
 import contextlib
 import gc
@@ -61,8 +60,7 @@ def measure(
     `listen` is told of a stage between its blocks; of the timed and the profiled one also when they begin.
 
     Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
-    no time.
-    """
+    no time."""
     recorded = profiling is not None
     profiling = profiling or Profiling()
     world = current()
@@ -220,8 +218,7 @@ def profile(
     which the device waits for the host. Nothing waits until the last step is launched, so that the host runs ahead as
     it does in a timed pass. On a CPU a phase is done when it returns, so its host time is its time.
 
-    Where steps differ within a `period`, each time is a mean over one: what is done now and then has its share.
-    """
+    Where steps differ within a `period`, each time is a mean over one: what is done now and then has its share."""
     profiling = profiling or Profiling()
     recorder, device = profiling.recorder, session.clock
     on_device = device.of == "device"

@@ -2,8 +2,7 @@
 
 Source: C. Szegedy et al., "Going Deeper with Convolutions", 2014, table 1 and section 5; what that leaves open (local
 response normalisation over 5 channels, windows that may end outside the image) as in Caffe's bvlc_googlenet. The
-auxiliary classifiers average 5x5 windows, 3 apart, to 4x4 at 224x224, and to 4x4 at any other size too.
-"""
+auxiliary classifiers average 5x5 windows, 3 apart, to 4x4 at 224x224, and to 4x4 at any other size too."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

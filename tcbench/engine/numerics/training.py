@@ -2,8 +2,7 @@
 
 Owns the model, the batches and how techniques become optimizers; the same code trains the small network on generated
 patterns and ResNet-50 on a folder of images, on the host or on an accelerator. Counts nothing: gradients are handed to
-who asks for them.
-"""
+who asks for them."""
 
 import contextlib
 import dataclasses
@@ -72,10 +71,8 @@ def train(
     progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Train and test. At the job's `observe_at`, `observe` is called with the step, its loss, and a function that hands
-    that step's gradients, as the loss scale leaves them, to an `Observe`.
-
-    Raises DivergedError where the run cannot go on, and DataError for images that cannot be read.
-    """
+    that step's gradients, as the loss scale leaves them, to an `Observe`. Raises DivergedError where the run cannot go
+    on, and DataError for images that cannot be read."""
     setting = job.setting
     # Overflows are counted and reported as a result.
     with np.errstate(over="ignore", invalid="ignore"), contextlib.closing(_Session(job, site)) as session:

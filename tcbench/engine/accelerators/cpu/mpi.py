@@ -2,8 +2,7 @@
 
 Float32 is summed by MPI itself. Of 16 bits it has no type that every build knows (Open MPI has one for float16, and
 adds it in software, slower than twice the bytes), so that such values travel as integers, with an operation of ours
-that adds in float32 and rounds, as a GPU does between one rank and the next.
-"""
+that adds in float32 and rounds, as a GPU does between one rank and the next."""
 
 from __future__ import annotations
 

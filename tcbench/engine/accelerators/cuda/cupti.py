@@ -2,9 +2,8 @@
 
 Uses the activity API through `cupti-python`, which is imported when recording begins. CUPTI hands over full buffers in
 threads of its own, which take the interpreter's lock to do so: the buffers are large, so that a profiled pass of a few
-steps fits into one and nothing is handed over until the pass is done. Source: CUPTI User's Guide, "CUPTI
-Activity API", and CUPTI Python's API reference.
-"""
+steps fits into one and nothing is handed over until the pass is done. Source: CUPTI User's Guide, "CUPTI Activity API",
+and CUPTI Python's API reference."""
 
 import contextlib
 import ctypes
@@ -49,11 +48,9 @@ def import_cupti() -> Any:
 
 
 class CuptiActivities:
-    """Records once. `activities` and `calls` have what was recorded, in nanoseconds of CLOCK_MONOTONIC.
-
-    It is made before a graph is captured: CUPTI that comes later may lose what the graph does, or break its replay
-    (PyTorch's `torch.profiler._utils._init_for_cuda_graphs`, pytorch issue 75504). It stays attached.
-    """
+    """Records once. `activities` and `calls` have what was recorded, in nanoseconds of CLOCK_MONOTONIC. It is made
+    before a graph is captured: CUPTI that comes later may lose what the graph does, or break its replay (PyTorch's
+    `torch.profiler._utils._init_for_cuda_graphs`, pytorch issue 75504). It stays attached."""
 
     def __init__(self, cupti: Any = None, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         """Raises TraceError where CUPTI cannot record: it refuses a driver before CUDA 12.4."""

@@ -1,8 +1,7 @@
 """The NVIDIA GPUs that are there, as the driver itself names them: no framework import, a few milliseconds.
 
 Sources: CUDA Driver API, sections "Initialization", "Device Management", "Version Management" and "Profiler Control";
-the kernel module's version stands in /proc/driver/nvidia/version.
-"""
+the kernel module's version stands in /proc/driver/nvidia/version."""
 
 import contextlib
 import ctypes
@@ -59,9 +58,8 @@ def facts(index: int) -> GpuFacts | None:
 
 @contextlib.contextmanager
 def profiled() -> Iterator[None]:
-    """Hold it around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which
-    `nsys profile --capture-range=cudaProfilerApi` takes note. They need a CUDA context that is current on this thread.
-    """
+    """Hold it around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which `nsys
+    profile --capture-range=cudaProfilerApi` takes note. They need a CUDA context that is current on this thread."""
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str) -> None:

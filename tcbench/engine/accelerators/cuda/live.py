@@ -1,8 +1,7 @@
 """The accelerator that is a GPU: CuPy's memory and stream, cuDNN's plans and calls, cuBLAS, cuSOLVER, kernels of ours.
 
 Owns the stream, the memory pools, the cuDNN handle and what was prepared for each piece of work. CuPy is imported when
-an accelerator is made.
-"""
+an accelerator is made."""
 
 import contextlib
 import functools

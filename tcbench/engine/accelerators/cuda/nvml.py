@@ -2,8 +2,7 @@
 
 A question that a GPU, its driver or an older nvidia-ml-py does not answer leaves its field None; where NVML cannot be
 asked at all there is no GPU to watch, and nothing is said about it. Source: NVML API Reference Guide. pynvml (the
-module of nvidia-ml-py) is imported when a GPU is opened.
-"""
+module of nvidia-ml-py) is imported when a GPU is opened."""
 
 import logging
 import threading

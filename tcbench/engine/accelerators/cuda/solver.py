@@ -2,8 +2,7 @@
 
 Both libraries take matrices column by column: what is the lower triangle to us is the upper one to them. Every call
 runs on the stream that is current, and CuPy refuses it while that stream captures. CuPy is imported when a work is
-prepared.
-"""
+prepared."""
 
 import ctypes
 from collections.abc import Callable

@@ -2,8 +2,7 @@
 or side by side in flat buffers, which the batched update reads.
 
 Owns the order of calls, which is the same on every rank. The weights that ranks start with are equal by their seed, so
-that nothing is broadcast (ChainerMN's optimizer does that in its first step).
-"""
+that nothing is broadcast (ChainerMN's optimizer does that in its first step)."""
 
 import contextlib
 import functools
@@ -213,10 +212,8 @@ def _naive(mpi: Any) -> tuple[_Average, str]:
 def _pure_nccl(mpi: Any) -> tuple[_Average, str]:
     """ChainerMN 7.8.1 on CuPy 14: its two kernels that copy all gradients at once name `half`, which CuPy's headers no
     longer bring in by themselves. Its other way, parameter by parameter, fails where dtypes are mixed: `unpack_params`
-    asks for an array with `copy=False`, which now refuses to convert.
-
-    Its public call works on the legacy stream, for which our stream does not wait; the one below takes a stream.
-    """
+    asks for an array with `copy=False`, which now refuses to convert. Its public call works on the legacy stream, for
+    which our stream does not wait; the one below takes a stream."""
     import cupy
     from chainermn import create_communicator, nccl
 

@@ -6,8 +6,7 @@ with momentum then applies G^-1 gw A^-1 as it would apply gw. What batch normali
 ResNet-50's parameters, and its curvature asks for each image's own gradient of it, which no pass makes.
 
 Over ranks, as in K. Osawa et al., 2019, section 4: every rank has the factors of its own batch, which are averaged;
-each layer has one rank that inverts its factors and divides its gradient; then all get the results.
-"""
+each layer has one rank that inverts its factors and divides its gradient; then all get the results."""
 
 import contextlib
 import math

@@ -1,8 +1,7 @@
 """Networks for PyTorch, in its own modules: nn.Conv2d, nn.BatchNorm2d, in-place ReLU, as its users write it.
 
 Variant, initial weights, epsilon and running momentum are those of our other backends: weights are drawn from the same
-generator in the same order, and so are the same numbers.
-"""
+generator in the same order, and so are the same numbers."""
 
 from __future__ import annotations
 

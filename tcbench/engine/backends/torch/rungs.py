@@ -1,7 +1,6 @@
 """PyTorch's rungs: every class here that is a Rung is one. They import PyTorch inside their stages only.
 
-A name that another backend has too means the same thing.
-"""
+A name that another backend has too means the same thing."""
 
 import contextlib
 import shutil
@@ -230,11 +229,9 @@ class Tf32(Rung):
 
 @contextlib.contextmanager
 def _float32_math(math: Literal["ieee", "tf32"]) -> Iterator[None]:
-    """Convolutions and matrix products of float32 on a GPU: in float32, or with inputs rounded to TensorFloat-32.
-
-    These two setters are the ones that keep PyTorch's older and newer flags in step; setting one family alone makes
-    reading the other an error.
-    """
+    """Convolutions and matrix products of float32 on a GPU: in float32, or with inputs rounded to TensorFloat-32. These
+    two setters are the ones that keep PyTorch's older and newer flags in step; setting one family alone makes reading
+    the other an error."""
     import torch
 
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32

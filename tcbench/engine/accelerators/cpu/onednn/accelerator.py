@@ -1,6 +1,5 @@
 """The processor as an accelerator through oneDNN: convolutions, batch normalisation, pooling and what goes over every
-value, prepared once per work. All else, and dtypes that oneDNN lacks, by the accelerator that it falls back on.
-"""
+value, prepared once per work. All else, and dtypes that oneDNN lacks, by the accelerator that it falls back on."""
 
 import functools
 from collections.abc import Callable

@@ -6,8 +6,7 @@ reads them twice where oneDNN reads them three times. So do all of 16 bits that 
 oneDNN's first implementation lets its threads meet at barriers that spin, several to a pass: beside other work on the
 same cores each costs a time slice of the scheduler, and all of a step's passes together 1.3 s in place of 7 ms. This
 takes the one that has none, and for small arrays the first one on a single thread, as long as both have the same speed
-there (ResNet-50 in float32 at 64x64, batch 8, two threads: 9 ms a step).
-"""
+there (ResNet-50 in float32 at 64x64, batch 8, two threads: 9 ms a step)."""
 
 import ctypes
 import functools

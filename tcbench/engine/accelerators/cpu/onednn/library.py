@@ -3,8 +3,7 @@
 Any oneDNN 3.x that runs its threads by OpenMP serves: the one of the package `onednn-cpu-gomp`, else one that the
 loader finds. Source: oneAPI Deep Neural Network Library, developer guide and C API reference, v3.2.
 
-Owns every foreign call to oneDNN and OpenMP.
-"""
+Owns every foreign call to oneDNN and OpenMP."""
 
 from __future__ import annotations
 
@@ -215,12 +214,10 @@ class Binding:
 
 
 class Engine:
-    """The processor as oneDNN has it, on so many threads. Raises RuntimeError where `problem` says something.
-
-    `began`: the counts of the processors' time when it was made. `met_nan`: whether a batch normalisation or a bias has
-    met what is not a number. oneDNN's ReLU and pooling make 0 of NaN, so that a training that has diverged would go on
-    with a loss that looks well; from then on NumPy does such work.
-    """
+    """The processor as oneDNN has it, on so many threads. Raises RuntimeError where `problem` says something. `began`:
+    the counts of the processors' time when it was made. `met_nan`: whether a batch normalisation or a bias has met what
+    is not a number. oneDNN's ReLU and pooling make 0 of NaN, so that a training that has diverged would go on with a
+    loss that looks well; from then on NumPy does such work."""
 
     def __init__(self, n_threads: int) -> None:
         library, trouble = _load()
@@ -312,13 +309,10 @@ class Engine:
     # -- primitives -------------------------------------------------------------------------------------------------
 
     def primitive(self, described: int, operands: Sequence[Binding], slices: int = 1) -> Primitive:
-        """A primitive of a description, on arrays in the order of `operands`, slice by slice, which run side
-        by side: the description and its operands are those of one slice.
-
-        An operand that is stored otherwise than the primitive wants it goes through a reorder before or after. One that
-        is not sliced is common to all: read, it is reordered once; written, the slices' results are added up. Both are
-        done in parts, on all threads.
-        """
+        """A primitive of a description, on arrays in the order of `operands`, slice by slice, which run side by side:
+        the description and its operands are those of one slice. An operand that is stored otherwise than the primitive
+        wants it goes through a reorder before or after. One that is not sliced is common to all: read, it is reordered
+        once; written, the slices' results are added up. Both are done in parts, on all threads."""
         before: list[list[PreparedPrimitive]] = []
         chunks: list[list[PreparedPrimitive]] = [[] for _ in range(slices)]
         after: list[list[PreparedPrimitive]] = []

@@ -2,8 +2,7 @@
 
 Least times are kept in the user's cache. A few processes that have their processors add to them, and those after them
 take what was chosen: they start in less time, and the trials of a cell do the same work in the same way. Where no
-process has its processors, the choices of as many are provisional: the next that has replaces them.
-"""
+process has its processors, the choices of as many are provisional: the next that has replaces them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The processor as an accelerator: NumPy, on a few threads.
 
 Every dtype that work has is computed here, float64 too: it is the reference that numerics holds others against, and the
-accelerator of any machine. Work is done when `launch` returns.
-"""
+accelerator of any machine. Work is done when `launch` returns."""
 
 import functools
 from collections.abc import Callable

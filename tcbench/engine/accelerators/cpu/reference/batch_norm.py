@@ -4,8 +4,7 @@ Every pass runs chunk by chunk, so that each array is read from memory once per 
 Mean and variance come from per-chunk sums (BLAS does them: ones @ x), combined in float64.
 
 With xhat = (x - mean) * inv_std:  y = gamma * xhat + beta, and
-gx = gamma * inv_std * (gy - mean(gy) - xhat * mean(gy * xhat))   (Ioffe and Szegedy, 2015)
-"""
+gx = gamma * inv_std * (gy - mean(gy) - xhat * mean(gy * xhat))   (Ioffe and Szegedy, 2015)"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,11 +28,9 @@ CENTRE_ABOVE = 16.0
 
 @dataclass(frozen=True)
 class View:
-    """Channels of x in chunks: x as `shape`, a chunk being an index into it; per-channel numbers broadcast to it.
-
-    rows: shape (rows, C * repeat) where each row holds `repeat` numbers of each channel (NHWC: whole pixels laid end
-    to end so that inner loops are long; NCHW with short planes: one image). planes: shape (N, C, H * W).
-    """
+    """Channels of x in chunks: x as `shape`, a chunk being an index into it; per-channel numbers broadcast to it. rows:
+    shape (rows, C * repeat) where each row holds `repeat` numbers of each channel (NHWC: whole pixels laid end to end
+    so that inner loops are long; NCHW with short planes: one image). planes: shape (N, C, H * W)."""
 
     shape: tuple[int, ...]
     channels: int

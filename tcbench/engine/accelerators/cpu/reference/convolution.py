@@ -1,8 +1,7 @@
 """Convolution as matrix products of filters (K, features) and columns (features, pixels), a few images at a time.
 
 A feature is a channel at a tap of the filter, in the order in which filters are stored. In NHWC the matrices' memory
-has the order of their transposes, which BLAS takes as well.
-"""
+has the order of their transposes, which BLAS takes as well."""
 
 import itertools
 from typing import NamedTuple

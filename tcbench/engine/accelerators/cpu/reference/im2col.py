@@ -1,8 +1,7 @@
 """im2col and col2im, a few images at a time.
 
 Images are looked at as planes, (C, N, H, W), and columns by tap, (C, R, S, N, P, Q), whatever the layout; their memory
-has the layout's order.
-"""
+has the layout's order."""
 
 from typing import Any
 

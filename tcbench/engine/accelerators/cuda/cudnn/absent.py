@@ -2,8 +2,7 @@
 
 cuDNN compiles what it needs for that GPU as if it were to run it, so that an answer with `build` is a proof that the
 plan builds, not a guess. That holds one core for up to a second per batch normalisation; without `build` those plans
-that cuDNN would compile are taken from their configurations. `plan_all` spreads the work over processes.
-"""
+that cuDNN would compile are taken from their configurations. `plan_all` spreads the work over processes."""
 
 import contextlib
 import functools
@@ -49,11 +48,9 @@ def plan_all(
     progress: Progress | None = None,
     cache: Cache | None = None,
 ) -> dict[str, Answer]:
-    """By `work.key`, in the order of `works`: the plan's facts, or why there is none. Raises LibraryError.
-
-    Answers are taken from the cache where it has them. A worker that dies takes only the graph that it was at with
-    it: that one's answer says so, and is not kept.
-    """
+    """By `work.key`, in the order of `works`: the plan's facts, or why there is none. Raises LibraryError. Answers are
+    taken from the cache where it has them. A worker that dies takes only the graph that it was at with it: that one's
+    answer says so, and is not kept."""
     cache = plans.plan_cache() if cache is None else cache
     distinct = {work.key: work for work in works}
     keys = {name: _key(work, gpu, workspace_limit, build) for name, work in distinct.items()}

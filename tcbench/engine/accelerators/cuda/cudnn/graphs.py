@@ -1,10 +1,9 @@
 """cuDNN's graph for a piece of work.
 
 Sizes are logical (N, C, H, W) whatever the layout, which the strides tell. Tensors are numbered in the order of
-`work.operands`, from 1; cuDNN takes device addresses in the order of these numbers. Two more follow for a forward
-batch normalisation, whose running statistics are read and written: `slots` says whose address each takes. Constants
-(epsilon, momentum, ReLU's zero) are passed by value within the graph.
-"""
+`work.operands`, from 1; cuDNN takes device addresses in the order of these numbers. Two more follow for a forward batch
+normalisation, whose running statistics are read and written: `slots` says whose address each takes. Constants (epsilon,
+momentum, ReLU's zero) are passed by value within the graph."""
 
 import ctypes
 import functools
@@ -29,11 +28,9 @@ def slots(work: w.Work) -> tuple[int, ...]:
 
 
 def define(work: w.Work, target: dict[str, Any], sm: int) -> Any:
-    """The graph for a GPU of compute capability `sm`, validated and lowered, before its plans are looked for.
-
-    `target`: `handle` on a GPU; `device_property` and `sm_version` for one that is not there. Raises cuDNN's own errors
-    where it knows no such graph.
-    """
+    """The graph for a GPU of compute capability `sm`, validated and lowered, before its plans are looked for. `target`:
+    `handle` on a GPU; `device_property` and `sm_version` for one that is not there. Raises cuDNN's own errors where it
+    knows no such graph."""
     cudnn = libraries.frontend()
     builder = _BUILDERS.get(type(work))
     if builder is None:
@@ -52,21 +49,16 @@ def define(work: w.Work, target: dict[str, Any], sm: int) -> Any:
 
 
 def empty(target: dict[str, Any], **settings: Any) -> Any:
-    """A graph without operations.
-
-    Its plans hold no reference in the CUDA graphs that they are captured into: whoever captures keeps them alive. The
-    frontend would else ask the runtime, at each run of a plan compiled when it was built, whether the stream captures,
-    and a CUDA graph that holds such references takes longer to launch.
-    """
+    """A graph without operations. Its plans hold no reference in the CUDA graphs that they are captured into: whoever
+    captures keeps them alive. The frontend would else ask the runtime, at each run of a plan compiled when it was
+    built, whether the stream captures, and a CUDA graph that holds such references takes longer to launch."""
     cudnn = libraries.frontend()
     return libraries.graph_class(cudnn)(cuda_graph_retention=cudnn.cuda_graph_retention.NONE, **target, **settings)
 
 
 def deselected_notes(work: w.Work) -> tuple[str, ...]:
-    """The numerical properties that a plan for this work must not have, by cuDNN's names.
-
-    Strict float32 keeps away from Tensor Cores, which would round its inputs; 16 bits accumulate in float32.
-    """
+    """The numerical properties that a plan for this work must not have, by cuDNN's names. Strict float32 keeps away
+    from Tensor Cores, which would round its inputs; 16 bits accumulate in float32."""
     conv: w.Conv2d | None = getattr(work, "conv", None)
     if conv is None:
         return ()
@@ -89,12 +81,10 @@ def is_matrix_product(work: w.Work, sm: int) -> bool:
 
 
 def added_to(work: w.Work, sm: int) -> tuple[int, ...]:
-    """Indices of the results that the plan adds to, so that they have to be zero before it runs.
-
-    cuDNN's documentation is silent. On compute capability 8.x and 9.0 every plan with statistics has a workspace for
-    partial sums; from 10.0 on the only one has none, and NVIDIA's test of this graph (test_conv_genstats.py in
-    cudnn-frontend) hands in zeros.
-    """
+    """Indices of the results that the plan adds to, so that they have to be zero before it runs. cuDNN's documentation
+    is silent. On compute capability 8.x and 9.0 every plan with statistics has a workspace for partial sums; from 10.0
+    on the only one has none, and NVIDIA's test of this graph (test_conv_genstats.py in cudnn-frontend) hands in
+    zeros."""
     if not isinstance(work, w.ConvFpropStats) or sm < 100:
         return ()
     return tuple(index for index, operand in enumerate(work.operands) if operand.name in ("sum", "square_sum"))
@@ -160,11 +150,9 @@ class _Tensors:
         tensor.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
 
     def scalar(self, value: float) -> Any:
-        """A float32 constant, passed by value.
-
-        The frontend keeps a number that float32 does not hold exactly, such as 0.1, as a double, and hands cuDNN its
-        address whatever type the tensor is given afterwards: so it is rounded here, and the type is the frontend's own.
-        """
+        """A float32 constant, passed by value. The frontend keeps a number that float32 does not hold exactly, such as
+        0.1, as a double, and hands cuDNN its address whatever type the tensor is given afterwards: so it is rounded
+        here, and the type is the frontend's own."""
         tensor = self.graph.tensor_scalar(ctypes.c_float(value).value, self.cudnn.scalar_type.RUNTIME_PARAM)
         return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])
 

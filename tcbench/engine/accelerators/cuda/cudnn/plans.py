@@ -1,8 +1,7 @@
 """Plans of cuDNN's graphs on this machine's GPU: found, timed, kept, and called with bare addresses.
 
 What a plan is found to be (`PlanFacts`), or that there is none (`NoPlan`), is data that the forecast, the records and
-the cache share. `Plans` belongs to one GPU and one cuDNN handle.
-"""
+the cache share. `Plans` belongs to one GPU and one cuDNN handle."""
 
 import ctypes
 import dataclasses
@@ -56,13 +55,10 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """The plan that was chosen.
-
-    `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans of cuDNN's heuristic.
-    `serialized_bytes`: its size in the cache, 0 where it cannot be serialized. `timed`: what autotuning measured, in
-    the heuristic's order, and `left_out` how many others might have served; none without autotuning. `cut`: some of
-    these for want of time, as the trial had `budget_s` for all its works.
-    """
+    """The plan that was chosen. `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans
+    of cuDNN's heuristic. `serialized_bytes`: its size in the cache, 0 where it cannot be serialized. `timed`: what
+    autotuning measured, in the heuristic's order, and `left_out` how many others might have served; none without
+    autotuning. `cut`: some of these for want of time, as the trial had `budget_s` for all its works."""
 
     plan: str
     workspace_bytes: int
@@ -90,11 +86,9 @@ class PlanCandidate:
 
 
 class Search:
-    """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for.
-
-    A plan over the workspace limit is refused by cuDNN before it is built where its engine knows, and by us after.
-    Raises NoPlan where cuDNN knows no engine at all.
-    """
+    """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for. A plan over
+    the workspace limit is refused by cuDNN before it is built where its engine knows, and by us after. Raises NoPlan
+    where cuDNN knows no engine at all."""
 
     def __init__(self, work: Work, target: dict[str, Any], sm: int, workspace_bytes: int) -> None:
         self._cudnn = cudnn = libraries.frontend()
@@ -118,10 +112,8 @@ class Search:
         self, known: Mapping[str, PlanTime], has_time: Callable[[], bool], compiled_timed: float
     ) -> tuple[list[PlanCandidate], int, bool]:
         """The candidates that autotuning chooses from, the number of others that might have served, and whether some of
-        them are left out for want of time.
-
-        In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed` go: of either kind the first that
-        fits, others while there is time. What is known is not built."""
+        them are left out for want of time. In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed`
+        go: of either kind the first that fits, others while there is time. What is known is not built."""
         places, refused, cut = self._places(), 0, False
         candidates: list[PlanCandidate] = []
         room: dict[bool, float] = {False: PRECOMPILED_TIMED, True: compiled_timed}

@@ -1,8 +1,7 @@
 """The kernel that does a piece of work, and its grid.
 
 Owns the table from work to source file, function, definitions, grid and block. Standard library only: what a kernel's
-arguments are follows from the work itself (its operands' addresses, then its scalars).
-"""
+arguments are follows from the work itself (its operands' addresses, then its scalars)."""
 
 import functools
 from collections.abc import Callable
@@ -32,10 +31,8 @@ C_TYPES = {
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A kernel and its grid: the same for the same work on every GPU.
-
-    `source` is a file beside this module, `defines` are `NAME=value`.
-    """
+    """A kernel and its grid: the same for the same work on every GPU. `source` is a file beside this module, `defines`
+    are `NAME=value`."""
 
     source: str
     function: str

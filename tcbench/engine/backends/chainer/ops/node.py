@@ -8,8 +8,7 @@ A node computes nothing itself: it launches work on the current accelerator.
 The graph is Chainer's, and so is the walk over it. Only `FunctionNode.apply`, which builds it, is written anew: most of
 its time goes into what has no use here (ChainerX, memory layouts, type checks that the operations make themselves, the
 device, which the accelerator has made current, retained arrays). Where something listens or checks (hooks, debug mode)
-Chainer's runs.
-"""
+Chainer's runs."""
 
 import contextlib
 import weakref

@@ -12,10 +12,8 @@ from tcbench.engine.work import Layout
 
 class OneToOne(ForwardNode):
     """y of x by one piece of work, and gx of gy by another of the same description, which `describe` gives of x.
-
     `like_x`: whether all that the works write has x's shape, whatever they take it for. `held` are arrays of the node's
-    own that either reads. What the gradient's work reads is kept under its operand's name.
-    """
+    own that either reads. What the gradient's work reads is kept under its operand's name."""
 
     def __init__(
         self,
