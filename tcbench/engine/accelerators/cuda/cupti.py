@@ -136,19 +136,10 @@ class CuptiActivities:
         if not begin_ns or not end_ns:  # CUPTI says so of what it could not time
             self.dropped += 1
             return
-        self._activities.append(
-            Activity(
-                kind,
-                name,
-                int(record.stream_id),
-                int(record.correlation_id),
-                begin_ns,
-                end_ns,
-                int(record.bytes) if kind != "kernel" else None,
-                int(getattr(record, "graph_node_id", 0)) or None,
-                int(getattr(record, "graph_id", 0)) or None,
-            )
-        )
+        stream, correlation = int(record.stream_id), int(record.correlation_id)
+        n_bytes = int(record.bytes) if kind != "kernel" else None
+        in_graph = [int(getattr(record, which, 0)) or None for which in ("graph_node_id", "graph_id")]
+        self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, *in_graph))
 
     def _call(self, names: dict[int, str], record: Any) -> None:
         number = int(record.cbid)

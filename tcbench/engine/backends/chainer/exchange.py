@@ -109,17 +109,14 @@ class Overlapped(_Packed):
         dtypes = _dtypes(spec, parameters)
         values = BUCKET_BYTES // work.ITEM_BYTES[dtypes[0]]
         self._buckets = [_Bucket(group, *dtypes, replica.world.size) for group in _cut(parameters[::-1], values)]
-        views = {
-            id(parameter): view
-            for bucket in self._buckets
-            for parameter, view in zip(bucket.parameters, bucket.views, strict=True)
-        }
-        replica.optimizer.read(tuple(views[id(parameter)] for parameter in parameters))
-        self._places = {
-            id(parameter.node): (bucket, index)
+        places = {
+            id(parameter): (bucket, index)
             for bucket in self._buckets
             for index, parameter in enumerate(bucket.parameters)
         }
+        in_order = [places[id(parameter)] for parameter in parameters]
+        replica.optimizer.read(tuple(bucket.views[index] for bucket, index in in_order))
+        self._places = {id(parameter.node): place for parameter, place in zip(parameters, in_order, strict=True)}
         self._waits: list[Callable[[], None]] = []
         super().__init__(replica, self._buckets, self._arrive)
 

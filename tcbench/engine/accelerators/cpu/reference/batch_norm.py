@@ -103,15 +103,6 @@ def _collect(view: View, function: Callable[[Any], tuple[Array, ...]]) -> list[A
     return totals
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Per channel, in float64; `centred` says that x - mean must be computed before anything is summed."""
-
-    mean: Array
-    var: Array
-    centred: bool
-
-
 def sums(x: Array, view: View) -> list[Array]:
     """Sum and sum of squares of each channel, accumulated in float64 from chunk to chunk."""
     x = x.reshape(view.shape)
@@ -125,8 +116,9 @@ def sums(x: Array, view: View) -> list[Array]:
     return _collect(view, of_chunk)
 
 
-def statistics(x: Array, layout: Layout) -> Statistics:
-    """Mean and (biased) variance per channel."""
+def statistics(x: Array, layout: Layout) -> tuple[Array, Array, bool]:
+    """Mean and (biased) variance per channel, in float64; and whether x - mean must be computed before anything is
+    summed."""
     view = view_of(x.shape, layout)
     total, squares = sums(x, view)
     x = x.reshape(view.shape)
@@ -134,7 +126,7 @@ def statistics(x: Array, layout: Layout) -> Statistics:
     var = squares / view.count - mean * mean
     with np.errstate(invalid="ignore"):
         if not np.any(mean * mean > CENTRE_ABOVE * var):  # NaN compares false
-            return Statistics(mean, np.maximum(var, 0), False)
+            return mean, np.maximum(var, 0), False
 
     centre = view.expand(mean, compute_dtype(x.dtype))
 
@@ -149,21 +141,21 @@ def statistics(x: Array, layout: Layout) -> Statistics:
     rest, squares = _collect(view, about_centre)
     used = mean.astype(compute_dtype(x.dtype)).astype(np.float64)
     var = squares / view.count - (rest / view.count) ** 2
-    return Statistics(used + rest / view.count, np.maximum(var, 0), True)
+    return used + rest / view.count, np.maximum(var, 0), True
 
 
 def forward(work: BatchNormForward, x: Array, *arrays: Array) -> None:
     norm = work.norm
     residual, rest = (arrays[0], arrays[1:]) if norm.add else (None, arrays)
     gamma, beta, running_mean, running_var, y, mean, inv_std, *mask = rest
-    batch = statistics(x, norm.layout)
-    _follow(running_mean, running_var, batch.mean, batch.var, norm.count, work.momentum)
-    mean[...] = batch.mean
-    inv_std[...] = 1 / np.sqrt(batch.var + work.eps)
+    batch_mean, var, centred = statistics(x, norm.layout)
+    _follow(running_mean, running_var, batch_mean, var, norm.count, work.momentum)
+    mean[...] = batch_mean
+    inv_std[...] = 1 / np.sqrt(var + work.eps)
     # From here on with the rounded numbers that backward will see.
     scale = gamma.astype(np.float64) * inv_std
-    centre = mean if batch.centred else None
-    shift = beta if batch.centred else beta - scale * mean
+    centre = mean if centred else None
+    shift = beta if centred else beta - scale * mean
     _normalise(norm, x, scale, shift, y, residual, centre, mask[0] if mask else None)
 
 
