@@ -282,8 +282,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
         )
         return pixels, labels if placement.device_id is None else labels.gpu()
 
-    made: Any = pipeline()
-    return made
+    return pipeline()
 
 
 def make_dali_feed(spec: FeedSpec) -> Feed:

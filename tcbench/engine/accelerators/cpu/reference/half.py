@@ -145,7 +145,4 @@ def cast(source: Array, dtype: npt.DTypeLike) -> Array:
 
 def cast_into(source: Array, out: Array) -> None:
     """`source` in `out`'s dtype, converted on all threads; both contiguous."""
-    flat, flat_out = source.reshape(-1), out.reshape(-1)
-    threads.run(
-        lambda span: convert(flat[span[0] : span[1]], flat_out[span[0] : span[1]]), threads.spans(flat.size, 4 * CHUNK)
-    )
+    threads.by_chunks(convert, 4 * CHUNK, source.reshape(-1), out.reshape(-1))

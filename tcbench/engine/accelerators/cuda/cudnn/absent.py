@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from tcbench.core.cache import Cache, Key
+from tcbench.core.cache import Cache
 from tcbench.engine.accelerators.cuda.cudnn import graphs, libraries, plans
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.engine.work import Work
@@ -53,7 +53,9 @@ def plan_all(
     answer says so, and is not kept."""
     cache = plans.plan_cache() if cache is None else cache
     distinct = {work.key: work for work in works}
-    keys = {name: _key(work, gpu, workspace_limit, build) for name, work in distinct.items()}
+    known = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
+    of = {"autotuned": False, "present": False, "built": build}
+    keys = {name: plans.cache_key(work, known, workspace_limit, **of) for name, work in distinct.items()}
     answers: dict[str, Answer] = {}
     for name in distinct:
         entry = cache.get(keys[name])
@@ -73,11 +75,6 @@ def plan_all(
         if progress:
             progress(len(answers), len(distinct))
     return {name: answers[name] for name in distinct}
-
-
-def _key(work: Work, gpu: GpuFile, workspace_limit: int, build: bool) -> Key:
-    known = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
-    return plans.cache_key(work, known, workspace_limit, autotuned=False, present=False, built=build)
 
 
 # -- worker processes ----------------------------------------------------------------------------------------------
