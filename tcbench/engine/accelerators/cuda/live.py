@@ -269,8 +269,7 @@ def _pinned(cupy: Any, n_bytes: int) -> Slot:
 
 def _choice(work: Work, facts: PlanFacts) -> PlanChoice:
     times = {timed.plan: timed.time_s for timed in facts.timed}
-    first = facts.timed[0].time_s if facts.timed else None
-    budget_s = facts.budget_s if facts.timed else None
+    first, budget_s = (facts.timed[0].time_s, facts.budget_s) if facts.timed else (None, None)
     chosen = (facts.plan, facts.workspace_bytes, facts.from_cache, times.get(facts.plan), first)
     return PlanChoice(work.label, *chosen, len(times), facts.left_out, budget_s)
 

@@ -29,7 +29,7 @@ class PerParameter(Exchange):
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         model, mpi = replica.model, replica.world.mpi
         self._average, self.engine = _naive(mpi) if current().shares_host_memory else _pure_nccl(mpi)
-        self._model = _Widened(model) if any(_unknown_to_chainermn(p) for p in model.params()) else model
+        self._model = _Widened(model) if any(half_of(p.array) == "bfloat16" for p in model.params()) else model
         self.reduced_bytes = sum(p.size * work.ITEM_BYTES[work.wide(dtype_of(p.array))] for p in model.params())
 
     def allreduce(self) -> bool:
@@ -236,10 +236,6 @@ WITH_HALF = "#include <cupy/float16.cuh>\n"
 """Begins ChainerMN's kernels, so that CuPy 14 compiles them."""
 
 
-def _unknown_to_chainermn(parameter: Any) -> bool:
-    return half_of(parameter.array) == "bfloat16"
-
-
 class _Widened:
     """A model whose bfloat16 gradients, which ChainerMN does not know, are seen in float32."""
 
@@ -252,7 +248,7 @@ class _Widened:
         accelerator = current()
         self._pairs = []
         for name, parameter in self._model.namedparams():
-            if not _unknown_to_chainermn(parameter):
+            if half_of(parameter.array) != "bfloat16":
                 yield name, parameter
                 continue
             wide = accelerator.empty(parameter.shape, np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.reference.half import cast_into, convert, is_finite, load
+from tcbench.engine.accelerators.cpu.reference.half import convert, is_finite, load
 from tcbench.engine.accelerators.cpu.threads import Array, by_chunks, scratch
 from tcbench.engine.work import (
     CHUNK,
@@ -24,8 +24,6 @@ from tcbench.engine.work import (
     MomentumUpdate,
     PackGradients,
     Parameters,
-    ToHalf,
-    ToSingle,
     Unscale,
     WeightDecay,
 )
@@ -56,10 +54,6 @@ def unscale(work: Unscale, g: Array, gx: Array, state: Array, widen: Widen = loa
 
     threads.run(compute, [(begin, min(begin + CHUNK, work.size)) for begin in range(0, work.size, CHUNK)])
     state[OVERFLOWS] += len(overflows)
-
-
-def convert_weights(_: ToSingle | ToHalf, x: Array, y: Array) -> None:
-    cast_into(x, y)
 
 
 def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
