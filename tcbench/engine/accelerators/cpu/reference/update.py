@@ -12,7 +12,21 @@ import numpy.typing as npt
 from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.reference.half import convert, is_finite, load
 from tcbench.engine.accelerators.cpu.threads import Array, by_chunks, scratch
-from tcbench.engine.work import update as works
+from tcbench.engine.work import (
+    CHUNK,
+    GOOD_STEPS,
+    OVERFLOWS,
+    SCALE,
+    SKIPPED,
+    AdjustScale,
+    BatchedUpdate,
+    CheckFinite,
+    MomentumUpdate,
+    PackGradients,
+    Parameters,
+    Unscale,
+    WeightDecay,
+)
 
 BLOCK = 1 << 17
 """Values that one thread takes of a parameter: gradient, weight and velocity of a block, 1.5 MB, stay in a second-level
@@ -26,10 +40,8 @@ Narrow = Callable[[Array, Array], object]
 """Of float32 to 16 bits, which are written."""
 
 
-def unscale(
-    work: works.Unscale, g: Array, gx: Array, state: Array, widen: Widen = load, narrow: Narrow = convert
-) -> None:
-    scale, overflows = state[works.SCALE], []
+def unscale(work: Unscale, g: Array, gx: Array, state: Array, widen: Widen = load, narrow: Narrow = convert) -> None:
+    scale, overflows = state[SCALE], []
 
     def compute(span: tuple[int, int]) -> None:
         part, out = g[slice(*span)], gx[slice(*span)]
@@ -40,11 +52,11 @@ def unscale(
             out[~finite] = 0
             overflows.append(1)
 
-    threads.run(compute, [(begin, min(begin + works.CHUNK, work.size)) for begin in range(0, work.size, works.CHUNK)])
-    state[works.OVERFLOWS] += len(overflows)
+    threads.run(compute, [(begin, min(begin + CHUNK, work.size)) for begin in range(0, work.size, CHUNK)])
+    state[OVERFLOWS] += len(overflows)
 
 
-def weight_decay(work: works.WeightDecay, g: Array, w: Array) -> None:
+def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
     def compute(g: Array, w: Array) -> None:
         decay = scratch("update.decay", w.shape, w.dtype)
         np.multiply(w, work.weight_decay, out=decay)
@@ -53,7 +65,7 @@ def weight_decay(work: works.WeightDecay, g: Array, w: Array) -> None:
     by_chunks(compute, BLOCK, g, w)
 
 
-def momentum_update(work: works.MomentumUpdate, g: Array, v: Array, w: Array) -> None:
+def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
     def compute(g: Array, v: Array, w: Array) -> None:
         step = scratch("update.step", g.shape, g.dtype)
         np.multiply(g, work.learning_rate, out=step)
@@ -64,15 +76,13 @@ def momentum_update(work: works.MomentumUpdate, g: Array, v: Array, w: Array) ->
     by_chunks(compute, BLOCK, g, v, w)
 
 
-def batched_update(
-    work: works.BatchedUpdate, table: Array, _: Array, master: Array, velocity: Array, state: Array
-) -> None:
+def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, velocity: Array, state: Array) -> None:
     rate = work.learning_rate
 
     def step(g: Array, v: Array, w: Array) -> None:
         part = scratch("update.step", v.shape, np.float32)
         np.multiply(v, work.momentum, out=v)
-        for values, factor in ((g, -rate / float(state[works.SCALE])), (w, -rate * work.weight_decay)):
+        for values, factor in ((g, -rate / float(state[SCALE])), (w, -rate * work.weight_decay)):
             np.multiply(values, factor, out=part)
             np.add(v, part, out=v)
         np.add(w, v, out=w)
@@ -81,7 +91,7 @@ def batched_update(
 
 
 def update_by_blocks(
-    work: works.BatchedUpdate,
+    work: BatchedUpdate,
     table: Array,
     master: Array,
     velocity: Array,
@@ -92,7 +102,7 @@ def update_by_blocks(
 ) -> None:
     """BatchedUpdate, each block in the second-level cache: memory is read and written once. `step(g, v, w)`: of a
     block, in place."""
-    if work.dynamic and state[works.OVERFLOWS] > 0:
+    if work.dynamic and state[OVERFLOWS] > 0:
         return
     parameters = work.parameters
     gradients = _gradients(work, table)
@@ -120,10 +130,10 @@ def update_by_blocks(
 
     _run_blocks(compute, parameters)
     if not work.dynamic:
-        state[works.OVERFLOWS] += sum(overflows)
+        state[OVERFLOWS] += sum(overflows)
 
 
-def check_finite(work: works.CheckFinite, table: Array, _: Array, state: Array) -> None:
+def check_finite(work: CheckFinite, table: Array, _: Array, state: Array) -> None:
     gradients = _gradients(work, table)
     overflows: list[int] = []
 
@@ -135,14 +145,14 @@ def check_finite(work: works.CheckFinite, table: Array, _: Array, state: Array) 
             overflows.append(_chunks_with_overflow(finite))
 
     _run_blocks(compute, work.parameters)
-    state[works.OVERFLOWS] += sum(overflows)
+    state[OVERFLOWS] += sum(overflows)
 
 
 _Block = tuple[int, int, int, int]
 """Parameter, begin, end, place in the flat arrays."""
 
 
-def _run_blocks(compute: Callable[[_Block], object], parameters: works.Parameters) -> None:
+def _run_blocks(compute: Callable[[_Block], object], parameters: Parameters) -> None:
     def every(blocks: tuple[_Block, ...]) -> None:
         for block in blocks:
             compute(block)
@@ -151,7 +161,7 @@ def _run_blocks(compute: Callable[[_Block], object], parameters: works.Parameter
 
 
 @functools.cache
-def _blocks(parameters: works.Parameters) -> tuple[tuple[_Block, ...], ...]:
+def _blocks(parameters: Parameters) -> tuple[tuple[_Block, ...], ...]:
     """Blocks that together cover every parameter: larger ones than the table's chunks, which are a GPU's thread blocks.
     Small ones are one chunk: side by side, two threads would do little but wait for the interpreter lock."""
     blocks = [
@@ -170,11 +180,11 @@ def _surely_finite(g: Array) -> bool:
 
 
 def _chunks_with_overflow(finite: Array) -> int:
-    return sum(not finite[begin : begin + works.CHUNK].all() for begin in range(0, finite.size, works.CHUNK))
+    return sum(not finite[begin : begin + CHUNK].all() for begin in range(0, finite.size, CHUNK))
 
 
 def pack_gradients(
-    work: works.PackGradients, table: Array, _: Array, flat: Array, widen: Widen = load, narrow: Narrow = convert
+    work: PackGradients, table: Array, _: Array, flat: Array, widen: Widen = load, narrow: Narrow = convert
 ) -> None:
     gradients = _gradients(work, table)
 
@@ -189,7 +199,7 @@ def pack_gradients(
     _run_blocks(compute, work.parameters)
 
 
-def _gradients(work: works.BatchedUpdate | works.CheckFinite | works.PackGradients, table: Array) -> list[Array]:
+def _gradients(work: BatchedUpdate | CheckFinite | PackGradients, table: Array) -> list[Array]:
     of = work.parameters
     return [
         _at(address, size, of.gradient_dtype(half))
@@ -204,14 +214,14 @@ def _at(address: int, size: int, dtype: npt.DTypeLike) -> Array:
     return array
 
 
-def adjust_scale(work: works.AdjustScale, state: Any) -> None:
-    if state[works.OVERFLOWS] > 0:
-        state[works.SCALE] = max(state[works.SCALE] / 2, 1)
-        state[works.GOOD_STEPS] = 0
-        state[works.SKIPPED] += 1
+def adjust_scale(work: AdjustScale, state: Any) -> None:
+    if state[OVERFLOWS] > 0:
+        state[SCALE] = max(state[SCALE] / 2, 1)
+        state[GOOD_STEPS] = 0
+        state[SKIPPED] += 1
     else:
-        state[works.GOOD_STEPS] += 1
-        if state[works.GOOD_STEPS] >= work.interval:
-            state[works.SCALE] = min(state[works.SCALE] * 2, MAX_SCALE)
-            state[works.GOOD_STEPS] = 0
-    state[works.OVERFLOWS] = 0
+        state[GOOD_STEPS] += 1
+        if state[GOOD_STEPS] >= work.interval:
+            state[SCALE] = min(state[SCALE] * 2, MAX_SCALE)
+            state[GOOD_STEPS] = 0
+    state[OVERFLOWS] = 0
