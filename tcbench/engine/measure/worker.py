@@ -134,10 +134,6 @@ def measured(
     activities = kind_of(cell.device).activities() if request is not None and request.activities else None
     host = request.host if request is not None else None
     tracer = Tracer() if host == "cProfile" else None
-    # The cell as a tool's report names it (`tcbench.tracing.nsys` reads it).
-    title = Title(
-        label=cell.label, device=cell.device, device_name=device_name, batch_size=cell.batch_size, unit=cell.unit
-    )
     # Without them the counted steps tell the phases of what computes on the host.
     profiling = (
         None
@@ -145,7 +141,7 @@ def measured(
         else loop.Profiling(
             around=lambda: _profilers(cell, activities),
             layers=(request is not None and host is None) or ranges.attached(),
-            title=msgspec.json.encode(title).decode(),
+            title=_title(cell, device_name),
             phase=contextlib.nullcontext if tracer is None else tracer.phase,
             least_s=request.least_s if request is not None else 0.0,
         )
@@ -199,6 +195,14 @@ def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
     recording = contextlib.nullcontext() if activities is None else activities.recording()
     with recording, kind_of(cell.device).profiled():
         yield
+
+
+def _title(cell: Cell, device_name: str) -> str:
+    """The cell as a tool's report names it (`tcbench.tracing.nsys` reads it)."""
+    title = Title(
+        label=cell.label, device=cell.device, device_name=device_name, batch_size=cell.batch_size, unit=cell.unit
+    )
+    return msgspec.json.encode(title).decode()
 
 
 def describe(cell: Cell) -> Environment:

@@ -37,27 +37,25 @@ class _OneParameter(Work):
 
 
 @dataclass(frozen=True)
-class _Conversion(_OneParameter):
-    """y = x; `narrow`: which of them has 16 bits, the other is float32."""
+class ToSingle(_OneParameter):
+    """y = x, 16 bits to float32."""
 
-    narrow: ClassVar[str]
     roles = reads("x") | writes("y")
     half: Half = "float16"
 
     def array(self, name: str) -> Array:
-        return (self.size,), self.half if name == self.narrow else "float32"
+        return (self.size,), self.half if name == "x" else "float32"
 
 
-class ToSingle(_Conversion):
-    """y = x, 16 bits to float32."""
-
-    narrow = "x"
-
-
-class ToHalf(_Conversion):
+@dataclass(frozen=True)
+class ToHalf(_OneParameter):
     """y = x, float32 to 16 bits, rounded to nearest even."""
 
-    narrow = "y"
+    roles = reads("x") | writes("y")
+    half: Half = "float16"
+
+    def array(self, name: str) -> Array:
+        return (self.size,), self.half if name == "y" else "float32"
 
 
 @dataclass(frozen=True)
