@@ -102,10 +102,11 @@ class _NormWork(Work):
 
 @dataclass(frozen=True)
 class BatchNormForward(_NormWork):
-    """y = [relu](gamma * (x - mean) * inv_std + beta [+ residual]) with the batch's mean and biased variance. inv_std =
-    1 / sqrt(var + eps). running = (1 - momentum) * running + momentum * batch's, the variance with the factor m / (m -
-    1). With ReLU, `mask` says where y > 0; its bits are cuDNN's own: only BatchNormBackward reads them. It is given a
-    byte per value."""
+    """y = [relu](gamma * (x - mean) * inv_std + beta [+ residual]) with the batch's mean and biased variance.
+
+    inv_std = 1 / sqrt(var + eps). running = (1 - momentum) * running + momentum * batch's, the variance with the
+    factor m / (m - 1). With ReLU, `mask` says where y > 0; its bits are cuDNN's own: only BatchNormBackward reads
+    them. It is given a byte per value."""
 
     kind = "graph"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "mask")
@@ -160,9 +161,10 @@ class BatchNormCallBackward(_NormWork):
 
 @dataclass(frozen=True)
 class BatchNormFinalize(Work):
-    """From a convolution's `sum` and `square_sum` over `count` values: mean, inv_std, and y = scale * x + bias. var =
-    square_sum / count - mean^2, not below 0. Running statistics as in BatchNormForward. scale = gamma * inv_std; bias =
-    beta - mean * scale."""
+    """From a convolution's `sum` and `square_sum` over `count` values: mean, inv_std, and y = scale * x + bias.
+
+    var = square_sum / count - mean^2, not below 0. Running statistics as in BatchNormForward.
+    scale = gamma * inv_std; bias = beta - mean * scale."""
 
     roles = reads("sum", "square_sum", "gamma", "beta") | _RUNNING | writes("mean", "inv_std", "scale", "bias")
     numbers = ("c", "count", "eps", "momentum")
