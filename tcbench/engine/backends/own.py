@@ -36,10 +36,6 @@ class FreeRungs(RungSet):
 class _Own:
     """A backend of the user's, of either kind."""
 
-    RUNGS: RungSet
-    DEVICES: Mapping[str, tuple[Package, ...]]
-    PACKAGES: tuple[str, ...]
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -60,7 +56,7 @@ class OwnStep(_Own):
         self.RUNGS = FreeRungs(name)
 
     @property
-    def PACKAGES(self) -> tuple[str, ...]:  # type: ignore[override]  # noqa: N802
+    def PACKAGES(self) -> tuple[str, ...]:  # noqa: N802
         """Imports the module."""
         return tuple(getattr(self._module(), "PACKAGES", ()))
 
