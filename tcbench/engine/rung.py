@@ -1,12 +1,11 @@
 """The rung contract: one optimisation, in one file, that changes parts before they are built.
 
-Owns what a rung declares and the stages it may change. Knows no framework: what the parts are is between a
-backend and its rungs. A rung changes only the stages it overrides; a backend folds the rungs in the config's order.
-"""
+Owns what a rung declares and the stages it may change. Knows no framework: what the parts are is between a backend and
+its rungs. A rung changes only the stages it overrides; a backend folds the rungs in the config's order."""
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar, Literal, Self
@@ -99,12 +98,10 @@ class Parity:
 
     `exact`: bit-identical losses and parameters. `tolerance`: within that of the dtype which a config stores
     activations in, over 5 steps at a learning rate of 0.01. `other`: it trains in another way on purpose, and is held
-    within the same tolerance against itself in float64. (The update's tolerance is wide: where
-    rounding moves a value across ReLU's kink, a whole gradient appears or vanishes. At the first weights that is seldom
-    so in float32, and the gradient's is narrow.) `input`: the rung delivers other
-    pixels, so losses are not compared; `pixels` bounds the mean absolute error of a centre crop, in units of 0..255.
-    `where`: the condition under which it holds, in words.
-    """
+    within the same tolerance against itself in float64. (The update's tolerance is wide: where rounding moves a value
+    across ReLU's kink, a whole gradient appears or vanishes. At the first weights that is seldom so in float32, and the
+    gradient's is narrow.) `input`: the rung delivers other pixels, so losses are not compared; `pixels` bounds the mean
+    absolute error of a centre crop, in units of 0..255. `where`: the condition under which it holds, in words."""
 
     kind: Literal["exact", "tolerance", "other", "input"]
     float32: Tolerance | None = None
@@ -155,12 +152,10 @@ def sgd(weights: Any, gradient: Any, velocity: Any, train: Any) -> tuple[Any, An
 
 
 class Rung:
-    """One optimisation. Subclasses set the declarations and override the stages they change.
-
-    Every stage takes what the rungs before it left and the cell's settings, and returns what the next rung gets.
-    `shows` is what a training session is seen to do because of the rung, by observed property: a rung changes these and
-    no other observed property. `conflicts` names the rungs that it does not go with; a mapping says why.
-    """
+    """One optimisation. Subclasses set the declarations and override the stages they change. Every stage takes what the
+    rungs before it left and the cell's settings, and returns what the next rung gets. `shows` is what a training
+    session is seen to do because of the rung, by observed property: a rung changes these and no other observed
+    property. `conflicts` names the rungs that it does not go with; a mapping says why."""
 
     name: ClassVar[str]
     says: ClassVar[str]
@@ -204,14 +199,6 @@ def storage_of(rungs: Iterable[Rung]) -> str:
     return next((rung.shows["storage"] for rung in rungs if "storage" in rung.shows), "float32")
 
 
-def defined_in(*modules: ModuleType) -> Iterator[Rung]:
-    """One of every rung that the modules define, in that order."""
-    for module in modules:
-        for kind in vars(module).values():
-            if isinstance(kind, type) and issubclass(kind, Rung) and kind.__module__ == module.__name__:
-                yield kind()
-
-
 @dataclass(frozen=True)
 class RungSet:
     """The rungs of one backend, by name, in the order in which they are shown."""
@@ -222,6 +209,13 @@ class RungSet:
     @classmethod
     def of(cls, backend: str, rungs: Iterable[Rung]) -> Self:
         return cls(backend, {rung.name: rung for rung in rungs})
+
+    @classmethod
+    def defined_in(cls, backend: str, *modules: ModuleType) -> Self:
+        """One of every rung that the modules define, in that order."""
+        named = [(module.__name__, kind) for module in modules for kind in vars(module).values()]
+        kinds = (kind for name, kind in named if isinstance(kind, type) and kind.__module__ == name)
+        return cls.of(backend, (kind() for kind in kinds if issubclass(kind, Rung)))
 
     def __getitem__(self, name: str) -> Rung:
         return self.rungs[name]

@@ -1,9 +1,7 @@
-"""The ranks of a trial, as one of them sees them: processes that train one model together, each on its own
-batches.
+"""The ranks of a trial, as one of them sees them: processes that train one model together, each on its own batches.
 
 Owns which rank this process is, and how a process has something current. Knows no launcher and no engine; the process
-that a launcher started enters its world (`tcbench.rank`), and sessions ask for it.
-"""
+that a launcher started enters its world (`tcbench.rank`), and sessions ask for it."""
 
 import contextlib
 from collections.abc import Iterator

@@ -6,8 +6,7 @@ GPUs attain of their peaks.
 The table is attained.toml, beside this module: each row with its source. No row comes from a training rate.
 FLOPs and bytes are the work's own; what a GPU must do beyond them is added here, from how it works: a normalisation
 reads its input twice, a product's last wave of tiles fills no more multiprocessors than it has tiles, Tensor Cores want
-channels innermost and in eights. docs/virtual.md says how well this predicts.
-"""
+channels innermost and in eights. docs/virtual.md says how well this predicts."""
 
 import functools
 import hashlib
@@ -70,8 +69,7 @@ class Attained:
     latencies of the device, for every kernel, for a convolution, and for a row of a decomposition (`solver_row_s`),
     which where it is large reaches the share `solver` of the peak. `driver_s`: the host's time in the driver (and in
     cuDNN) to ask for something, by a work's `kind`, "copy" or "captured". `link_bytes_s`: between pinned memory of the
-    host and the card.
-    """
+    host and the card."""
 
     name: str
     card: GpuFile

@@ -1,8 +1,7 @@
 """Devices, and the kinds of them: how one is found, described, watched, profiled, and how a session opens on it.
 
 A kind is one folder beside this module, whose module `kind` has it as KIND; nothing outside that folder asks for its
-name. Owns the contract of a kind, the table of kinds, and which device a selector (`auto`, `cpu`, `cuda:N`) means.
-"""
+name. Owns the contract of a kind, the table of kinds, and which device a selector (`auto`, `cpu`, `cuda:N`) means."""
 
 import contextlib
 import functools
@@ -316,11 +315,8 @@ def selectors() -> tuple[str, ...]:
 
 def find(selector: str, serving: Mapping[str, Package | None]) -> Device:
     """The device that a selector means. `serving`: the kinds that the backends run on, with the package that is missing
-    for each.
-
-    `auto` takes the first device that is not the host when there is one and all is there to use it, else the host.
-    Raises SelectionError.
-    """
+    for each. `auto` takes the first device that is not the host when there is one and all is there to use it, else the
+    host. Raises SelectionError."""
     if selector == "auto":
         real = (kind for kind in kinds().values() if not kind.is_host and kind.simulates is None)
         ready = (kind for kind in real if serving.get(kind.name, _NONE) is None)

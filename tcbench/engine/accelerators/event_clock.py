@@ -2,8 +2,7 @@
 
 A mark is an event in the stream: it is passed when the device gets there, so marking waits for nothing. Two events that
 follow each other tell how long the device took from one to the next (resolution about half a microsecond: CUDA Runtime
-API, section "Event Management").
-"""
+API, section "Event Management")."""
 
 import itertools
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """Out of memory on a GPU: which errors mean it, and what is said then.
 
 Every library on the way says it in its own words: CuPy's allocator with an exception of its own, CUDA, cuDNN, cuBLAS,
-cuSOLVER, NVRTC, nvJPEG and DALI with a status inside a general error's message. Imports none of them.
-"""
+cuSOLVER, NVRTC, nvJPEG and DALI with a status inside a general error's message. Imports none of them."""
 
 import re
 from collections.abc import Iterator

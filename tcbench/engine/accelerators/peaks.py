@@ -1,6 +1,5 @@
 """The most that a GPU can do: its peak rates, the roofline's bound for one launch, and the memory that a process holds
-beside its arrays. From public figures: a forecast's floors and a modelled GPU's durations come from these.
-"""
+beside its arrays. From public figures: a forecast's floors and a modelled GPU's durations come from these."""
 
 from dataclasses import dataclass
 from typing import Literal

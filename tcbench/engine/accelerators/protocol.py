@@ -5,8 +5,7 @@ processor), and two for a GPU that is not there: `TracingAccelerator` records wh
 alive, `VirtualAccelerator` lets the time pass that it would take. Operations, optimizers and sessions are written
 against the protocol alone: one program, whoever does the work.
 
-Owns the protocol and which accelerator the process uses.
-"""
+Owns the protocol and which accelerator the process uses."""
 
 import contextlib
 import functools
@@ -24,10 +23,7 @@ Array = Any
 @dataclass(frozen=True)
 class BatchNormRoute:
     """The work that an accelerator does a batch normalisation by, forward and backward, and what forward keeps for
-    backward beside the statistics.
-
-    `then`: what follows as work of its own (and comes before the backward work).
-    """
+    backward beside the statistics. `then`: what follows as work of its own (and comes before the backward work)."""
 
     norm: w.Norm
     forward: w.BatchNormForward | w.BatchNormCallForward
@@ -46,10 +42,8 @@ class BatchNormRoute:
 
 
 class Reducer(Protocol):
-    """Sums arrays over all ranks, in their place and in the order of calls, which is the same on every rank.
-
-    `engine` says what does it, with its version.
-    """
+    """Sums arrays over all ranks, in their place and in the order of calls, which is the same on every rank. `engine`
+    says what does it, with its version."""
 
     @property
     def engine(self) -> str: ...

@@ -12,11 +12,9 @@ MOST_EAGER_STEPS = 6
 
 class Replay:
     """Calls `runs` in order until the graph's memory has not grown for a whole step, so that nothing is allocated from
-    the driver in the next, which is captured; from then on replays that.
-
-    Memory: what the captured step allocates belongs to the graph from then on. Whatever the runs read that was not
-    made by them (the batch, weights) must stay at its address.
-    """
+    the driver in the next, which is captured; from then on replays that. Memory: what the captured step allocates
+    belongs to the graph from then on. Whatever the runs read that was not made by them (the batch, weights) must stay
+    at its address."""
 
     def __init__(self, runs: Sequence[Callable[[], None]]) -> None:
         self._runs = tuple(runs)

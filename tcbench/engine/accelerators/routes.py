@@ -3,8 +3,7 @@
 The one place of that decision. The graph API normalises NHWC on compute capability 8.0 and newer. In NCHW it would
 transpose the whole tensor through workspaces of its size, which would make a straw man of the talk's base; and before
 8.0 it has no plans. There the calls that the talk used serve. They fuse ReLU and addition for float16 in NHWC only,
-only in the persistent mode, and where the channels are a multiple of 4; elsewhere a kernel of ours follows.
-"""
+only in the persistent mode, and where the channels are a multiple of 4; elsewhere a kernel of ours follows."""
 
 import functools
 from dataclasses import replace

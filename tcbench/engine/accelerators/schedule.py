@@ -4,8 +4,7 @@ While a program is recorded it runs as ever, and each launch is prepared, made a
 launches again, in the same order, on the same arrays: no graph, no shapes, no allocations.
 
 Memory is static: arrays that are made while recording stay the schedules'. Where the program drops one, the next of its
-size is made in its place, as in every replay, so that schedules hold no more than the program did.
-"""
+size is made in its place, as in every replay, so that schedules hold no more than the program did."""
 
 import math
 import weakref

@@ -3,8 +3,7 @@ one training step: every launch, copy and captured graph, in order, and the memo
 
 A backend's `trace(cell, properties)` makes a Trace by running the real program here. Arrays are NumPy's `empty`, whose
 pages nobody touches, so a step of any size runs. The program that is traced is the one that trains: what the trace says
-of kernels and memory follows from the same code.
-"""
+of kernels and memory follows from the same code."""
 
 import functools
 import weakref
@@ -133,19 +132,12 @@ class PhaseTrace:
     name: str
     events: tuple[Event, ...]
 
-    @property
-    def launches(self) -> tuple[Work, ...]:
-        return tuple(event.work for event in self.events if event.work is not None)
-
 
 @dataclass(frozen=True)
 class Trace:
-    """One settled step.
-
-    `step`: what the host asks for, phase by phase; a captured graph is one event. `replayed`: the work that the
-    captured graph does, empty without one. `peak_bytes`: the most alive at once, with CuPy's rounding, without cuDNN's
-    workspace. `prepared`: the launches that the program bound anew, and did not only make again.
-    """
+    """One settled step. `step`: what the host asks for, phase by phase; a captured graph is one event. `replayed`: the
+    work that the captured graph does, empty without one. `peak_bytes`: the most alive at once, with CuPy's rounding,
+    without cuDNN's workspace. `prepared`: the launches that the program bound anew, and did not only make again."""
 
     step: tuple[PhaseTrace, ...]
     replayed: tuple[Event, ...]

@@ -1,8 +1,7 @@
 """The backends by name. One brings a RungSet and builds a Session from a Cell; naming it imports no framework.
 
 A name is that of a backend here, of one that an installed package registers under the entry-point group
-`tcbench.backends`, or `module:factory`, a training step of the user's own (`tcbench.engine.backends.own`).
-"""
+`tcbench.backends`, or `module:factory`, a training step of the user's own (`tcbench.engine.backends.own`)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """Training steps that users bring: `module:factory` in a scenario, or a package's entry point.
 
-The factory takes a Cell and returns a Session; `tcbench.step.step` makes one of plain functions. Its configs
-are named freely: what a rung's name means is the factory's business. A module is looked for in the current directory,
-then among the installed packages. Nothing of the user's is imported before a worker builds the session: planning stays
-quick, and nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the
-backend.
-"""
+The factory takes a Cell and returns a Session; `tcbench.step.step` makes one of plain functions. Its configs are named
+freely: what a rung's name means is the factory's business. A module is looked for in the current directory, then among
+the installed packages. Nothing of the user's is imported before a worker builds the session: planning stays quick, and
+nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the backend."""
 
 import importlib
 import importlib.metadata
@@ -38,10 +36,6 @@ class FreeRungs(RungSet):
 class _Own:
     """A backend of the user's, of either kind."""
 
-    RUNGS: RungSet
-    DEVICES: Mapping[str, tuple[Package, ...]]
-    PACKAGES: tuple[str, ...]
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -62,7 +56,7 @@ class OwnStep(_Own):
         self.RUNGS = FreeRungs(name)
 
     @property
-    def PACKAGES(self) -> tuple[str, ...]:  # type: ignore[override]  # noqa: N802
+    def PACKAGES(self) -> tuple[str, ...]:  # noqa: N802
         """Imports the module."""
         return tuple(getattr(self._module(), "PACKAGES", ()))
 

@@ -1,7 +1,6 @@
 """A training step as a Session, whatever the framework: rungs folded over parts, then built, then run phase by phase.
 
-Owns the order of both. Knows no framework: a backend's session builds the step.
-"""
+Owns the order of both. Knows no framework: a backend's session builds the step."""
 
 import contextlib
 import functools

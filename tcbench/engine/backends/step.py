@@ -60,10 +60,8 @@ class Step:
 
 
 def step(*runs: Callable[[], None], loss: Callable[[], Any], **facts: Any) -> Step:
-    """A session whose phases are these functions, in this order, under their own names.
-
-    `loss` gives the latest loss, as a number or what `float` takes; it is asked for between blocks of steps only, and
-    may wait for the device. `facts`: the other fields of `Step`. On a GPU `clock` and `peak_memory` are the device's:
-    for PyTorch, those of `tcbench.engine.backends.torch.sites.open_site(cell.device)`.
-    """
+    """A session whose phases are these functions, in this order, under their own names. `loss` gives the latest loss,
+    as a number or what `float` takes; it is asked for between blocks of steps only, and may wait for the device.
+    `facts`: the other fields of `Step`. On a GPU `clock` and `peak_memory` are the device's: for PyTorch, those of
+    `tcbench.engine.backends.torch.sites.open_site(cell.device)`."""
     return Step(tuple(Phase(run.__name__, run) for run in runs), loss, **facts)

@@ -1,9 +1,8 @@
 """The base of every feed: the protocol, the augmentation's numbers, the order of samples, the errors.
 
-The augmentation is that of Chainer's ImageNet example on images scaled as usual: decode to RGB, scale the shorter
-side to `scaled_side`, crop a random square of `image_size`, mirror half of them, subtract the channels' mean and
-divide by their standard deviation. EXIF orientation is ignored, as Chainer's datasets do.
-"""
+The augmentation is that of Chainer's ImageNet example on images scaled as usual: decode to RGB, scale the shorter side
+to `scaled_side`, crop a random square of `image_size`, mirror half of them, subtract the channels' mean and divide by
+their standard deviation. EXIF orientation is ignored, as Chainer's datasets do."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -34,11 +33,9 @@ class Feed:
     decoding: str | None = None
 
     def next(self) -> tuple[Any, Any]:
-        """x: (N, 3, S, S) or (N, S, S, 3), C-contiguous, in the spec's layout and dtype; t: int32 (N,).
-
-        Both are valid until the following call of `next` or `close`; who needs them longer copies them. Raises
-        DataError, naming the file, when an image cannot be read or decoded.
-        """
+        """x: (N, 3, S, S) or (N, S, S, 3), C-contiguous, in the spec's layout and dtype; t: int32 (N,). Both are valid
+        until the following call of `next` or `close`; who needs them longer copies them. Raises DataError, naming the
+        file, when an image cannot be read or decoded."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -59,12 +56,10 @@ class ChangedFeed(Feed):
 
 @dataclass(frozen=True)
 class FeedRecipe:
-    """The recipe of a config's feed: what rungs change in their stage `feed`.
-
-    `source` makes it of `spec` and of where a backend computes, or `modelled` where decoding is modelled; then
-    `wrappers` are put around it, one after the other.
-    They stand apart so that a rung which changes one of them loses nothing of what others changed, in any order.
-    """
+    """The recipe of a config's feed: what rungs change in their stage `feed`. `source` makes it of `spec` and of where
+    a backend computes, or `modelled` where decoding is modelled; then `wrappers` are put around it, one after the
+    other. They stand apart so that a rung which changes one of them loses nothing of what others changed, in any
+    order."""
 
     spec: FeedSpec
     source: Callable[..., Any]

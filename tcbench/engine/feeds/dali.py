@@ -9,8 +9,7 @@ On a GPU two orders are kept, and the host waits for neither in the usual case:
   dynamic executor; `Executor2::PopOutputs` in its sources);
 - a batch is read before its memory is used again: DALI frees an output's memory in the order of the stream that it was
   made on, which is not the consumer's (`Buffer::deletion_order` in its headers). So a batch that is handed in is kept
-  until the consumer's stream has passed a fence set behind it.
-"""
+  until the consumer's stream has passed a fence set behind it."""
 
 import logging
 import re
@@ -60,12 +59,10 @@ class Fence(Protocol):
 
 @dataclass(frozen=True)
 class Placement:
-    """The place where the pipeline runs, and how a batch leaves it.
-
-    `hand_over` turns one output into an array that stays valid while the output lives. `stream` is the consumer's on a
-    GPU, and `fence` sets a point in it behind all work that the consumer has launched so far; None where the consumer
-    is done with a batch when it asks for the next one.
-    """
+    """The place where the pipeline runs, and how a batch leaves it. `hand_over` turns one output into an array that
+    stays valid while the output lives. `stream` is the consumer's on a GPU, and `fence` sets a point in it behind all
+    work that the consumer has launched so far; None where the consumer is done with a batch when it asks for the next
+    one."""
 
     device_id: int | None
     decoder: Literal["cpu", "mixed"]
@@ -78,10 +75,8 @@ ON_CPU = Placement(None, "cpu", lambda output: np.asarray(output.as_tensor()))
 
 
 def gpu_placement(index: int, stream: Any) -> Placement:
-    """DALI on the GPU `index` (as CUDA counts them), for a consumer on a CuPy stream of that GPU. Imports CuPy.
-
-    Arrays are CuPy's, on DALI's own memory; the stream must live as long as the feed.
-    """
+    """DALI on the GPU `index` (as CUDA counts them), for a consumer on a CuPy stream of that GPU. Imports CuPy. Arrays
+    are CuPy's, on DALI's own memory; the stream must live as long as the feed."""
     import cupy
 
     device = cupy.cuda.Device(index)
@@ -101,12 +96,10 @@ def gpu_placement(index: int, stream: Any) -> Placement:
 
 
 class DaliFeed(Feed):
-    """Batches that DALI has made ahead; `next` waits for one and hands over DALI's own buffer, without a copy.
-
-    The outputs of the latest `next` are kept, and with them their buffer, until the next call lets DALI use it again;
-    on a GPU, until the work that was launched before that call has read them. With DALI's dynamic executor a buffer
-    belongs to who holds its output: there is nothing to release.
-    """
+    """Batches that DALI has made ahead; `next` waits for one and hands over DALI's own buffer, without a copy. The
+    outputs of the latest `next` are kept, and with them their buffer, until the next call lets DALI use it again; on a
+    GPU, until the work that was launched before that call has read them. With DALI's dynamic executor a buffer belongs
+    to who holds its output: there is nothing to release."""
 
     prefetch_depth = PREFETCH_DEPTH
 
@@ -289,8 +282,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
         )
         return pixels, labels if placement.device_id is None else labels.gpu()
 
-    made: Any = pipeline()
-    return made
+    return pipeline()
 
 
 def make_dali_feed(spec: FeedSpec) -> Feed:

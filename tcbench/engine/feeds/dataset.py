@@ -39,13 +39,11 @@ def shown(path: Path | str) -> str:
 
 
 def scan(root: Path, remedy: str = _REMEDY, *, checked: bool = False, progress: Progress | None = None) -> ImageFolder:
-    """The images under `root`, one level of class folders down, classes and files in sorted order.
-
-    Folders without a JPEG and names that start with a dot are left out. Raises DataError, with one line that says
-    what to do (`remedy`), when there is nothing to read, and naming a file that not every feed would take. `checked`:
-    the files have been looked into before, as a command does before its first trial; for very many that takes a while,
-    and `progress` is called.
-    """
+    """The images under `root`, one level of class folders down, classes and files in sorted order. Folders without a
+    JPEG and names that start with a dot are left out. Raises DataError, with one line that says what to do (`remedy`),
+    when there is nothing to read, and naming a file that not every feed would take. `checked`: the files have been
+    looked into before, as a command does before its first trial; for very many that takes a while, and `progress` is
+    called."""
     images = _listed(Path(root), remedy)
     if not checked:
         _check(images, progress)

@@ -1,8 +1,7 @@
 """The JPEG set that tcbench generates once and that runs read by default: made by threads, put in place whole.
 
 Owns the set's folder, its manifest and its files' names. NumPy and Pillow are imported where images are made, since the
-command line imports this module.
-"""
+command line imports this module."""
 
 import contextlib
 import dataclasses
@@ -55,18 +54,12 @@ def ensure_generated(progress: Progress | None = None) -> ImageFolder:
 
 
 def generate(
-    root: Path | None = None,
-    *,
-    n_files: int = N_FILES,
-    workers: int | None = None,
-    progress: Progress | None = None,
+    root: Path | None = None, *, n_files: int = N_FILES, workers: int | None = None, progress: Progress | None = None
 ) -> ImageFolder:
-    """Makes the JPEG set anew at `root` (default: `generated_root()`), replacing what was there.
-
-    A file's bytes depend on its index, NumPy's and Pillow's version, never on `workers` (default: one thread per
-    usable core, at most 8) or `n_files`. The set appears at `root` in one rename when all of it is written. Raises
-    DataError when the folder cannot be written, the disk is full, or `root` holds anything but an earlier set.
-    """
+    """Makes the JPEG set anew at `root` (default: `generated_root()`), replacing what was there. A file's bytes depend
+    on its index, NumPy's and Pillow's version, never on `workers` (default: one thread per usable core, at most 8) or
+    `n_files`. The set appears at `root` in one rename when all of it is written. Raises DataError when the folder
+    cannot be written, the disk is full, or `root` holds anything but an earlier set."""
     if n_files < 1:
         raise ValueError(f"n_files must be at least 1, not {n_files}")
     root = generated_root() if root is None else Path(root)
@@ -133,10 +126,8 @@ def _identity(root: Path) -> tuple[int, int] | None:
 
 
 def _put_in_place(scratch: Path, root: Path, before: tuple[int, int] | None) -> None:
-    """Renames `scratch` to `root`, replacing the folder that `before` identifies.
-
-    Of several processes that generate at once, the first to get here wins and the others take its set.
-    """
+    """Renames `scratch` to `root`, replacing the folder that `before` identifies. Of several processes that generate at
+    once, the first to get here wins and the others take its set."""
     for _ in range(10):
         try:
             # On POSIX this replaces an empty folder and refuses one with content.

@@ -2,8 +2,7 @@
 
 One rule for all decoders, since each has its own otherwise: Pillow refuses what is too large, DALI a GIF; of 16 bits
 each takes others; of CMYK without Adobe's marker some take the inverse. A file is what its bytes say, not its name: one
-of ImageNet's .JPEG files is a PNG. What is broken further on is found when it is decoded.
-"""
+of ImageNet's .JPEG files is a PNG. What is broken further on is found when it is decoded."""
 
 import os
 

@@ -5,8 +5,7 @@ What the thread of the steps does with a decoded batch, and what the device does
 
 - the framework's own input (and `opencv`): worker processes decode, the thread of the steps stacks their images into a
   batch, which is then copied to the device;
-- `dali`: the host's threads read and Huffman-decode, the device does the rest ("mixed" decoding), as work.
-"""
+- `dali`: the host's threads read and Huffman-decode, the device does the rest ("mixed" decoding), as work."""
 
 import itertools
 import time

@@ -6,16 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.feeds.base import (
-    MEAN,
-    STD,
-    Feed,
-    broken_image,
-    crop_window,
-    images_of,
-    sample_order,
-    scaled_shape,
-)
+from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, crop_window, images_of, sample_order, scaled_shape
 from tcbench.engine.feeds.spec import FeedSpec
 
 _JPEG_START = b"\xff\xd8"
@@ -79,10 +70,8 @@ class OpenCVFeed(Feed):
 
 
 def _refuse_half_a_jpeg(path: Path, data: bytes) -> None:
-    """OpenCV 4 fills what a truncated JPEG lacks with grey and says nothing; Pillow and DALI refuse it, so do we.
-
-    A whole JPEG ends with the EOI marker. Some have other bytes behind it: for those Pillow decides.
-    """
+    """OpenCV 4 fills what a truncated JPEG lacks with grey and says nothing; Pillow and DALI refuse it, so do we. A
+    whole JPEG ends with the EOI marker. Some have other bytes behind it: for those Pillow decides."""
     if not data.startswith(_JPEG_START) or data.endswith(_JPEG_END):
         return
     from io import BytesIO

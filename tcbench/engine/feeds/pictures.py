@@ -1,7 +1,6 @@
 """The pictures of the generated set: textures and hues that tell classes apart, under shapes and noise like nature's.
 
-A change that changes pixels or sizes needs a new `generated.SET_VERSION`. NumPy and Pillow are imported where used.
-"""
+A change that changes pixels or sizes needs a new `generated.SET_VERSION`. NumPy and Pillow are imported where used."""
 
 from __future__ import annotations
 
@@ -37,11 +36,9 @@ def texture_of(kind: int) -> str:
 
 
 def render(index: int) -> tuple[Image.Image, int]:
-    """Image `index` of the set and its JPEG quality: a class's texture and hue under shapes and 1/f noise.
-
-    Natural images have an amplitude spectrum of about 1/f (Field 1987, doi:10.1364/JOSAA.4.002379), which is what
-    makes a JPEG's size, and the time to decode it, those of a photograph.
-    """
+    """Image `index` of the set and its JPEG quality: a class's texture and hue under shapes and 1/f noise. Natural
+    images have an amplitude spectrum of about 1/f (Field 1987, doi:10.1364/JOSAA.4.002379), which is what makes a
+    JPEG's size, and the time to decode it, those of a photograph."""
     import numpy as np
     from PIL import Image, ImageDraw
 

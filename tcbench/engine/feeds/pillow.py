@@ -1,8 +1,7 @@
 """Pillow decodes and scales in the calling thread: the path that every framework's base takes. Imports none of them.
 
 `scaled_image` and `finished` are one image's two halves; a framework's own input classes are built on them too, so that
-all deliver the same pixels for the same seed.
-"""
+all deliver the same pixels for the same seed."""
 
 from itertools import islice
 from pathlib import Path

@@ -14,12 +14,9 @@ from tcbench.engine.work import DType, Layout, Math
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The storage of activations.
-
-    NCHW: arrays shaped (N, C, H, W), filters (K, C, R, S). NHWC: arrays shaped (N, H, W, C), filters (K, R, S, C).
-    Both C-contiguous. `math`: how float32 convolutions and the classifier compute on a GPU: in float32, or with inputs
-    rounded to TensorFloat-32.
-    """
+    """The storage of activations. NCHW: arrays shaped (N, C, H, W), filters (K, C, R, S). NHWC: arrays shaped (N, H, W,
+    C), filters (K, R, S, C). Both C-contiguous. `math`: how float32 convolutions and the classifier compute on a GPU:
+    in float32, or with inputs rounded to TensorFloat-32."""
 
     layout: Layout = "NCHW"
     dtype: DType = "float32"
@@ -36,13 +33,11 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """A feed's batches: of `batch_size` square images of `image_size` pixels, stored as
-    `tensor` says, with int32 labels.
-
-    `images` is None for one synthetic batch kept in memory. `augment` False means centre crop, no mirror and file
-    order, for comparing feeds with each other. `images_per_s`: the rate of decoding, where that is modelled.
-    `hw_decoder_load`: the share of the images that DALI gives to a GPU's JPEG decoder; unset: what DALI does unasked.
-    """
+    """A feed's batches: of `batch_size` square images of `image_size` pixels, stored as `tensor` says, with int32
+    labels. `images` is None for one synthetic batch kept in memory. `augment` False means centre crop, no mirror and
+    file order, for comparing feeds with each other. `images_per_s`: the rate of decoding, where that is modelled.
+    `hw_decoder_load`: the share of the images that DALI gives to a GPU's JPEG decoder; unset: what DALI does
+    unasked."""
 
     images: ImageFolder | None
     batch_size: int

@@ -1,6 +1,5 @@
-"""The Python functions in which each phase spends its time, by cProfile: one profile per phase, so that a function
-that two phases call is not mixed up. It sees every call and return of the thread of the steps, which is what it costs.
-"""
+"""The Python functions in which each phase spends its time, by cProfile: one profile per phase, so that a function that
+two phases call is not mixed up. It sees every call and return of the thread of the steps, which is what it costs."""
 
 import contextlib
 import cProfile
@@ -39,11 +38,9 @@ class Tracer:
 
 
 def stacks_of(entries: Any) -> list[tuple[tuple[Frame, ...], float]]:
-    """Stacks with the seconds spent in their last frame, from cProfile's calls between pairs of functions.
-
-    cProfile knows how long a function took for each of its callers, not for each of theirs. Below a function its time
-    is shared out in proportion to that, as gprof did (S. Graham et al., "gprof", SIGPLAN 17(6), 1982).
-    """
+    """Stacks with the seconds spent in their last frame, from cProfile's calls between pairs of functions. cProfile
+    knows how long a function took for each of its callers, not for each of theirs. Below a function its time is shared
+    out in proportion to that, as gprof did (S. Graham et al., "gprof", SIGPLAN 17(6), 1982)."""
     by_code = {entry.code: entry for entry in entries}
     called = {call.code for entry in entries for call in entry.calls or () if call.code != entry.code}
     roots = [entry for entry in entries if entry.code not in called and not _is_our_own(entry.code)]

@@ -2,8 +2,7 @@
 
 Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing. Where
 many ranks train together, all of them begin a block together, and take as many steps as rank 0 decides: a rank that ran
-one step more would wait for the others' gradients for ever.
-"""
+one step more would wait for the others' gradients for ever."""
 
 import contextlib
 import gc
@@ -61,8 +60,7 @@ def measure(
     `listen` is told of a stage between its blocks; of the timed and the profiled one also when they begin.
 
     Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
-    no time.
-    """
+    no time."""
     recorded = profiling is not None
     profiling = profiling or Profiling()
     world = current()
@@ -72,7 +70,7 @@ def measure(
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
     while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
-        warmup_s += run_block(session, ranges, 1, first=len(warmup_s)).steps_s
+        warmup_s += run_block(session, ranges, 1, first=len(warmup_s))[0]
         listen(Stepped("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
@@ -91,10 +89,10 @@ def measure(
     listen(Stepped("timed", 0, warmup_s[-1]))
     while verdict == "continue":
         world.barrier()
-        block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
-        timed_s += block.steps_s
-        counted_s += block.steps_s[1:]
-        for times_s, of_block_s in zip(phases_s, block.phases_s, strict=False):  # there are none by a device's clock
+        steps_s, by_phase_s = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
+        timed_s += steps_s
+        counted_s += steps_s[1:]
+        for times_s, of_block_s in zip(phases_s, by_phase_s, strict=False):  # there are none by a device's clock
             times_s.extend(of_block_s[1:])
         if len(counted_s) >= _ASK_AFTER * asked_at:
             asked_at = len(counted_s)
@@ -170,18 +168,12 @@ def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step
     return max(settings.block_steps, PREFETCHED_PER_BLOCK * facts.prefetch_depth)
 
 
-@dataclass(frozen=True)
-class TimedBlock:
-    """Seconds of each step of a block, and by the host's clock of each phase, step by step; a step is the sum of its
-    phases then."""
-
-    steps_s: tuple[float, ...]
-    phases_s: tuple[tuple[float, ...], ...] = ()
-
-
-def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> TimedBlock:
+def run_block(
+    session: Session, ranges: Ranges, steps: int, first: int
+) -> tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]:
     """The hot loop: `steps` steps between clock marks. `first` is the number of the first step. The host's clock is
-    marked after each phase, which is done when it returns; a device's after each step."""
+    marked after each phase, which is done when it returns; a device's after each step. Seconds of each step, and by the
+    host's clock of each phase, step by step; a step is the sum of its phases then."""
     clock = session.clock
     by_phase = clock.of == "host"
     phase_over, step_over = (clock.mark, _go_on) if by_phase else (_go_on, clock.mark)
@@ -201,9 +193,9 @@ def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> Timed
     if len(times_s) != steps * (len(phases) if by_phase else 1):
         raise ClockError(f"the clock tells {len(times_s)} times of {steps} steps; expected one between any two marks")
     if not by_phase:
-        return TimedBlock(tuple(map(_passed, times_s)))
+        return tuple(map(_passed, times_s)), ()
     phases_s = tuple(times_s[place :: len(phases)] for place in range(len(phases)))
-    return TimedBlock(tuple(_passed(sum(of_step)) for of_step in zip(*phases_s, strict=True)), phases_s)
+    return tuple(_passed(sum(of_step)) for of_step in zip(*phases_s, strict=True)), phases_s
 
 
 def _go_on() -> None:
@@ -220,12 +212,14 @@ def profile(
     which the device waits for the host. Nothing waits until the last step is launched, so that the host runs ahead as
     it does in a timed pass. On a CPU a phase is done when it returns, so its host time is its time.
 
-    Where steps differ within a `period`, each time is a mean over one: what is done now and then has its share.
-    """
+    Where steps differ within a `period`, each time is a mean over one: what is done now and then has its share."""
     profiling = profiling or Profiling()
     recorder, device = profiling.recorder, session.clock
     on_device = device.of == "device"
-    with profiling.around(), _detail(session, ranges, profiling):
+    detail: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if profiling.layers and isinstance(session, Detailed):
+        detail = session.detail(_Layers(ranges, recorder))
+    with profiling.around(), detail:
         ranges.mark(CELL_MARK + profiling.title)
         if on_device:
             device.mark()
@@ -309,13 +303,6 @@ class _Layers:
     def end(self) -> None:
         self._ranges.pop()
         self._recorder.end()
-
-
-def _detail(session: Session, ranges: Ranges, profiling: Profiling) -> contextlib.AbstractContextManager[None]:
-    """Layers too, where they are asked for and the session tells them."""
-    if profiling.layers and isinstance(session, Detailed):
-        return session.detail(_Layers(ranges, profiling.recorder))
-    return contextlib.nullcontext()
 
 
 def _passed(time_s: float) -> float:

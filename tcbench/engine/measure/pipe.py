@@ -1,8 +1,7 @@
 """The worker's end of a job: the job comes on standard input, messages go out on a pipe of their own, one a line. And a
 worker's turns, where it steps in turns with another.
 
-`tcbench.core.process` is the other end. Knows nothing of what a job is.
-"""
+`tcbench.core.process` is the other end. Knows nothing of what a job is."""
 
 import contextlib
 import ctypes
@@ -92,11 +91,9 @@ _SETTLES_S = 0.03
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when its keeper dies, so that none is left behind to disturb later trials.
-
-    The keeper gives its process id, to find out that it died before the asking; 1 would not do for that, since in a
-    container the keeper itself may be process 1.
-    """
+    """Ask Linux to kill this process when its keeper dies, so that none is left behind to disturb later trials. The
+    keeper gives its process id, to find out that it died before the asking; 1 would not do for that, since in a
+    container the keeper itself may be process 1."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     keeper = os.environ.get(PARENT_PID)
     if keeper is not None and int(keeper) != os.getppid():

@@ -49,12 +49,9 @@ class Ranges:
 
 
 def _domain() -> Any:
-    """The domain, where a tool listens even if it does not say so.
-
-    nvtx from 0.2.12 on asks the tool whether the domain is enabled (nvtxDomainIsEnabled) and hands out a stand-in when
-    the answer is no; older tools, such as Nsight Systems 2022.4, know no such question and record nothing. So where a
-    tool is attached its answer is not waited for.
-    """
+    """The domain, where a tool listens even if it does not say so. nvtx from 0.2.12 on asks the tool whether the domain
+    is enabled (nvtxDomainIsEnabled) and hands out a stand-in when the answer is no; older tools, such as Nsight Systems
+    2022.4, know no such question and record nothing. So where a tool is attached its answer is not waited for."""
     domain = nvtx.get_domain(DOMAIN)
     library = getattr(nvtx, "_lib", None)
     if not attached() or library is None or not isinstance(domain, library.lib.DummyDomain) or not nvtx.enabled():

@@ -1,10 +1,9 @@
 """One rank of a cell that has many: a process that a launcher started, which calls back to the runner.
 
-Run as `python -m tcbench.rank ADDRESS` by the launcher, as often as the cell has ranks. It finds its place
-among them by MPI, joins (`tcbench.core.messages.Joined`), gets its job on the same connection, one line, and then does
-and sends what any worker does. An empty job ends it: the runner only asked who is there. It dies when the runner closes
-the connection, wherever it computes then.
-"""
+Run as `python -m tcbench.rank ADDRESS` by the launcher, as often as the cell has ranks. It finds its place among them
+by MPI, joins (`tcbench.core.messages.Joined`), gets its job on the same connection, one line, and then does and sends
+what any worker does. An empty job ends it: the runner only asked who is there. It dies when the runner closes the
+connection, wherever it computes then."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Writes down when things begin and end on the host, as spans inside each other.
 
-Used in the profiled pass only. One `begin` or `end` costs about a third of a microsecond and waits for nothing.
-"""
+Used in the profiled pass only. One `begin` or `end` costs about a third of a microsecond and waits for nothing."""
 
 import time
 from collections.abc import Callable

@@ -1,9 +1,8 @@
 """The worker process: one Cell (JSON) in on standard input, messages and one result out on a pipe.
 
-Run as `python -m tcbench.worker FD [PROFILE]`; PROFILE is a ProfileRequest (JSON), which asks for a recording
-of the profiled pass in a file of its own. Owns turning whatever happens into a Finished message; the runner turns that,
-or its absence, into a Record. Standard output and error are free for libraries to write to: they become the log.
-"""
+Run as `python -m tcbench.worker FD [PROFILE]`; PROFILE is a ProfileRequest (JSON), which asks for a recording of the
+profiled pass in a file of its own. Owns turning whatever happens into a Finished message; the runner turns that, or its
+absence, into a Record. Standard output and error are free for libraries to write to: they become the log."""
 
 from __future__ import annotations
 
@@ -151,12 +150,7 @@ def measured(
     session = the_backend.open_session(cell)
     try:
         opened(session)
-        measurement = loop.measure(
-            session,
-            cell.measure,
-            send,
-            profiling=profiling,
-        )
+        measurement = loop.measure(session, cell.measure, send, profiling=profiling)
     except Exception as error:
         phase = _raised_in(error, session.phases)
         if phase is not None:
@@ -195,15 +189,11 @@ def _raised_in(error: Exception, phases: Sequence[Phase]) -> str | None:
 
 @contextlib.contextmanager
 def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
-    """Hold around the profiled pass what lets tools record: an outside one, and the activities' recorder.
-
-    The recorder comes first: CUPTI makes the first call that it sees in a thread wait until a buffer has been made and
-    zeroed (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER), and that shall be `profiled`'s and not the first step's.
-    """
-    with contextlib.ExitStack() as stack:
-        if activities is not None:
-            stack.enter_context(activities.recording())
-        stack.enter_context(kind_of(cell.device).profiled())
+    """Hold around the profiled pass what lets tools record: an outside one, and the activities' recorder. The recorder
+    comes first: CUPTI makes the first call that it sees in a thread wait until a buffer has been made and zeroed
+    (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER), and that shall be `profiled`'s and not the first step's."""
+    recording = contextlib.nullcontext() if activities is None else activities.recording()
+    with recording, kind_of(cell.device).profiled():
         yield
 
 

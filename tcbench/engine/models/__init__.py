@@ -1,7 +1,6 @@
 """The models a scenario may name, as framework-free descriptions: those in `MODELS` of any module here.
 
-Backends build them from their stages (`geometry`); nothing else looks inside.
-"""
+Backends build them from their stages (`geometry`); nothing else looks inside."""
 
 import importlib
 import pkgutil

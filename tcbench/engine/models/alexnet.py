@@ -2,8 +2,7 @@
 
 Source: A. Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014, section 5; as in
 torchvision's alexnet, means over windows before the classifier let it take images of any size: at 224x224 they leave
-the map as it is.
-"""
+the map as it is."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """Networks as numbers, without a framework: stages, of which follow parameters, arithmetic and layers.
 
-A network is a sequence of named stages. Each backend builds a stage of its own parts; nothing else looks inside.
-Sizes are of square images and square windows.
-"""
+A network is a sequence of named stages. Each backend builds a stage of its own parts; nothing else looks inside. Sizes
+are of square images and square windows."""
 
 import dataclasses
 import functools

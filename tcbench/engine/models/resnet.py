@@ -1,9 +1,8 @@
 """Residual networks for ImageNet as numbers: their convolutions, in order, without a framework.
 
-Source: K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", 2015, table 1. Variant `v1`
-is the paper's and the talk's: a stage's stride sits in the first convolution of its first block. `v1.5` moves it to the
-3x3 convolution of a bottleneck, as PyTorch and MLPerf have it; a basic block begins with that, so it has no other.
-"""
+Source: K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", 2015, table 1. Variant `v1` is
+the paper's and the talk's: a stage's stride sits in the first convolution of its first block. `v1.5` moves it to the
+3x3 convolution of a bottleneck, as PyTorch and MLPerf have it; a basic block begins with that, so it has no other."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

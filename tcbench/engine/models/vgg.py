@@ -2,8 +2,7 @@
 
 Source: K. Simonyan, A. Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", 2014,
 configuration D; as in torchvision's vgg16, means over windows before the classifier let it take images of any size: at
-224x224 they leave the map as it is.
-"""
+224x224 they leave the map as it is."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

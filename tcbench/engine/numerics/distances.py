@@ -2,8 +2,7 @@
 last rung, and from fp32? What is it seen to do, and does its optimizer do what its rungs declare?
 
 fp32 itself is held against a run in float64, and float64's gradient with respect to each parameter against the slope of
-the loss, so that an op that is wrong in every config alike is found too.
-"""
+the loss, so that an op that is wrong in every config alike is found too."""
 
 import contextlib
 import dataclasses
@@ -147,10 +146,8 @@ def _itself_in_float64(job: ParityJob, rung: Rung, trained: dict[str, _Trained])
 def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tuple[Slope, ...]:
     """The error of the gradient with respect to each of `parameters` (None: all) against the loss's slope, by central
     differences in float64, along the gradient (its values scaled at random) and along a direction that has nothing to
-    do with it. In the order in which the forward pass takes them.
-
-    Relative to the gradient's norm: along a random direction the slope is smaller by the root of the parameter's size.
-    """
+    do with it. In the order in which the forward pass takes them. Relative to the gradient's norm: along a random
+    direction the slope is smaller by the root of the parameter's size."""
     rng = np.random.default_rng(0)
     with _session(job.cell, [_Float64()], processor(job.cell.threads)) as session:
         step = session.step
@@ -212,12 +209,7 @@ def _distance(one: _Trained, other: _Trained) -> Distance:
     if not finite:
         return Distance(loss=0.0, update=0.0, finite=False)
     return Distance(
-        loss=loss,
-        update=update,
-        gradient=gradient,
-        gradient_of=gradient_of,
-        length=length,
-        length_of=length_of,
+        loss=loss, update=update, gradient=gradient, gradient_of=gradient_of, length=length, length_of=length_of
     )
 
 

@@ -13,9 +13,7 @@ HELD_OUT_EVERY = 10
 
 def split(folder: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
     """The files to train on, and every HELD_OUT_EVERY-th of each class for the test, in an order that mixes classes.
-
-    Raises DataError when nothing is left for the test.
-    """
+    Raises DataError when nothing is left for the test."""
     by_class = grouped((file[1], file) for file in folder.files)
     kept = [file for files in by_class.values() for file in files[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]]
     if not kept:

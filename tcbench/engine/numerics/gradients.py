@@ -1,10 +1,9 @@
 """Gradients in float16: counts by power of two, and from them the share that is lost at any loss scale.
 
-One pass over the values is enough for every scale 2^k, and exact: float16 rounds to nearest even, so that
-|g| 2^k <= 2^-25 becomes zero, below 2^-14 - 2^-25 what is not zero becomes subnormal, and from 65520 on infinity (IEEE
-754-2008, binary16). Each border is a power of two or lies at a fixed place within one, and values at those places are
-counted apart. Pure: arrays in, numbers out.
-"""
+One pass over the values is enough for every scale 2^k, and exact: float16 rounds to nearest even, so that |g| 2^k <=
+2^-25 becomes zero, below 2^-14 - 2^-25 what is not zero becomes subnormal, and from 65520 on infinity (IEEE 754-2008,
+binary16). Each border is a power of two or lies at a fixed place within one, and values at those places are counted
+apart. Pure: arrays in, numbers out."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -117,9 +116,7 @@ def zero_in_bfloat16(magnitudes: Magnitudes) -> float:
 @dataclass(frozen=True)
 class SafeScales:
     """log2 of the smallest and the largest loss scale that keep all but LOST_AT_MOST from zero, and all from infinity.
-
-    `smallest` is None without gradients. Smallest above largest: no scale does both.
-    """
+    `smallest` is None without gradients. Smallest above largest: no scale does both."""
 
     smallest: int | None
     largest: int | None

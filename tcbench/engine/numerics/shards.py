@@ -2,8 +2,7 @@
 
 That is what N ranks compute: each rank's batch normalisation sees its own shard alone, with running statistics of its
 own, and all apply the mean of the ranks' gradients to equal parameters (tests/engine/backends/chainer/test_ranks.py
-holds real ranks against such a process). No message is sent, so no time here says anything of ranks.
-"""
+holds real ranks against such a process). No message is sent, so no time here says anything of ranks."""
 
 import copy
 from collections.abc import Sequence

@@ -2,8 +2,7 @@
 
 Owns the model, the batches and how techniques become optimizers; the same code trains the small network on generated
 patterns and ResNet-50 on a folder of images, on the host or on an accelerator. Counts nothing: gradients are handed to
-who asks for them.
-"""
+who asks for them."""
 
 import contextlib
 import dataclasses
@@ -72,10 +71,8 @@ def train(
     progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Train and test. At the job's `observe_at`, `observe` is called with the step, its loss, and a function that hands
-    that step's gradients, as the loss scale leaves them, to an `Observe`.
-
-    Raises DivergedError where the run cannot go on, and DataError for images that cannot be read.
-    """
+    that step's gradients, as the loss scale leaves them, to an `Observe`. Raises DivergedError where the run cannot go
+    on, and DataError for images that cannot be read."""
     setting = job.setting
     # Overflows are counted and reported as a result.
     with np.errstate(over="ignore", invalid="ignore"), contextlib.closing(_Session(job, site)) as session:
@@ -202,14 +199,6 @@ def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], obs
     observe(number, loss, to)
 
 
-def _overflowed(job: TrainingJob) -> str:
-    scale, technique = job.loss_scale, job.technique
-    if technique.scaling == "static":
-        shown = f"2^{np.log2(scale):g}"
-        return f"gradients overflowed float16 at a static loss scale of {shown}; lower --scale, or use a dynamic one"
-    return "gradients are not finite; lower the learning rate"
-
-
 def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[Any]) -> None:
     """Bring the waiting losses over, up to the first that is not finite. Raises DivergedError, which names that."""
     for loss in waiting:
@@ -221,7 +210,11 @@ def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[An
     try:
         step.optimizer.check()
     except TrainingError:
-        raise DivergedError(f"diverged by step {len(losses) - 1}: {_overflowed(job)}", tuple(losses)) from None
+        why = "gradients are not finite; lower the learning rate"
+        if job.technique.scaling == "static":
+            at = f"a static loss scale of 2^{np.log2(job.loss_scale):g}"
+            why = f"gradients overflowed float16 at {at}; lower --scale, or use a dynamic one"
+        raise DivergedError(f"diverged by step {len(losses) - 1}: {why}", tuple(losses)) from None
 
 
 def _test(session: _Session) -> tuple[float, float]:

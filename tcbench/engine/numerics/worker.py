@@ -1,8 +1,7 @@
 """The process that trains: one Job (JSON) in on standard input, messages and one result out on a pipe.
 
 Run as `python -m tcbench.engine.numerics.worker FD`. What goes wrong in a run is that run's result: a loss or gradients
-that are not finite, too little memory, an exception. Standard output and error are free for libraries to write to.
-"""
+that are not finite, too little memory, an exception. Standard output and error are free for libraries to write to."""
 
 import itertools
 import math

@@ -6,8 +6,7 @@ many floating-point operations it needs and how many bytes it must move. Everyth
 operations launch work, an accelerator turns it into plans and kernels, the tracing accelerator counts it, the forecast
 looks for its plans on a GPU that is not there, and the tests compute it with NumPy.
 
-Owns the descriptions. Standard library only: knows no accelerator, and no rung.
-"""
+Owns the descriptions. Standard library only: knows no accelerator, and no rung."""
 
 from tcbench.engine.work.base import *
 from tcbench.engine.work.bias import *

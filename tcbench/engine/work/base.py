@@ -94,12 +94,10 @@ def updates(*names: str) -> dict[str, Role]:
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work. Arrays are handed over in the order of `operands`.
-
-    A class declares `roles` (its operands by name, in order) and `numbers` (attributes that a kernel is handed, such as
-    "size" or "conv.n"); `array` gives an operand's shape and dtype. What it does, its class's docstring says. Its
-    `name`, which kernels, caches and records use, is the class's: "conv_fprop" of ConvFprop.
-    """
+    """A piece of work. Arrays are handed over in the order of `operands`. A class declares `roles` (its operands by
+    name, in order) and `numbers` (attributes that a kernel is handed, such as "size" or "conv.n"); `array` gives an
+    operand's shape and dtype. What it does, its class's docstring says. Its `name`, which kernels, caches and records
+    use, is the class's: "conv_fprop" of ConvFprop."""
 
     name: ClassVar[str]
     of: ClassVar[Callable[..., Self]]

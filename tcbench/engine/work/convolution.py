@@ -2,26 +2,13 @@
 
 from dataclasses import dataclass
 
-from tcbench.engine.work.base import (
-    Array,
-    DType,
-    Layout,
-    Math,
-    Work,
-    check_dtype,
-    reads,
-    stored,
-    wide,
-    writes,
-)
+from tcbench.engine.work.base import Array, DType, Layout, Math, Work, check_dtype, reads, stored, wide, writes
 
 
 @dataclass(frozen=True)
 class Conv2d:
     """The geometry of a convolution without bias: x (N, C, H, W) * w (K, C, R, S) -> y (N, K, P, Q), as logical sizes.
-
-    Stored NCHW / KCRS or NHWC / KRSC as `layout` says; x, w and y have one dtype.
-    """
+    Stored NCHW / KCRS or NHWC / KRSC as `layout` says; x, w and y have one dtype."""
 
     n: int
     c: int

@@ -2,8 +2,7 @@
 
 Source: N. Srivastava et al., "Dropout", 2014; scaled in training, as frameworks do it. Which are kept follows from two
 numbers on the device, a seed and a count of steps, by Philox4x32-10 (J. Salmon et al., "Parallel Random Numbers: As
-Easy as 1, 2, 3", 2011): the same on every device and in every layout, and another at each replay of a recorded step.
-"""
+Easy as 1, 2, 3", 2011): the same on every device and in every layout, and another at each replay of a recorded step."""
 
 from dataclasses import dataclass
 

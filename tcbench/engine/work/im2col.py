@@ -1,8 +1,7 @@
 """Lowering of a convolution to a matrix product: what its filter meets at each output pixel, side by side in memory.
 
 Columns are one matrix of the whole batch. With x so laid out the convolution is one of 1x1 (`product`): a product of
-two matrices, whoever computes it.
-"""
+two matrices, whoever computes it."""
 
 from dataclasses import dataclass, replace
 

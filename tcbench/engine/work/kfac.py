@@ -7,8 +7,7 @@ the inverses: G^-1 gw A^-1. Products with the inverses are convolutions of 1x1 (
 Sources: J. Martens and R. Grosse, "Optimizing Neural Networks with Kronecker-factored Approximate Curvature", 2015
 (sections 3 and 6.3); R. Grosse and J. Martens, "A Kronecker-factored approximate Fisher matrix for convolution layers",
 2016 (section 3.1); K. Osawa et al., "Large-Scale Distributed Second-Order Optimization Using Kronecker-Factored
-Approximate Curvature for Deep Convolutional Neural Networks", 2019.
-"""
+Approximate Curvature for Deep Convolutional Neural Networks", 2019."""
 
 from dataclasses import dataclass
 

@@ -2,8 +2,7 @@
 
 Source: A. Krizhevsky, I. Sutskever, G. Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", 2012,
 section 3.3: y = x * s ** -beta, s = k + alpha * sum of squares over `size` neighbouring channels. (Caffe and PyTorch
-divide alpha by the size.)
-"""
+divide alpha by the size.)"""
 
 from dataclasses import dataclass
 

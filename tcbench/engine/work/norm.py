@@ -24,11 +24,9 @@ After = Literal["none", "relu", "add_relu"]
 
 @dataclass(frozen=True)
 class Norm:
-    """The shape of a batch normalisation: logical sizes, layout, dtype of x, and what follows it.
-
-    `after`: nothing, ReLU, or the addition of a residual and ReLU. gamma, beta and all statistics are (C,), float32
-    (float64 for float64).
-    """
+    """The shape of a batch normalisation: logical sizes, layout, dtype of x, and what follows it. `after`: nothing,
+    ReLU, or the addition of a residual and ReLU. gamma, beta and all statistics are (C,), float32 (float64 for
+    float64)."""
 
     n: int
     c: int
@@ -108,8 +106,7 @@ class BatchNormForward(_NormWork):
 
     inv_std = 1 / sqrt(var + eps). running = (1 - momentum) * running + momentum * batch's, the variance with the
     factor m / (m - 1). With ReLU, `mask` says where y > 0; its bits are cuDNN's own: only BatchNormBackward reads
-    them. It is given a byte per value.
-    """
+    them. It is given a byte per value."""
 
     kind = "graph"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "mask")
@@ -130,21 +127,16 @@ RESERVE_SLACK_BYTES = 1 << 16
 
 def reserve_bytes(norm: Norm) -> int:
     """Room for what cuDNN's extended calls keep from forward to backward: ReLU's bits, in tiles of 32 pixels by 64
-    channels. 0 without ReLU.
-
-    A formula, since arrays are described, and their memory is forecast, where there is no GPU that cuDNN could be asked
-    about; `prepare_call` compares it with cuDNN's answer.
-    """
+    channels. 0 without ReLU. A formula, since arrays are described, and their memory is forecast, where there is no GPU
+    that cuDNN could be asked about; `prepare_call` compares it with cuDNN's answer."""
     return round_up(norm.count, 32) * round_up(norm.c, 64) // 8 + RESERVE_SLACK_BYTES if norm.relu else 0
 
 
 @dataclass(frozen=True)
 class BatchNormCallForward(_NormWork):
     """The same as BatchNormForward, by cudnnBatchNormalizationForwardTraining (after "none") or ...ForwardTrainingEx.
-
     `persistent` asks for CUDNN_BATCHNORM_SPATIAL_PERSISTENT, the talk's fast batch normalisation. Ex: NHWC float16,
-    persistent.
-    """
+    persistent."""
 
     kind = "call"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "reserve")
@@ -172,8 +164,7 @@ class BatchNormFinalize(Work):
     """From a convolution's `sum` and `square_sum` over `count` values: mean, inv_std, and y = scale * x + bias.
 
     var = square_sum / count - mean^2, not below 0. Running statistics as in BatchNormForward.
-    scale = gamma * inv_std; bias = beta - mean * scale.
-    """
+    scale = gamma * inv_std; bias = beta - mean * scale."""
 
     roles = reads("sum", "square_sum", "gamma", "beta") | _RUNNING | writes("mean", "inv_std", "scale", "bias")
     numbers = ("c", "count", "eps", "momentum")

@@ -110,8 +110,7 @@ class Parameters:
 
     `table` int64 (P, 2): address of each parameter's gradient (in the parameter's dtype, or all in `gradients`) and of
     its 16-bit weights, 0 for a float32 parameter. `chunks` int64 (B, 4): parameter, first and end value in it, place in
-    the flat arrays of the first; each of at most CHUNK values.
-    """
+    the flat arrays of the first; each of at most CHUNK values."""
 
     sizes: tuple[int, ...]
     halves: tuple[bool, ...]
@@ -177,11 +176,8 @@ class _BatchedWork(Work):
 @dataclass(frozen=True)
 class BatchedUpdate(_BatchedWork):
     """For every parameter: g = gradient / scale + weight_decay * w; v = momentum * v - learning_rate * g; w += v, and
-    16-bit weights = w rounded.
-
-    A gradient that is not finite: `dynamic` False, it is counted in state[OVERFLOWS] and its value keeps w and v;
-    True, CheckFinite has counted before, and if it found any nothing at all is changed.
-    """
+    16-bit weights = w rounded. A gradient that is not finite: `dynamic` False, it is counted in state[OVERFLOWS] and
+    its value keeps w and v; True, CheckFinite has counted before, and if it found any nothing at all is changed."""
 
     roles = reads("table", "chunks") | updates("master", "velocity", "state")
     numbers = ("learning_rate", "momentum", "weight_decay", "dynamic")
@@ -224,11 +220,9 @@ class CheckFinite(_BatchedWork):
 
 @dataclass(frozen=True)
 class AdjustScale(Work):
-    """Dynamic loss scaling, after the update: on overflow the scale halves (not below 1) and a skipped step is
-    counted; after `interval` good steps in a row it doubles (not above 2^24). Then state[OVERFLOWS] = 0.
-
-    Source: P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2.
-    """
+    """Dynamic loss scaling, after the update: on overflow the scale halves (not below 1) and a skipped step is counted;
+    after `interval` good steps in a row it doubles (not above 2^24). Then state[OVERFLOWS] = 0. Source: P. Micikevicius
+    et al., "Mixed Precision Training", 2018, section 3.2."""
 
     roles = updates("state")
     numbers = ("interval",)

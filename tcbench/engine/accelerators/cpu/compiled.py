@@ -1,8 +1,7 @@
 """Functions in C, compiled where this machine has a compiler; where it has none, callers do without.
 
 What was compiled, and has passed its check, is kept in the user's cache. The compiler, its options, the source and the
-processor are its key.
-"""
+processor are its key."""
 
 import ctypes
 import hashlib

@@ -2,12 +2,10 @@
 
 Float32 is summed by MPI itself. Of 16 bits it has no type that every build knows (Open MPI has one for float16, and
 adds it in software, slower than twice the bytes), so that such values travel as integers, with an operation of ours
-that adds in float32 and rounds, as a GPU does between one rank and the next.
-"""
+that adds in float32 and rounds, as a GPU does between one rank and the next."""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -72,8 +70,7 @@ class MpiReducer:
         if ITEM_BYTES[dtype.name] != 2:
             return array, self._mpi.SUM
         if dtype not in self._operations:
-            self._operations[dtype] = self._mpi.Op.Create(functools.partial(self._sum, dtype), commute=True)
+            self._operations[dtype] = self._mpi.Op.Create(
+                lambda one, other, _: self._add(np.frombuffer(one, dtype), np.frombuffer(other, dtype)), commute=True
+            )
         return [array.view(np.uint16), self._mpi.UINT16_T], self._operations[dtype]
-
-    def _sum(self, dtype: np.dtype[Any], one: Any, other: Any, _: Any) -> None:
-        self._add(np.frombuffer(one, dtype), np.frombuffer(other, dtype))

@@ -5,8 +5,7 @@ numbers whichever thread takes it, so results are bit-identical for any number o
 
 BLAS is held to one thread per call, even for a single chunk: each chunk brings its own matrix product, and OpenBLAS's
 threads spin for 26 ms after a call that used them, on the processor that a helper needs next. Mixing the two made
-ResNet-50's step 1.4 times as long (64x64, batch 16, two threads: 414 against 291 ms).
-"""
+ResNet-50's step 1.4 times as long (64x64, batch 16, two threads: 414 against 291 ms)."""
 
 from __future__ import annotations
 
@@ -162,10 +161,8 @@ def spans(total: int, size: int) -> list[tuple[int, int]]:
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An uninitialised array of this thread's own, over memory that is kept from call to call.
-
-    Valid until the same thread asks for the same name again. Never to be returned from an op.
-    """
+    """An uninitialised array of this thread's own, over memory that is kept from call to call. Valid until the same
+    thread asks for the same name again. Never to be returned from an op."""
     buffers: dict[str, npt.NDArray[np.uint8]] = _local.__dict__.setdefault("buffers", {})
     dtype = np.dtype(dtype)
     n_bytes = math.prod(shape) * dtype.itemsize

@@ -1,7 +1,6 @@
 """A GPU's ceilings: a matrix product by cuDNN in each precision, and a copy within its memory.
 
-Launches take turns, on one stream between events; the best of each is taken, as a ceiling.
-"""
+Launches take turns, on one stream between events; the best of each is taken, as a ceiling."""
 
 from collections.abc import Callable
 from typing import Any

@@ -61,12 +61,8 @@ def _packages(gpus: Gpus, installed: tuple[packages.Installed, ...]) -> Iterator
 
 def _gpu(gpu: Gpu, open_gpu: Callable[[int], NvmlGpu | None]) -> Iterator[Finding]:
     what = f"cuda:{gpu.index}"
-    facts = [
-        gpu.name,
-        f"compute capability {gpu.compute_capability[0]}.{gpu.compute_capability[1]}",
-        f"{gpu.multiprocessors} SMs",
-        f"{gpu.memory_bytes / 2**30:.0f} GiB",
-    ]
+    facts = [gpu.name, "compute capability {}.{}".format(*gpu.compute_capability), f"{gpu.multiprocessors} SMs"]
+    facts.append(f"{gpu.memory_bytes / 2**30:.0f} GiB")
     if version := driver.version():
         facts.append(f"driver {version}")
     if driver_cuda := driver.gpus().driver_cuda:

@@ -2,9 +2,8 @@
 
 Uses the activity API through `cupti-python`, which is imported when recording begins. CUPTI hands over full buffers in
 threads of its own, which take the interpreter's lock to do so: the buffers are large, so that a profiled pass of a few
-steps fits into one and nothing is handed over until the pass is done. Source: CUPTI User's Guide, "CUPTI
-Activity API", and CUPTI Python's API reference.
-"""
+steps fits into one and nothing is handed over until the pass is done. Source: CUPTI User's Guide, "CUPTI Activity API",
+and CUPTI Python's API reference."""
 
 import contextlib
 import ctypes
@@ -49,11 +48,9 @@ def import_cupti() -> Any:
 
 
 class CuptiActivities:
-    """Records once. `activities` and `calls` have what was recorded, in nanoseconds of CLOCK_MONOTONIC.
-
-    It is made before a graph is captured: CUPTI that comes later may lose what the graph does, or break its replay
-    (PyTorch's `torch.profiler._utils._init_for_cuda_graphs`, pytorch issue 75504). It stays attached.
-    """
+    """Records once. `activities` and `calls` have what was recorded, in nanoseconds of CLOCK_MONOTONIC. It is made
+    before a graph is captured: CUPTI that comes later may lose what the graph does, or break its replay (PyTorch's
+    `torch.profiler._utils._init_for_cuda_graphs`, pytorch issue 75504). It stays attached."""
 
     def __init__(self, cupti: Any = None, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         """Raises TraceError where CUPTI cannot record: it refuses a driver before CUDA 12.4."""
@@ -139,19 +136,10 @@ class CuptiActivities:
         if not begin_ns or not end_ns:  # CUPTI says so of what it could not time
             self.dropped += 1
             return
-        self._activities.append(
-            Activity(
-                kind,
-                name,
-                int(record.stream_id),
-                int(record.correlation_id),
-                begin_ns,
-                end_ns,
-                int(record.bytes) if kind != "kernel" else None,
-                int(getattr(record, "graph_node_id", 0)) or None,
-                int(getattr(record, "graph_id", 0)) or None,
-            )
-        )
+        stream, correlation = int(record.stream_id), int(record.correlation_id)
+        n_bytes = int(record.bytes) if kind != "kernel" else None
+        in_graph = [int(getattr(record, which, 0)) or None for which in ("graph_node_id", "graph_id")]
+        self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, *in_graph))
 
     def _call(self, names: dict[int, str], record: Any) -> None:
         number = int(record.cbid)

@@ -1,8 +1,7 @@
 """The NVIDIA GPUs that are there, as the driver itself names them: no framework import, a few milliseconds.
 
 Sources: CUDA Driver API, sections "Initialization", "Device Management", "Version Management" and "Profiler Control";
-the kernel module's version stands in /proc/driver/nvidia/version.
-"""
+the kernel module's version stands in /proc/driver/nvidia/version."""
 
 import contextlib
 import ctypes
@@ -59,9 +58,8 @@ def facts(index: int) -> GpuFacts | None:
 
 @contextlib.contextmanager
 def profiled() -> Iterator[None]:
-    """Hold it around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which
-    `nsys profile --capture-range=cudaProfilerApi` takes note. They need a CUDA context that is current on this thread.
-    """
+    """Hold it around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which `nsys
+    profile --capture-range=cudaProfilerApi` takes note. They need a CUDA context that is current on this thread."""
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str) -> None:
@@ -100,14 +98,9 @@ def gpus() -> Gpus:
     if status == 0:
         status = cuda.cuDeviceGetCount(ctypes.byref(count))
     if status == _NO_DEVICE or (status == 0 and count.value == 0):
-        return Gpus(
-            driver_cuda=driver_cuda,
-            problem="no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
-        )
+        return Gpus((), driver_cuda, "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)")
     if status != 0:
-        return Gpus(
-            driver_cuda=driver_cuda, problem=f"no usable NVIDIA driver (it does not start: CUDA error {status})"
-        )
+        return Gpus((), driver_cuda, f"no usable NVIDIA driver (it does not start: CUDA error {status})")
     return Gpus(tuple(_describe(cuda, index) for index in range(count.value)), driver_cuda)
 
 
@@ -126,11 +119,6 @@ def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
         cuda.cuDeviceGetAttribute(ctypes.byref(value), which, device)
         return value.value
 
-    return Gpu(
-        index=index,
-        name=name.value.decode(errors="replace"),
-        compute_capability=(attribute(_COMPUTE_CAPABILITY_MAJOR), attribute(_COMPUTE_CAPABILITY_MINOR)),
-        multiprocessors=attribute(_MULTIPROCESSOR_COUNT),
-        memory_bytes=memory.value,
-        pci_bus_id=pci_bus_id.value.decode() if has_pci_bus_id else None,
-    )
+    capability = attribute(_COMPUTE_CAPABILITY_MAJOR), attribute(_COMPUTE_CAPABILITY_MINOR)
+    title, place = name.value.decode(errors="replace"), pci_bus_id.value.decode() if has_pci_bus_id else None
+    return Gpu(index, title, capability, attribute(_MULTIPROCESSOR_COUNT), memory.value, place)

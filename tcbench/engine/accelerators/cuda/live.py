@@ -1,8 +1,7 @@
 """The accelerator that is a GPU: CuPy's memory and stream, cuDNN's plans and calls, cuBLAS, cuSOLVER, kernels of ours.
 
 Owns the stream, the memory pools, the cuDNN handle and what was prepared for each piece of work. CuPy is imported when
-an accelerator is made.
-"""
+an accelerator is made."""
 
 import contextlib
 import functools
@@ -98,7 +97,7 @@ class CudaAccelerator(Accelerator):
         try:
             return self._cupy.ndarray(shape, dtype)
         except self._cupy.cuda.memory.OutOfMemoryError as error:
-            raise self._spent(error) from error
+            raise self._spent(error) or error from error
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         array = self.empty(shape, dtype)
@@ -151,8 +150,7 @@ class CudaAccelerator(Accelerator):
         try:
             run: Run = getattr(self, f"_make_{work.kind}")(work)
         except Exception as error:
-            spent = out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
-            if spent is not None:
+            if (spent := self._spent(error)) is not None:
                 raise spent from error
             raise
         self._runs[id(work)] = (run, work)
@@ -180,8 +178,7 @@ class CudaAccelerator(Accelerator):
         return self._kernels.prepare(work)
 
     def _make_solver(self, work: Work) -> Run:
-        prepared = solver.prepare(work, self._kernels.prepare)
-        return self._with_workspace(prepared.run, prepared.workspace_bytes)
+        return self._with_workspace(*solver.prepare(work, self._kernels.prepare))
 
     def _with_workspace(self, run: Callable[[tuple[int, ...], int], None], n_bytes: int) -> Run:
         self._reserve(n_bytes)
@@ -260,10 +257,9 @@ class CudaAccelerator(Accelerator):
         """One for each different cuDNN graph so far, in the order of first use."""
         return tuple(self._choices)
 
-    def _spent(self, error: BaseException) -> Exception:
-        spent = out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
-        assert spent is not None
-        return spent
+    def _spent(self, error: BaseException) -> Exception | None:
+        """The error that says that memory is spent, where this error means that."""
+        return out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
 
 
 def _pinned(cupy: Any, n_bytes: int) -> Slot:
@@ -273,8 +269,7 @@ def _pinned(cupy: Any, n_bytes: int) -> Slot:
 
 def _choice(work: Work, facts: PlanFacts) -> PlanChoice:
     times = {timed.plan: timed.time_s for timed in facts.timed}
-    first = facts.timed[0].time_s if facts.timed else None
-    budget_s = facts.budget_s if facts.timed else None
+    first, budget_s = (facts.timed[0].time_s, facts.budget_s) if facts.timed else (None, None)
     chosen = (facts.plan, facts.workspace_bytes, facts.from_cache, times.get(facts.plan), first)
     return PlanChoice(work.label, *chosen, len(times), facts.left_out, budget_s)
 

@@ -2,8 +2,7 @@
 
 One rank has one GPU. A communicator lives as long as its process: to destroy one is a call that all ranks of a host
 must make, and it waits for every captured graph that holds an all-reduce of it, so that a rank which failed would wait
-for ever.
-"""
+for ever."""
 
 import ctypes
 from collections.abc import Callable

@@ -2,8 +2,7 @@
 
 A question that a GPU, its driver or an older nvidia-ml-py does not answer leaves its field None; where NVML cannot be
 asked at all there is no GPU to watch, and nothing is said about it. Source: NVML API Reference Guide. pynvml (the
-module of nvidia-ml-py) is imported when a GPU is opened.
-"""
+module of nvidia-ml-py) is imported when a GPU is opened."""
 
 import logging
 import threading
@@ -39,7 +38,7 @@ class NvmlGpu:
 
     def state(self) -> GpuState:
         nvml = self._nvml
-        ecc = self._ask("nvmlDeviceGetEccMode")
+        ecc, persistence = self._ask("nvmlDeviceGetEccMode"), self._ask("nvmlDeviceGetPersistenceMode")
         return GpuState(
             driver=_text(self._ask_system("nvmlSystemGetDriverVersion")),
             power_limit_w=_thousandth(self._ask("nvmlDeviceGetEnforcedPowerLimit")),
@@ -51,7 +50,7 @@ class NvmlGpu:
             memory_clock_set_mhz=self._ask("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_MEM),
             ecc=None if ecc is None else bool(ecc[0]),  # [current, pending]
             mig=self._mig(),
-            persistence=_flag(self._ask("nvmlDeviceGetPersistenceMode")),
+            persistence=None if persistence is None else bool(persistence),
         )
 
     def sample(self, time_s: float) -> GpuSample:
@@ -176,10 +175,6 @@ def watch(index: int, start: float) -> NvmlWatch | None:
 
 def _thousandth(value: int | None) -> float | None:
     return None if value is None else value / 1000
-
-
-def _flag(value: int | None) -> bool | None:
-    return None if value is None else bool(value)
 
 
 def _text(value: Any) -> str | None:

@@ -1,8 +1,7 @@
 """The CUDA packages that are installed, whether they fit each other, the driver and the GPU, and whether their
 libraries load; and which of pyproject.toml's extras suits a GPU and its driver.
 
-Reads package metadata; `trouble` alone tries what it is asked about.
-"""
+Reads package metadata; `trouble` alone tries what it is asked about."""
 
 import importlib
 import multiprocessing
@@ -190,11 +189,8 @@ class Cudnn(Package):
 
 def misfits(those: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
     """Misfits, one line each: packages for two CUDA versions, a driver too old for them, a GPU that they no longer
-    know.
-
-    CuPy and cuDNN have to agree; NVRTC of another version may be there for another framework. What cuDNN serves is
-    asked of the library that is loaded, wherever it comes from.
-    """
+    know. CuPy and cuDNN have to agree; NVRTC of another version may be there for another framework. What cuDNN serves
+    is asked of the library that is loaded, wherever it comes from."""
     said = []
     bound = [one for one in those if one.part in (CUPY, CUDNN)]
     majors = sorted({one.cuda for one in bound if one.cuda is not None})

@@ -1,7 +1,6 @@
 """Forecasts of work on a GPU that need not be here: cuDNN's plans for it, and our kernels compiled for it.
 
-Either may be lacking here (no cuDNN, no NVRTC): that is an answer, with the command that installs it.
-"""
+Either may be lacking here (no cuDNN, no NVRTC): that is an answer, with the command that installs it."""
 
 from collections.abc import Callable, Iterable
 

@@ -2,12 +2,10 @@
 
 Both libraries take matrices column by column: what is the lower triangle to us is the upper one to them. Every call
 runs on the stream that is current, and CuPy refuses it while that stream captures. CuPy is imported when a work is
-prepared.
-"""
+prepared."""
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tcbench.core.errors import SelectionError
@@ -19,12 +17,8 @@ _ALIGNMENT = 256
 """Bytes: of the parts of a workspace."""
 
 
-@dataclass(frozen=True)
-class Solver:
-    """A prepared work: a function of its operands' addresses and a workspace's."""
-
-    run: Callable[[tuple[int, ...], int], None]
-    workspace_bytes: int = 0
+Solver = tuple[Callable[[tuple[int, ...], int], None], int]
+"""A prepared work: a function of its operands' addresses and a workspace's, and the bytes of that."""
 
 
 def prepare(work: Work, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
@@ -77,7 +71,7 @@ def _factor(work: KroneckerFactor) -> Solver:
             *(at(beta), factor, wide, size, compute, algorithm),
         )
 
-    return Solver(of_floats if narrow is None else of_halves)
+    return of_floats if narrow is None else of_halves, 0
 
 
 def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
@@ -101,4 +95,4 @@ def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]
         solver.spotrs(handle, upper, size, size, workspace, size, x, size, minor + 4)
         end(minor, x, info)
 
-    return Solver(run, info_at + 8)
+    return run, info_at + 8

@@ -7,8 +7,7 @@ Owns the import of Chainer. Every module of this backend takes it from here::
 Three things that Chainer imports are gone: `pkg_resources` (setuptools 82), `numpy.distutils.system_info`
 (Python 3.12) and `np.sctypes` (NumPy 2). They are set while Chainer is imported and taken away again, so that no
 other package mistakes a stand-in for the real thing. SciPy, of which a step takes nothing and whose import is half of
-Chainer's, is kept out meanwhile: the datasets, distributions and functions that want it say that it is not there.
-"""
+Chainer's, is kept out meanwhile: the datasets, distributions and functions that want it say that it is not there."""
 
 import contextlib
 import importlib.metadata
@@ -32,10 +31,8 @@ def _pkg_resources() -> types.ModuleType:
     made = {name: type(name, (Exception,), {}) for name in errors}
 
     def require(requirement: str) -> None:
-        """Chainer asks whether one of several CuPy or iDeep wheels is installed, by name and version range.
-
-        The name is enough here: pyproject.toml holds the versions.
-        """
+        """Chainer asks whether one of several CuPy or iDeep wheels is installed, by name and version range. The name is
+        enough here: pyproject.toml holds the versions."""
         name = requirement.split("<")[0].split(">")[0].split("=")[0].split("!")[0].split("~")[0].strip()
         try:
             importlib.metadata.version(name)

@@ -2,8 +2,7 @@
 or side by side in flat buffers, which the batched update reads.
 
 Owns the order of calls, which is the same on every rank. The weights that ranks start with are equal by their seed, so
-that nothing is broadcast (ChainerMN's optimizer does that in its first step).
-"""
+that nothing is broadcast (ChainerMN's optimizer does that in its first step)."""
 
 import contextlib
 import functools
@@ -30,7 +29,7 @@ class PerParameter(Exchange):
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         model, mpi = replica.model, replica.world.mpi
         self._average, self.engine = _naive(mpi) if current().shares_host_memory else _pure_nccl(mpi)
-        self._model = _Widened(model) if any(_unknown_to_chainermn(p) for p in model.params()) else model
+        self._model = _Widened(model) if any(half_of(p.array) == "bfloat16" for p in model.params()) else model
         self.reduced_bytes = sum(p.size * work.ITEM_BYTES[work.wide(dtype_of(p.array))] for p in model.params())
 
     def allreduce(self) -> bool:
@@ -110,17 +109,14 @@ class Overlapped(_Packed):
         dtypes = _dtypes(spec, parameters)
         values = BUCKET_BYTES // work.ITEM_BYTES[dtypes[0]]
         self._buckets = [_Bucket(group, *dtypes, replica.world.size) for group in _cut(parameters[::-1], values)]
-        views = {
-            id(parameter): view
-            for bucket in self._buckets
-            for parameter, view in zip(bucket.parameters, bucket.views, strict=True)
-        }
-        replica.optimizer.read(tuple(views[id(parameter)] for parameter in parameters))
-        self._places = {
-            id(parameter.node): (bucket, index)
+        places = {
+            id(parameter): (bucket, index)
             for bucket in self._buckets
             for index, parameter in enumerate(bucket.parameters)
         }
+        in_order = [places[id(parameter)] for parameter in parameters]
+        replica.optimizer.read(tuple(bucket.views[index] for bucket, index in in_order))
+        self._places = {id(parameter.node): place for parameter, place in zip(parameters, in_order, strict=True)}
         self._waits: list[Callable[[], None]] = []
         super().__init__(replica, self._buckets, self._arrive)
 
@@ -131,7 +127,9 @@ class Overlapped(_Packed):
             return
         bucket, index = place
         bucket.gradients[index] = gradient
-        while len(self._waits) < len(self._buckets) and self._buckets[len(self._waits)].is_full():
+        for bucket in self._buckets[len(self._waits) :]:
+            if len(bucket.gradients) < len(bucket.parameters):
+                break
             self._begin()
 
     def _begin(self) -> None:
@@ -167,10 +165,6 @@ class _Bucket:
         self._rows = np.zeros((len(halves), 2), np.int64)
         self._rows[:, 1] = halves
         self._table = accelerator.upload(self._rows)
-
-    def is_full(self) -> bool:
-        """Whether every gradient has come into `gradients`."""
-        return len(self.gradients) == len(self.parameters)
 
     def pack(self) -> None:
         """Fill the buffer from `gradients`, or from where the parameters have them, divided by the number of ranks."""
@@ -215,10 +209,8 @@ def _naive(mpi: Any) -> tuple[_Average, str]:
 def _pure_nccl(mpi: Any) -> tuple[_Average, str]:
     """ChainerMN 7.8.1 on CuPy 14: its two kernels that copy all gradients at once name `half`, which CuPy's headers no
     longer bring in by themselves. Its other way, parameter by parameter, fails where dtypes are mixed: `unpack_params`
-    asks for an array with `copy=False`, which now refuses to convert.
-
-    Its public call works on the legacy stream, for which our stream does not wait; the one below takes a stream.
-    """
+    asks for an array with `copy=False`, which now refuses to convert. Its public call works on the legacy stream, for
+    which our stream does not wait; the one below takes a stream."""
     import cupy
     from chainermn import create_communicator, nccl
 
@@ -244,10 +236,6 @@ WITH_HALF = "#include <cupy/float16.cuh>\n"
 """Begins ChainerMN's kernels, so that CuPy 14 compiles them."""
 
 
-def _unknown_to_chainermn(parameter: Any) -> bool:
-    return half_of(parameter.array) == "bfloat16"
-
-
 class _Widened:
     """A model whose bfloat16 gradients, which ChainerMN does not know, are seen in float32."""
 
@@ -260,7 +248,7 @@ class _Widened:
         accelerator = current()
         self._pairs = []
         for name, parameter in self._model.namedparams():
-            if not _unknown_to_chainermn(parameter):
+            if half_of(parameter.array) != "bfloat16":
                 yield name, parameter
                 continue
             wide = accelerator.empty(parameter.shape, np.float32)

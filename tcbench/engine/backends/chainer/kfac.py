@@ -6,8 +6,7 @@ with momentum then applies G^-1 gw A^-1 as it would apply gw. What batch normali
 ResNet-50's parameters, and its curvature asks for each image's own gradient of it, which no pass makes.
 
 Over ranks, as in K. Osawa et al., 2019, section 4: every rank has the factors of its own batch, which are averaged;
-each layer has one rank that inverts its factors and divides its gradient; then all get the results.
-"""
+each layer has one rank that inverts its factors and divides its gradient; then all get the results."""
 
 import contextlib
 import math
@@ -122,7 +121,9 @@ class Kfac:
         """The values that the filter meets at each pixel of the output, and a 1 for the bias."""
         conv, x = node.works.fprop.conv, node.x
         if layer.bias is not None:
-            return self._joined(x, self._ones_of(conv.n, x.dtype))
+            if conv.n not in self._ones:
+                self._ones[conv.n] = self._accelerator.upload(np.ones(conv.n, x.dtype))
+            return self._joined(x, self._ones[conv.n])
         if conv.layout == "NHWC" and (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0):
             return x
         return self._lowered(conv, x)
@@ -140,11 +141,6 @@ class Kfac:
         accelerator.launch(work.PutColumns.of(n, c, c + 1, 0, dtype), x, joined)
         accelerator.launch(work.PutColumns.of(n, 1, c + 1, c, dtype), column, joined)
         return joined
-
-    def _ones_of(self, n: int, dtype: Any) -> Array:
-        if n not in self._ones:
-            self._ones[n] = self._accelerator.upload(np.ones(n, dtype))
-        return self._ones[n]
 
     def inverse(self) -> None:
         """Invert the damped factors of this rank's layers, on a step that is due."""

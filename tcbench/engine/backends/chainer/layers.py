@@ -3,8 +3,7 @@
 Chainer calls hooks around every link and every function. A layer is a function of the model or of the loss; it is named
 after the link that called it and what it does: "stem/conv", "block3.c/bn", "head/fc", "max pool", "loss". Backward, a
 layer is its function's whole gradient, under the same name. A recorded graph (static_graph) calls no hooks inside: it
-is one layer.
-"""
+is one layer."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """SGD with momentum: parameter by parameter, as Chainer does it, or all in one launch.
 
 The loss scale and the count of overflows live on the device (`state`, see work.STATE_SIZE), so that nothing here waits
-for it: the loss's gradient starts from the scale in that array, and the update divides by the same number.
-"""
+for it: the loss's gradient starts from the scale in that array, and the update divides by the same number."""
 
 from dataclasses import replace
 from typing import Any
@@ -122,8 +121,7 @@ class BatchedSGD(Optimizer):
     array of their own. Gradients stay where backward left them (or an exchange, see `read`), and the table of their
     addresses is sent at every update: CuPy's pool gives the same step other addresses the next time (of blocks of one
     size it takes the one whose Python object lies lowest). A captured graph holds the copy, with the addresses that it
-    was captured with.
-    """
+    was captured with."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         """Raises ValueError for parameters in float64: master weights are float32."""

@@ -1,7 +1,6 @@
 """The parts of a config's model, optimizer and step before they are made: the frozen values that rungs change.
 
-Owns the parts and what they are when no rung changes them. Knows no rung.
-"""
+Owns the parts and what they are when no rung changes them. Knows no rung."""
 
 from __future__ import annotations
 
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
 
 
 class Unit(chainer.Chain):
-    """conv -> batch norm or bias -> [add] -> [ReLU], each an operation of its own.
-
-    Called with the input and, for the last unit of a block, the shortcut to add; both in the spec's layout.
-    """
+    """conv -> batch norm or bias -> [add] -> [ReLU], each an operation of its own. Called with the input and, for the
+    last unit of a block, the shortcut to add; both in the spec's layout."""
 
     def __init__(self, spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> None:
         super().__init__()
@@ -49,12 +46,7 @@ class Unit(chainer.Chain):
     @property
     def geometry(self) -> dict[str, Any]:
         """Arguments of every convolution of this unit."""
-        return {
-            "stride": self.conv.stride,
-            "pad": self.conv.pad,
-            "layout": self.spec.layout,
-            "math": self.spec.math,
-        }
+        return {"stride": self.conv.stride, "pad": self.conv.pad, "layout": self.spec.layout, "math": self.spec.math}
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
         return self.normalise(self.convolve(x), shortcut)
@@ -133,11 +125,9 @@ class OptimizerSpec:
 
 
 class Exchange:
-    """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order.
-
-    `engine`: what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in
-    a step. `overlaps`: it runs beside other phases, so that `allreduce` is the wait that is left of it.
-    """
+    """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order. `engine`:
+    what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in a step.
+    `overlaps`: it runs beside other phases, so that `allreduce` is the wait that is left of it."""
 
     engine: str
     reduced_bytes: int

@@ -2,8 +2,7 @@
 example and a SerialIterator, all in the calling thread. Batches are those of `feeds.pillow`, bit for bit.
 
 Source: chainer v7.8.1 examples/imagenet/train_imagenet.py (PreprocessedDataset). That example reads images scaled
-beforehand; here they are scaled when read, as users who kept ImageNet's own files did.
-"""
+beforehand; here they are scaled when read, as users who kept ImageNet's own files did."""
 
 from pathlib import Path
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from tcbench.engine.accelerators.protocol import Accelerator, Array, current
@@ -29,20 +30,19 @@ def static_body(body: _Body) -> _Body:
     return replayed
 
 
+@dataclass(eq=False)
 class _Recorded:
     """The schedules for one shape of input. The outputs and all gradients are the same arrays at every step.
-
     `gradients`: of the input, None, and of the parameters."""
 
-    def __init__(self, body: Callable[[Variable], Variables], parameters: Variables) -> None:
-        self.body = body
-        self.parameters = parameters
-        self.recorder = ScheduleRecorder(current())
-        self.passes = 0
-        self.forward: Schedule | None = None
-        self.ys: Variables = ()
-        self.backward: Schedule | None = None
-        self.gradients: Variables = ()
+    body: Callable[[Variable], Variables]
+    parameters: Variables
+    recorder: ScheduleRecorder = field(default_factory=lambda: ScheduleRecorder(current()))
+    passes: int = 0
+    forward: Schedule | None = None
+    ys: Variables = ()
+    backward: Schedule | None = None
+    gradients: Variables = ()
 
 
 class RecordedGraph(Node):

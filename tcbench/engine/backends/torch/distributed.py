@@ -5,8 +5,7 @@ the same all-reduce and hands the bucket back at once, and `allreduce` waits for
 into the buckets, so that nothing is copied after it.
 
 Ranks begin with the same weights, by their seed, and DDP sends those of rank 0 to all. Buffers, which are the running
-statistics of batch normalisation, stay each rank's own, as in ChainerMN.
-"""
+statistics of batch normalisation, stay each rank's own, as in ChainerMN."""
 
 # DDP looks at its hook's annotations and wants types, not their names: nothing of __future__ here.
 

@@ -1,8 +1,7 @@
 """Networks for PyTorch, in its own modules: nn.Conv2d, nn.BatchNorm2d, in-place ReLU, as its users write it.
 
 Variant, initial weights, epsilon and running momentum are those of our other backends: weights are drawn from the same
-generator in the same order, and so are the same numbers.
-"""
+generator in the same order, and so are the same numbers."""
 
 from __future__ import annotations
 
@@ -17,17 +16,7 @@ from torch import nn
 
 from tcbench.engine.backends import tree
 from tcbench.engine.backends.initial import he_normal, normal
-from tcbench.engine.models.geometry import (
-    Conv,
-    Dropout,
-    GlobalAverage,
-    Linear,
-    Lrn,
-    MaxPool,
-    Named,
-    Stage,
-    TiledAverage,
-)
+from tcbench.engine.models import geometry as g
 
 EPS = 2e-5
 """Chainer's batch-normalisation epsilon; PyTorch's own default is 1e-5."""
@@ -127,15 +116,15 @@ def _dropout(ratio: float, rng: np.random.RandomState) -> nn.Module:
 
 
 def _tree(rng: np.random.RandomState) -> tree.NetworkBuilder:
-    makers: dict[type[Stage], Callable[..., nn.Module]] = {
-        Conv: functools.partial(Unit, rng=rng),
-        Linear: functools.partial(Classifier, rng=rng),
-        Dropout: functools.partial(_dropout, rng=rng),
-        MaxPool: lambda ksize, stride, pad, ceil: nn.MaxPool2d(ksize, stride, pad, ceil_mode=ceil),
-        GlobalAverage: lambda: nn.AdaptiveAvgPool2d(1),
-        TiledAverage: lambda out: Tiles(out),
+    makers: dict[type[g.Stage], Callable[..., nn.Module]] = {
+        g.Conv: functools.partial(Unit, rng=rng),
+        g.Linear: functools.partial(Classifier, rng=rng),
+        g.Dropout: functools.partial(_dropout, rng=rng),
+        g.MaxPool: lambda ksize, stride, pad, ceil: nn.MaxPool2d(ksize, stride, pad, ceil_mode=ceil),
+        g.GlobalAverage: lambda: nn.AdaptiveAvgPool2d(1),
+        g.TiledAverage: lambda out: Tiles(out),
         # It divides alpha by the size.
-        Lrn: lambda size, alpha, beta, k: nn.LocalResponseNorm(size, alpha * size, beta, k),
+        g.Lrn: lambda size, alpha, beta, k: nn.LocalResponseNorm(size, alpha * size, beta, k),
     }
     return tree.NetworkBuilder("torch", Container, lambda maps: torch.cat(maps, 1), makers)
 
@@ -144,7 +133,7 @@ class Network(Container):
     """Images (N, 3, S, S) -> logits (N, n_classes), and in training those of auxiliary classifiers. `auxiliary`: the
     weights of their losses, in order."""
 
-    def __init__(self, stages: Iterable[Named], rng: np.random.RandomState) -> None:
+    def __init__(self, stages: Iterable[g.Named], rng: np.random.RandomState) -> None:
         stages = tuple(stages)
         names = [name for name, _ in stages]
         super().__init__(lambda _, x: tree.all_logits(self, names, self.auxiliary, x, self.training))

@@ -1,7 +1,6 @@
 """The parts of a config's model, optimizer and step before they are made: the frozen values that rungs change.
 
-Owns the parts and what they are when no rung changes them: what a PyTorch user gets who sets nothing. Knows no rung.
-"""
+Owns the parts and what they are when no rung changes them: what a PyTorch user gets who sets nothing. Knows no rung."""
 
 from __future__ import annotations
 
@@ -20,12 +19,9 @@ Forward = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that the model is built from.
-
-    `pixels`: how the feed stores a batch. `memory_format`: how the model keeps filters and activations. `autocast`: the
-    dtype that operations are cast to in the forward pass where PyTorch deems it safe; None: no casting. `body` makes of
-    the model what a step calls.
-    """
+    """The parts that the model is built from. `pixels`: how the feed stores a batch. `memory_format`: how the model
+    keeps filters and activations. `autocast`: the dtype that operations are cast to in the forward pass where PyTorch
+    deems it safe; None: no casting. `body` makes of the model what a step calls."""
 
     pixels: TensorSpec = field(default_factory=TensorSpec)
     memory_format: Any = torch.contiguous_format
@@ -36,11 +32,9 @@ class Parts:
 @dataclass(frozen=True)
 class OptimizerSpec:
     """torch.optim.SGD: v = momentum v + g + weight_decay w; w = w - learning_rate v. While the learning rate stays,
-    that is our v = momentum v - learning_rate (g + weight_decay w); w = w + v.
-
-    `how`: its arguments `foreach` and `fused`; empty for PyTorch's own choice. `loss_scale`: the GradScaler's, which
-    stays what it is; None: no GradScaler.
-    """
+    that is our v = momentum v - learning_rate (g + weight_decay w); w = w + v. `how`: its arguments `foreach` and
+    `fused`; empty for PyTorch's own choice. `loss_scale`: the GradScaler's, which stays what it is; None: no
+    GradScaler."""
 
     learning_rate: float
     momentum: float

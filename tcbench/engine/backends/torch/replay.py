@@ -12,10 +12,8 @@ must be done (PyTorch documentation, "Whole-network capture", warms up for three
 
 
 class Replay:
-    """Calls `runs` in order; from the fourth call on through a captured graph.
-
-    Whatever the runs read that was not made by them (the batch) must stay at its address.
-    """
+    """Calls `runs` in order; from the fourth call on through a captured graph. Whatever the runs read that was not made
+    by them (the batch) must stay at its address."""
 
     def __init__(self, runs: Sequence[Callable[[], None]]) -> None:
         self._runs = tuple(runs)

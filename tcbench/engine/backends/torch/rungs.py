@@ -1,7 +1,6 @@
 """PyTorch's rungs: every class here that is a Rung is one. They import PyTorch inside their stages only.
 
-A name that another backend has too means the same thing.
-"""
+A name that another backend has too means the same thing."""
 
 import contextlib
 import shutil
@@ -13,20 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tcbench.core.session import Phase
-from tcbench.engine.rung import (
-    BF16,
-    EXACT,
-    FP16,
-    ROUNDING,
-    Needs,
-    Package,
-    Parity,
-    Requires,
-    Rung,
-    RungSet,
-    Tolerance,
-    defined_in,
-)
+from tcbench.engine.backends.chainer.rungs import dali, opencv
+from tcbench.engine.rung import BF16, EXACT, FP16, ROUNDING, Needs, Package, Parity, Requires, Rung, RungSet, Tolerance
 from tcbench.hardware import tensor_cores
 
 
@@ -131,15 +118,8 @@ class CudnnBenchmark(Rung):
             torch.backends.cudnn.benchmark = before
 
 
-class Dali(Rung):
+class Dali(dali.Dali):
     """NVIDIA DALI decodes and augments in threads of its own while the step before is computed."""
-
-    name = "dali"
-    says = "input by NVIDIA DALI, prefetched in its own threads"
-    requires = Requires(packages=(Package("nvidia.dali", "uv sync (x86-64 Linux only)"),))
-    conflicts = frozenset({"opencv"})
-    parity = Parity("input", pixels=1.0)
-    source = "talk, slides 19 to 22"
 
     def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.engine.backends.torch.batches import arriving
@@ -223,15 +203,8 @@ class Nhwc(Rung):
         return replace(parts, memory_format=torch.channels_last, pixels=replace(parts.pixels, layout="NHWC"))
 
 
-class OpenCv(Rung):
+class OpenCv(opencv.OpenCv):
     """OpenCV decodes and resizes in place of Pillow, still in the step's own thread."""
-
-    name = "opencv"
-    says = "input decoded by OpenCV in place of Pillow"
-    requires = Requires(packages=(Package("cv2", "uv sync --extra opencv"),))
-    conflicts = frozenset({"dali"})
-    parity = Parity("input", pixels=3.0)
-    source = "K. Uenishi, A Few Ways to Accelerate Deep Learning, 2019"
 
     def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.engine.backends.torch.batches import arriving
@@ -256,11 +229,9 @@ class Tf32(Rung):
 
 @contextlib.contextmanager
 def _float32_math(math: Literal["ieee", "tf32"]) -> Iterator[None]:
-    """Convolutions and matrix products of float32 on a GPU: in float32, or with inputs rounded to TensorFloat-32.
-
-    These two setters are the ones that keep PyTorch's older and newer flags in step; setting one family alone makes
-    reading the other an error.
-    """
+    """Convolutions and matrix products of float32 on a GPU: in float32, or with inputs rounded to TensorFloat-32. These
+    two setters are the ones that keep PyTorch's older and newer flags in step; setting one family alone makes reading
+    the other an error."""
     import torch
 
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -273,4 +244,4 @@ def _float32_math(math: Literal["ieee", "tf32"]) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-RUNGS = RungSet.of("torch", defined_in(sys.modules[__name__]))
+RUNGS = RungSet.defined_in("torch", sys.modules[__name__])

@@ -1,6 +1,5 @@
 """The processor as an accelerator through oneDNN: convolutions, batch normalisation, pooling and what goes over every
-value, prepared once per work. All else, and dtypes that oneDNN lacks, by the accelerator that it falls back on.
-"""
+value, prepared once per work. All else, and dtypes that oneDNN lacks, by the accelerator that it falls back on."""
 
 import functools
 from collections.abc import Callable
@@ -85,23 +84,16 @@ _CONVERTING = (
 )
 """Work that converts by itself."""
 _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
-    w.ConvFprop: convolution.choose,
-    w.ConvDgrad: convolution.choose,
-    w.ConvWgrad: convolution.choose,
+    **dict.fromkeys((w.ConvFprop, w.ConvDgrad, w.ConvWgrad), convolution.choose),
     w.BatchNormForward: batch_norm.forward,
     w.BatchNormBackward: batch_norm.backward,
     w.ReluBackward: pointwise.relu_backward,
-    w.Add: pointwise.add,
-    w.AddRelu: pointwise.add,
-    w.MaxPoolForward: pointwise.max_pool,
-    w.MaxPoolBackward: pointwise.max_pool,
-    w.GlobalAverageForward: pointwise.global_average,
-    w.GlobalAverageBackward: pointwise.global_average,
-    w.AddBias: bias.add,
-    w.AddBiasRelu: bias.add,
+    **dict.fromkeys((w.Add, w.AddRelu), pointwise.add),
+    **dict.fromkeys((w.MaxPoolForward, w.MaxPoolBackward), pointwise.max_pool),
+    **dict.fromkeys((w.GlobalAverageForward, w.GlobalAverageBackward), pointwise.global_average),
+    **dict.fromkeys((w.AddBias, w.AddBiasRelu), bias.add),
     w.BiasGradient: bias.gradient,
-    w.ToSingle: pointwise.convert,
-    w.ToHalf: pointwise.convert,
+    **dict.fromkeys((w.ToSingle, w.ToHalf), pointwise.convert),
     w.Unscale: update.unscale,
     w.BatchedUpdate: update.batched,
     w.PackGradients: update.pack,

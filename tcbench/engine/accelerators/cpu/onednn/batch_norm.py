@@ -6,8 +6,7 @@ reads them twice where oneDNN reads them three times. So do all of 16 bits that 
 oneDNN's first implementation lets its threads meet at barriers that spin, several to a pass: beside other work on the
 same cores each costs a time slice of the scheduler, and all of a step's passes together 1.3 s in place of 7 ms. This
 takes the one that has none, and for small arrays the first one on a single thread, as long as both have the same speed
-there (ResNet-50 in float32 at 64x64, batch 8, two threads: 9 ms a step).
-"""
+there (ResNet-50 in float32 at 64x64, batch 8, two threads: 9 ms a step)."""
 
 import ctypes
 import functools
@@ -116,10 +115,11 @@ def _in_c(engine: Engine, work: _Works) -> Choice | None:
     made = _compiled()
     if made is None:
         return None
-    launch = _CLaunch(made, work, team.bind, functools.partial(engine.room, "batch norm"))
+    launch = _launch_in_c(made, work, team.bind, functools.partial(engine.room, "batch norm"))
+    inv_std = [operand.name for operand in work.operands].index("inv_std")
 
     def bind(*arrays: Array) -> Callable[[], None]:
-        run, kept = launch.bind(*arrays), arrays[launch.names.index("inv_std")]
+        run, kept = launch(*arrays), arrays[inv_std]
 
         def forward() -> None:
             run()
@@ -148,47 +148,37 @@ class _CArguments(ctypes.Structure):
     )
 
 
-class _CLaunch:
-    """Sums of parts of the rows, factors from these, parts of the result, by the functions of batch_norm.c. `bind`: of
-    a team. `room`: of so many bytes, the memory for sums and factors."""
+def _launch_in_c(
+    made: ctypes.CDLL, work: _Works, bind: Callable[[Stages], Callable[[], int]], room: Callable[[int], Array]
+) -> Callable[..., Callable[[], None]]:
+    """Of arrays the launch on them: sums of parts of the rows, factors from these, parts of the result, by the
+    functions of batch_norm.c. `bind`: of a team. `room`: of so many bytes, the memory for sums and factors."""
+    norm, places = work.norm, [_ARRAYS.index(operand.name) for operand in work.operands]
+    parts = max(1, min(norm.size * w.ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
+    arguments = _CArguments(rows=norm.count, channels=norm.c, parts=parts)
+    arguments.dtype, arguments.has_relu = CODES[norm.dtype], norm.relu
+    if isinstance(work, w.BatchNormForward):
+        arguments.eps, arguments.momentum = work.eps, work.momentum
+    factors_at = 2 * parts * norm.c * 4
+    way = "forward" if isinstance(work, w.BatchNormForward) else "backward"
+    # The latest part of the sums is the first of the result: it is in the cache.
+    stages = (("sums", range(parts)), ("factors", range(1)), ("apply", range(parts)[::-1]))
+    address = ctypes.addressof(arguments)
+    launch = bind(
+        [
+            [[PrimitiveCall(ctypes.cast(made[f"{way}_{name}"], c_void_p), address, part)] for part in of]
+            for name, of in stages
+        ]
+    )
 
-    def __init__(
-        self,
-        made: ctypes.CDLL,
-        work: _Works,
-        bind: Callable[[Stages], Callable[[], int]],
-        room: Callable[[int], Array],
-    ) -> None:
-        norm, forward = work.norm, isinstance(work, w.BatchNormForward)
-        self.names = [operand.name for operand in work.operands]
-        self._places = [_ARRAYS.index(name) for name in self.names]
-        parts = max(1, min(norm.size * w.ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
-        self._norm = _CArguments(rows=norm.count, channels=norm.c, parts=parts)
-        self._norm.dtype, self._norm.has_relu = CODES[norm.dtype], norm.relu
-        if isinstance(work, w.BatchNormForward):
-            self._norm.eps, self._norm.momentum = work.eps, work.momentum
-        self._factors_at = 2 * parts * norm.c * 4
-        self._room = functools.partial(room, self._factors_at + 3 * norm.c * 4)
-        way = "forward" if forward else "backward"
-        # The latest part of the sums is the first of the result: it is in the cache.
-        stages = (("sums", range(parts)), ("factors", range(1)), ("apply", range(parts)[::-1]))
-        address = ctypes.addressof(self._norm)
-        self._launch = bind(
-            [
-                [[PrimitiveCall(ctypes.cast(made[f"{way}_{name}"], c_void_p), address, part)] for part in of]
-                for name, of in stages
-            ]
-        )
+    def at(addresses: list[int]) -> None:
+        for place, given in zip(places, addresses, strict=True):
+            arguments.arrays[place] = given
+        arguments.sums = dnnl.address(room(factors_at + 3 * norm.c * 4))
+        arguments.factors = arguments.sums + factors_at
+        launch()
 
-    def bind(self, *arrays: Array) -> Callable[[], None]:
-        return functools.partial(self._at, [dnnl.address(array) for array in arrays])
-
-    def _at(self, addresses: list[int]) -> None:
-        for place, address in zip(self._places, addresses, strict=True):
-            self._norm.arrays[place] = address
-        self._norm.sums = dnnl.address(self._room())
-        self._norm.factors = self._norm.sums + self._factors_at
-        self._launch()
+    return lambda *arrays: functools.partial(at, [dnnl.address(array) for array in arrays])
 
 
 @functools.cache
@@ -212,9 +202,9 @@ def does_as_numpy(made: ctypes.CDLL) -> bool:
         for work, kernel in zip(works, kernels, strict=True):
             for arrays in (ours, numpys):
                 arrays |= {o.name: np.array(arrays.get(o.name, np.zeros(o.shape, o.dtype))) for o in work.operands}
-            launch = _CLaunch(made, work, _one_after_another, lambda _: room)
-            launch.bind(*(ours[name] for name in launch.names))()
-            kernel(work, *(numpys[name] for name in launch.names))
+            names = [operand.name for operand in work.operands]
+            _launch_in_c(made, work, _one_after_another, lambda _: room)(*(ours[name] for name in names))()
+            kernel(work, *(numpys[name] for name in names))
         for name in set(ours) - {"mask"}:
             mine, theirs = (np.asarray(arrays[name], np.float32) for arrays in (ours, numpys))
             if not np.abs(mine - theirs).max() <= share * np.abs(theirs).max():
@@ -261,30 +251,21 @@ def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> P
         return made
 
     def operands(described: int) -> list[Binding]:
-        kept = (
-            [Binding(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
-            if norm.relu
-            else []
-        )
+        kept: list[Binding] = []
+        if norm.relu:
+            kept = [Binding(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
         if backward:
-            return [
-                *(Binding(dnnl.DIFF_DST, x), Binding(dnnl.SRC, x), Binding(dnnl.SCALE, vector)),
-                *(Binding(dnnl.MEAN, vector), Binding(dnnl.VARIANCE, vector), *kept),
-                *(
-                    Binding(dnnl.DIFF_SRC, x, True),
-                    Binding(dnnl.DIFF_SCALE, vector, True),
-                    Binding(dnnl.DIFF_SHIFT, vector, True),
-                ),
-            ]
-        return [
-            *(
+            read, written = (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE), (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT)
+            given = [
+                Binding(dnnl.DIFF_DST, x),
                 Binding(dnnl.SRC, x),
-                Binding(dnnl.SCALE, vector),
-                Binding(dnnl.SHIFT, vector),
-                Binding(dnnl.DST, x, True),
-            ),
-            *(Binding(dnnl.MEAN, vector, True), Binding(dnnl.VARIANCE, vector, True), *kept),
-        ]
+                *(Binding(index, vector) for index in read),
+                *kept,
+            ]
+            return [*given, Binding(dnnl.DIFF_SRC, x, True), *(Binding(index, vector, True) for index in written)]
+        given = [Binding(dnnl.SRC, x), Binding(dnnl.SCALE, vector), Binding(dnnl.SHIFT, vector)]
+        statistics = (Binding(index, vector, True) for index in (dnnl.MEAN, dnnl.VARIANCE))
+        return [*given, Binding(dnnl.DST, x, True), *statistics, *kept]
 
     if x.bytes > _LARGE_BYTES:
         with engine.threads(engine.n_threads):

@@ -1,7 +1,6 @@
 """The three passes of a convolution: oneDNN's convolution, or its matrix product where a convolution is one."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -119,12 +118,12 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
         x, y = stored["x"].handle, stored["y"].handle
         sizes = (conv.k, conv.c, conv.r, conv.s)
         w = engine.descriptor(dtype, sizes).handle
-        window = (
-            dnnl.dims((conv.stride,) * 2),
-            dnnl.dims((0, 0)),
-            dnnl.dims((conv.pad,) * 2),
-            dnnl.dims(_pad_after(conv)),
-        )
+        # oneDNN counts the padding that the last windows reach, which may be less than there is before the first.
+        after = [
+            (count - 1) * conv.stride + side - size - conv.pad
+            for count, side, size in ((conv.p, conv.r, conv.h), (conv.q, conv.s, conv.w))
+        ]
+        window = tuple(map(dnnl.dims, ((conv.stride,) * 2, (0, 0), (conv.pad,) * 2, after)))
         forward = engine.describe(
             "convolution_forward", dnnl.FORWARD_TRAINING, dnnl.CONVOLUTION_DIRECT, x, w, None, y, *window, engine.plain
         )
@@ -140,14 +139,6 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
         return forward
 
     return descriptions(engine, conv.dtype, describe)
-
-
-def _pad_after(conv: Conv2d) -> tuple[int, int]:
-    """oneDNN counts the padding that the last windows reach, which may be less than there is before the first."""
-    return (
-        (conv.p - 1) * conv.stride + conv.r - conv.h - conv.pad,
-        (conv.q - 1) * conv.stride + conv.s - conv.w - conv.pad,
-    )
 
 
 def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:
@@ -220,41 +211,31 @@ class _Matrix:
         return Binding(self.index, stored, self.index == dnnl.DST, values * ITEM_BYTES[dtype])
 
 
-class _ByColumns:
-    """A convolution by the product of its columns (see `tcbench.engine.work.im2col`), which NumPy lays out. The
-    gradient of columns is of float32, in which it is added up."""
-
-    def __init__(self, conv: Conv2d, product: Alternative, *, dgrad: bool) -> None:
-        self.name = f"im2col, {product.name}"
-        self._product = product
-        self._of_dgrad = dgrad
-        self._conv = replace(conv, dtype="float32") if dgrad else conv
-        self._shape, self._dtype = Im2col(self._conv).array("columns")
-
-    def bind(self, *arrays: Array) -> Callable[[], None]:
-        return functools.partial(self._dgrad if self._of_dgrad else self._other, *arrays)
-
-    def _other(self, x: Array, other: Array, written: Array) -> None:
-        columns = scratch("onednn.columns", self._shape, self._dtype)
-        im2col(Im2col(self._conv), x.reshape(self._conv.x_shape), columns)
-        self._product.bind(columns, other, written)()
-
-    def _dgrad(self, gy: Array, weights: Array, gx: Array) -> None:
-        columns = scratch("onednn.columns", self._shape, self._dtype)
-        self._product.bind(gy, weights, columns)()
-        gx = gx.reshape(self._conv.x_shape)
-        wide = gx if gx.dtype == np.float32 else scratch("onednn.gx", gx.shape, np.float32)
-        col2im(Col2im(self._conv), columns, wide)
-        if wide is not gx:
-            half.convert(wide, gx)
-
-
 def _by_columns(engine: Engine, work: _Pass) -> list[Alternative]:
-    """None but where there are more filters than pixels: laying out columns then costs less than packing filters, or
-    adding up each slice's part of their gradients."""
+    """By the product of its columns (see `tcbench.engine.work.im2col`), which NumPy lays out. The gradient of columns
+    is of float32, in which it is added up. None but where there are more filters than pixels: laying out columns then
+    costs less than packing filters, or adding up each slice's part of their gradients."""
     conv, dgrad = work.conv, isinstance(work, ConvDgrad)
     pixels, is_product = conv.n * conv.p * conv.q, (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0)
     if is_product or conv.layout != "NHWC" or pixels > conv.k:
         return []
     products = _products(engine, replace(work, conv=product(conv)), "float32" if dgrad else conv.dtype)
-    return [_ByColumns(conv, made, dgrad=dgrad) for made in products]
+    lowered = replace(conv, dtype="float32") if dgrad else conv
+    shape, dtype = Im2col(lowered).array("columns")
+
+    def by_columns(by: Alternative, x: Array, other: Array, written: Array) -> None:
+        columns = scratch("onednn.columns", shape, dtype)
+        im2col(Im2col(lowered), x.reshape(conv.x_shape), columns)
+        by.bind(columns, other, written)()
+
+    def dgrad_by_columns(by: Alternative, gy: Array, weights: Array, gx: Array) -> None:
+        columns = scratch("onednn.columns", shape, dtype)
+        by.bind(gy, weights, columns)()
+        gx = gx.reshape(conv.x_shape)
+        wide = gx if gx.dtype == np.float32 else scratch("onednn.gx", gx.shape, np.float32)
+        col2im(Col2im(lowered), columns, wide)
+        if wide is not gx:
+            half.convert(wide, gx)
+
+    run = dgrad_by_columns if dgrad else by_columns
+    return [Choice(functools.partial(functools.partial, run, by), f"im2col, {by.name}") for by in products]

@@ -3,8 +3,7 @@
 Any oneDNN 3.x that runs its threads by OpenMP serves: the one of the package `onednn-cpu-gomp`, else one that the
 loader finds. Source: oneAPI Deep Neural Network Library, developer guide and C API reference, v3.2.
 
-Owns every foreign call to oneDNN and OpenMP.
-"""
+Owns every foreign call to oneDNN and OpenMP."""
 
 from __future__ import annotations
 
@@ -215,12 +214,10 @@ class Binding:
 
 
 class Engine:
-    """The processor as oneDNN has it, on so many threads. Raises RuntimeError where `problem` says something.
-
-    `began`: the counts of the processors' time when it was made. `met_nan`: whether a batch normalisation or a bias has
-    met what is not a number. oneDNN's ReLU and pooling make 0 of NaN, so that a training that has diverged would go on
-    with a loss that looks well; from then on NumPy does such work.
-    """
+    """The processor as oneDNN has it, on so many threads. Raises RuntimeError where `problem` says something. `began`:
+    the counts of the processors' time when it was made. `met_nan`: whether a batch normalisation or a bias has met what
+    is not a number. oneDNN's ReLU and pooling make 0 of NaN, so that a training that has diverged would go on with a
+    loss that looks well; from then on NumPy does such work."""
 
     def __init__(self, n_threads: int) -> None:
         library, trouble = _load()
@@ -312,22 +309,21 @@ class Engine:
     # -- primitives -------------------------------------------------------------------------------------------------
 
     def primitive(self, described: int, operands: Sequence[Binding], slices: int = 1) -> Primitive:
-        """A primitive of a description, on arrays in the order of `operands`, slice by slice, which run side
-        by side: the description and its operands are those of one slice.
-
-        An operand that is stored otherwise than the primitive wants it goes through a reorder before or after. One that
-        is not sliced is common to all: read, it is reordered once; written, the slices' results are added up. Both are
-        done in parts, on all threads.
-        """
+        """A primitive of a description, on arrays in the order of `operands`, slice by slice, which run side by side:
+        the description and its operands are those of one slice. An operand that is stored otherwise than the primitive
+        wants it goes through a reorder before or after. One that is not sliced is common to all: read, it is reordered
+        once; written, the slices' results are added up. Both are done in parts, on all threads."""
         before: list[list[PreparedPrimitive]] = []
         chunks: list[list[PreparedPrimitive]] = [[] for _ in range(slices)]
         after: list[list[PreparedPrimitive]] = []
         tails: list[list[PreparedPrimitive]] = [[] for _ in range(slices)]
         places: list[list[Place]] = [[] for _ in range(slices)]
-        for position, operand in enumerate(operands):
-            stored, wanted = operand.stored, operand.stored
-            if operand.index in _DESCRIPTORS:
-                wanted = self.descriptor_of(described, operand.index)
+        every = [
+            self.descriptor_of(described, operand.index) if operand.index in _DESCRIPTORS else operand.stored
+            for operand in operands
+        ]
+        for position, (operand, wanted) in enumerate(zip(operands, every, strict=True)):
+            stored = operand.stored
             as_stored = bool(self._library.dnnl_memory_desc_equal(wanted.handle, stored.handle))
             partial = operand.written and not operand.step
             for i in range(slices):
@@ -355,15 +351,9 @@ class Engine:
                     after.append([self._reorder(from_, other, from_, first, part, added=True) for other in others])
                     if not as_stored:
                         after[-1].append(self._reorder(from_, first, to, Place(position), part))
+        indices = [operand.index for operand in operands]
         for i, chunk in enumerate(chunks):
-            descriptors = [
-                self.descriptor_of(described, operand.index) if operand.index in _DESCRIPTORS else operand.stored
-                for operand in operands
-            ]
-            arguments = [
-                (operand.index, descriptor, place)
-                for operand, descriptor, place in zip(operands, descriptors, places[i], strict=True)
-            ]
+            arguments = list(zip(indices, every, places[i], strict=True))
             chunk += [self._prepare(described, arguments, i), *tails[i]]
         return Primitive(self, self.implementation(described), before, chunks, after)
 
@@ -528,12 +518,7 @@ class Primitive:
     """A primitive over all its slices, with the reorders before and after: stages one after another, of chunks that run
     side by side. `name`: oneDNN's of the implementation."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        *stages: Sequence[Sequence[PreparedPrimitive]],
-    ) -> None:
+    def __init__(self, engine: Engine, name: str, *stages: Sequence[Sequence[PreparedPrimitive]]) -> None:
         self.name = name
         self._engine = engine
         self._stages = [stage for stage in stages if stage]

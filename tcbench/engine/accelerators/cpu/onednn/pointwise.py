@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Descriptor, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference import elementwise
 from tcbench.engine.accelerators.cpu.reference import pooling as numpy_pooling
@@ -68,81 +68,51 @@ def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choi
     ends = [
         (count - 1) * pool.stride + pool.ksize - size - pool.pad for count, size in ((pool.p, pool.h), (pool.q, pool.w))
     ]
-    pooling = _Pooling(
-        dnnl.POOLING_MAX,
-        pool.dtype,
-        pool.layout,
-        (pool.n, pool.c, pool.h, pool.w),
-        (pool.n, pool.c, pool.p, pool.q),
-        window=((pool.stride,) * 2, (pool.ksize,) * 2, (0, 0), (pool.pad,) * 2, ends),
-        places=True,
-    )
-    if isinstance(work, w.MaxPoolBackward):
-        return pooling.backward(engine)
-    return _keeping_nan(engine, work, pooling.forward(engine), numpy_pooling.max_pool)
+    window = ((pool.stride,) * 2, (pool.ksize,) * 2, (0, 0), (pool.pad,) * 2, ends)
+    x_sizes, y_sizes = (pool.n, pool.c, pool.h, pool.w), (pool.n, pool.c, pool.p, pool.q)
+    backward = isinstance(work, w.MaxPoolBackward)
+    choice = _pooling(engine, pool, dnnl.POOLING_MAX, x_sizes, y_sizes, window, backward=backward, places=True)
+    return choice if backward else _keeping_nan(engine, work, choice, numpy_pooling.max_pool)
 
 
 def global_average(engine: Engine, work: w.GlobalAverageForward | w.GlobalAverageBackward) -> Choice:
     """Means over all pixels, or the gradient of what they are of."""
     size = (work.h, work.w)
-    pooling = _Pooling(
-        dnnl.POOLING_AVERAGE,
-        work.dtype,
-        work.layout,
-        (work.n, work.c, *size),
-        (work.n, work.c, 1, 1),
-        window=(size, size, (0, 0), (0, 0), (0, 0)),
-        places=False,
-    )
-    return pooling.forward(engine) if isinstance(work, w.GlobalAverageForward) else pooling.backward(engine)
+    window, x_sizes, y_sizes = (size, size, (0, 0), (0, 0), (0, 0)), (work.n, work.c, *size), (work.n, work.c, 1, 1)
+    backward = isinstance(work, w.GlobalAverageBackward)
+    return _pooling(engine, work, dnnl.POOLING_AVERAGE, x_sizes, y_sizes, window, backward=backward, places=False)
 
 
-@dataclass(frozen=True)
-class _Pooling:
-    """`window`: stride, size, dilation, padding before and after. `places`: a uint8 of every maximum's place."""
+def _pooling(
+    engine: Engine,
+    maps: w.Pool | w.GlobalAverageForward | w.GlobalAverageBackward,
+    algorithm: int,
+    x_sizes: tuple[int, ...],
+    y_sizes: tuple[int, ...],
+    window: Sequence[Sequence[int]],
+    *,
+    backward: bool,
+    places: bool,
+) -> Choice:
+    """Of maps of a dtype in a layout. `window`: stride, size, dilation, padding before and after. `places`: a uint8 of
+    every maximum's place."""
+    window = tuple(map(dnnl.dims, window))
 
-    algorithm: int
-    dtype: w.DType
-    layout: w.Layout
-    x_sizes: tuple[int, ...]
-    y_sizes: tuple[int, ...]
-    window: Sequence[Sequence[int]]
-    places: bool
+    def stored(dtype: str, sizes: tuple[int, ...]) -> Descriptor:
+        return engine.descriptor(dtype, sizes, strides(maps.layout, sizes))
 
-    def forward(self, engine: Engine) -> Choice:
-        x, y = self._operands(engine, dnnl.SRC, dnnl.DST)
-        places = self._places(engine, written=True)
-        describe = functools.partial(self._describe, engine)
-        return _first(engine, self.dtype, describe, 1, x, replace(y, written=True), *places)
+    def describe(dtype: str) -> int:
+        ends = [stored(dtype, sizes).handle for sizes in (x_sizes, y_sizes)]
+        made = engine.describe("pooling_forward", dnnl.FORWARD_TRAINING, algorithm, *ends, *window, engine.plain)
+        return engine.describe("pooling_backward", algorithm, *ends, *window, made, engine.plain) if backward else made
 
-    def backward(self, engine: Engine) -> Choice:
-        gx, gy = self._operands(engine, dnnl.DIFF_SRC, dnnl.DIFF_DST)
-        places = self._places(engine, written=False)
-
-        def describe(dtype: str) -> int:
-            stored = (operand.stored.handle for operand in self._operands(engine, dnnl.DIFF_SRC, dnnl.DIFF_DST, dtype))
-            window = map(dnnl.dims, self.window)
-            hint = self._describe(engine, dtype)
-            return engine.describe("pooling_backward", self.algorithm, *stored, *window, hint, engine.plain)
-
-        # Where windows overlap, their gradients are added up: of 16 bits oneDNN rounds every sum to 16.
-        dtype: w.DType = "float32" if self.places else self.dtype
-        return _first(engine, dtype, describe, 1, gy, *places, replace(gx, written=True))
-
-    def _describe(self, engine: Engine, dtype: str) -> int:
-        stored = (operand.stored.handle for operand in self._operands(engine, dnnl.SRC, dnnl.DST, dtype))
-        window = map(dnnl.dims, self.window)
-        return engine.describe("pooling_forward", dnnl.FORWARD_TRAINING, self.algorithm, *stored, *window, engine.plain)
-
-    def _operands(self, engine: Engine, x: int, y: int, dtype: str | None = None) -> tuple[Binding, Binding]:
-        def operand(index: int, sizes: tuple[int, ...]) -> Binding:
-            return Binding(index, engine.descriptor(dtype or self.dtype, sizes, strides(self.layout, sizes)))
-
-        return operand(x, self.x_sizes), operand(y, self.y_sizes)
-
-    def _places(self, engine: Engine, *, written: bool) -> list[Binding]:
-        stored = engine.descriptor("uint8", self.y_sizes, strides(self.layout, self.y_sizes))
-        return [Binding(dnnl.WORKSPACE, stored, written)] if self.places else []
+    x, y = (stored(maps.dtype, sizes) for sizes in (x_sizes, y_sizes))
+    kept = [Binding(dnnl.WORKSPACE, stored("uint8", y_sizes), not backward)] if places else []
+    if not backward:
+        return _first(engine, maps.dtype, describe, 1, Binding(dnnl.SRC, x), Binding(dnnl.DST, y, True), *kept)
+    # Where windows overlap, their gradients are added up: of 16 bits oneDNN rounds every sum to 16.
+    computed: w.DType = "float32" if places else maps.dtype
+    return _first(engine, computed, describe, 1, Binding(dnnl.DIFF_DST, y), *kept, Binding(dnnl.DIFF_SRC, x, True))
 
 
 def n_slices(engine: Engine, rows: int, width: int = 1) -> int:

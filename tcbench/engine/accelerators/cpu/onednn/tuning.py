@@ -2,8 +2,7 @@
 
 Least times are kept in the user's cache. A few processes that have their processors add to them, and those after them
 take what was chosen: they start in less time, and the trials of a cell do the same work in the same way. Where no
-process has its processors, the choices of as many are provisional: the next that has replaces them.
-"""
+process has its processors, the choices of as many are provisional: the next that has replaces them."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -20,7 +18,7 @@ from tcbench.core import messages
 from tcbench.core.cache import Cache, Entry, Key, folder
 from tcbench.core.record import BUSY
 from tcbench.engine import world
-from tcbench.engine.accelerators.cpu.onednn.library import REFERENCE, Array, Engine, Unimplemented, version
+from tcbench.engine.accelerators.cpu.onednn.library import REFERENCE, Engine, Primitive, Unimplemented, version
 from tcbench.engine.work import DType, Work
 from tcbench.hardware import load, machine
 
@@ -77,15 +75,8 @@ def descriptions(
     raise Unimplemented(dtype)
 
 
-class Alternative(Protocol):
-    """A way to do a piece of work. `name`: oneDNN's of the implementation, or NUMPY."""
-
-    @property
-    def name(self) -> str: ...
-
-    def bind(self, *arrays: Array) -> Callable[[], None]:
-        """The launch on these arrays, whose memory the caller keeps."""
-        ...
+Alternative = Choice | Primitive
+"""A way to do a piece of work, with its `name` and `bind`."""
 
 
 @dataclass(frozen=True)

@@ -21,24 +21,10 @@ from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engin
 from tcbench.engine.accelerators.cpu.onednn.team import PrimitiveCall
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
 from tcbench.engine.accelerators.cpu.reference import half
-from tcbench.engine.accelerators.cpu.reference.update import (
-    Passes,
-    batched_update,
-    pack_by_blocks,
-    unscale_by_chunks,
-    update_by_blocks,
-)
+from tcbench.engine.accelerators.cpu.reference import update as numpy_update
+from tcbench.engine.accelerators.cpu.reference.update import Narrow, Widen
 from tcbench.engine.accelerators.cpu.threads import scratch
-from tcbench.engine.work import (
-    HALVES,
-    ITEM_BYTES,
-    OVERFLOWS,
-    SCALE,
-    BatchedUpdate,
-    PackGradients,
-    Parameters,
-    Unscale,
-)
+from tcbench.engine.work import HALVES, ITEM_BYTES, OVERFLOWS, SCALE, BatchedUpdate, PackGradients, Parameters, Unscale
 
 _ROWS = 32
 """Of the chunk table in a call: half a millisecond of work, beside which Python's part is nothing, and little to wait
@@ -71,11 +57,7 @@ class _OfThreads:
         return kept[name, size]
 
 
-_Conversions = tuple[Callable[[Array, str], Array], Callable[[Array, Array], object]]
-"""`widen` and `narrow` of `Passes`."""
-
-
-def _conversions(engine: Engine, stored: str, primitives: _OfThreads) -> _Conversions:
+def _conversions(engine: Engine, stored: str, primitives: _OfThreads) -> tuple[Widen, Narrow]:
     """By C or, without a compiler, by oneDNN where it has more than plain C++ for that on this processor, else by
     NumPy."""
     made = _compiled()
@@ -114,7 +96,7 @@ def unscale(engine: Engine, work: Unscale) -> Choice:
     widen, narrow = _conversions(engine, stored, _OfThreads(engine))
 
     def run(g: Array, gx: Array, state: Array) -> None:
-        unscale_by_chunks(work, g.reshape(-1), gx.reshape(-1), state, widen, narrow)
+        numpy_update.unscale(work, g.reshape(-1), gx.reshape(-1), state, widen, narrow)
 
     return Choice(_bind(run), f"conversion of {stored}")
 
@@ -159,13 +141,10 @@ def _compiled() -> ctypes.CDLL | None:
 
 
 def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
-    address, real = ctypes.c_void_p, ctypes.c_float
-    made.batched_update.argtypes = (
-        *(address, address, ctypes.c_int64, address, address, real, real, real),
-        *(address, ctypes.c_int),
-    )
+    address, real, code = ctypes.c_void_p, ctypes.c_float, ctypes.c_int
+    made.batched_update.argtypes = (address, address, ctypes.c_int64, address, address, real, real, real, address, code)
     made.batched_update.restype = ctypes.c_int64
-    made.convert.argtypes = (address, address, ctypes.c_int, address)
+    made.convert.argtypes = (address, address, code, address)
     return made
 
 
@@ -210,7 +189,7 @@ def _does_as_numpy(made: ctypes.CDLL) -> bool:
         master[:300], velocity[:300] = 1 + np.arange(300) / 256, 0  # halfway between two numbers of 16 bits
         master[300:304] = 1e30, 1e-7, -1e-41, 65519.0
         results = []
-        for update in (_in_c(made, work), functools.partial(batched_update, work)):
+        for update in (_in_c(made, work), functools.partial(numpy_update.batched_update, work)):
             halves, state = np.zeros(of.total_half, half_dtype), np.array([128, 0, 0, 0], np.float32)
             table = np.array(
                 [
@@ -267,7 +246,7 @@ def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
 
     def run(table: Array, _: Array, master: Array, velocity: Array, state: Array) -> None:
         factors[0] = -work.learning_rate / state[SCALE]
-        update_by_blocks(work, table.reshape(-1, 2), master, velocity, state, Passes(widen, step, narrow))
+        numpy_update.update_by_blocks(work, table.reshape(-1, 2), master, velocity, state, step, widen, narrow)
 
     return Choice(_bind(run), momentum(1).name)
 
@@ -281,7 +260,7 @@ def pack(engine: Engine, work: PackGradients) -> Choice:
         raise Unimplemented(f"{of.half} to {work.dtype}")
     widen, narrow = _conversions(engine, of.half, _OfThreads(engine))
 
-    def run(table: Array, _: Array, flat: Array) -> None:
-        pack_by_blocks(work, table.reshape(-1, 2), flat, widen, narrow)
+    def run(table: Array, chunks: Array, flat: Array) -> None:
+        numpy_update.pack_gradients(work, table.reshape(-1, 2), chunks, flat, widen, narrow)
 
     return Choice(_bind(run), f"conversion of {of.half}")

@@ -1,8 +1,7 @@
 """The processor as an accelerator: NumPy, on a few threads.
 
 Every dtype that work has is computed here, float64 too: it is the reference that numerics holds others against, and the
-accelerator of any machine. Work is done when `launch` returns.
-"""
+accelerator of any machine. Work is done when `launch` returns."""
 
 import functools
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from tcbench.engine.accelerators.cpu.reference import (
     convolution,
     dropout,
     elementwise,
+    half,
     im2col,
     kfac,
     lrn,
@@ -70,8 +70,7 @@ def _fprop_stats(work: w.ConvFpropStats, x: Array, weights: Array, y: Array, tot
 _KERNELS: dict[type[w.Work], Callable[..., None]] = {
     w.ConvFprop: convolution.fprop,
     w.ConvFpropStats: _fprop_stats,
-    w.ConvDgrad: convolution.dgrad,
-    w.ConvDgradAdd: convolution.dgrad,
+    **dict.fromkeys((w.ConvDgrad, w.ConvDgradAdd), convolution.dgrad),
     w.ConvWgrad: convolution.wgrad,
     w.Im2col: im2col.im2col,
     w.Col2im: im2col.col2im,
@@ -102,8 +101,7 @@ _KERNELS: dict[type[w.Work], Callable[..., None]] = {
     w.MeanLoss: classifier.mean_loss,
     w.SoftmaxCrossEntropyBackward: classifier.loss_backward,
     w.Unscale: update.unscale,
-    w.ToSingle: update.convert_weights,
-    w.ToHalf: update.convert_weights,
+    **dict.fromkeys((w.ToSingle, w.ToHalf), lambda _, x, y: half.cast_into(x, y)),
     w.WeightDecay: update.weight_decay,
     w.MomentumUpdate: update.momentum_update,
     w.BatchedUpdate: update.batched_update,

@@ -4,8 +4,7 @@ Every pass runs chunk by chunk, so that each array is read from memory once per 
 Mean and variance come from per-chunk sums (BLAS does them: ones @ x), combined in float64.
 
 With xhat = (x - mean) * inv_std:  y = gamma * xhat + beta, and
-gx = gamma * inv_std * (gy - mean(gy) - xhat * mean(gy * xhat))   (Ioffe and Szegedy, 2015)
-"""
+gx = gamma * inv_std * (gy - mean(gy) - xhat * mean(gy * xhat))   (Ioffe and Szegedy, 2015)"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +16,7 @@ from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.reference.elementwise import is_positive, keep_where, zeros
 from tcbench.engine.accelerators.cpu.reference.half import compute_dtype, convert, load
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
-from tcbench.engine.work import (
-    BatchNormApply,
-    BatchNormBackward,
-    BatchNormFinalize,
-    BatchNormForward,
-    Layout,
-    Norm,
-)
+from tcbench.engine.work import BatchNormApply, BatchNormBackward, BatchNormFinalize, BatchNormForward, Layout, Norm
 
 CHUNK = 1 << 18
 """Elements per chunk. Shorter ones stay in L2, but then threads meet at the interpreter lock too often."""
@@ -36,11 +28,9 @@ CENTRE_ABOVE = 16.0
 
 @dataclass(frozen=True)
 class View:
-    """Channels of x in chunks: x as `shape`, a chunk being an index into it; per-channel numbers broadcast to it.
-
-    rows: shape (rows, C * repeat) where each row holds `repeat` numbers of each channel (NHWC: whole pixels laid end
-    to end so that inner loops are long; NCHW with short planes: one image). planes: shape (N, C, H * W).
-    """
+    """Channels of x in chunks: x as `shape`, a chunk being an index into it; per-channel numbers broadcast to it. rows:
+    shape (rows, C * repeat) where each row holds `repeat` numbers of each channel (NHWC: whole pixels laid end to end
+    so that inner loops are long; NCHW with short planes: one image). planes: shape (N, C, H * W)."""
 
     shape: tuple[int, ...]
     channels: int
@@ -113,15 +103,6 @@ def _collect(view: View, function: Callable[[Any], tuple[Array, ...]]) -> list[A
     return totals
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Per channel, in float64; `centred` says that x - mean must be computed before anything is summed."""
-
-    mean: Array
-    var: Array
-    centred: bool
-
-
 def sums(x: Array, view: View) -> list[Array]:
     """Sum and sum of squares of each channel, accumulated in float64 from chunk to chunk."""
     x = x.reshape(view.shape)
@@ -135,8 +116,9 @@ def sums(x: Array, view: View) -> list[Array]:
     return _collect(view, of_chunk)
 
 
-def statistics(x: Array, layout: Layout) -> Statistics:
-    """Mean and (biased) variance per channel."""
+def statistics(x: Array, layout: Layout) -> tuple[Array, Array, bool]:
+    """Mean and (biased) variance per channel, in float64; and whether x - mean must be computed before anything is
+    summed."""
     view = view_of(x.shape, layout)
     total, squares = sums(x, view)
     x = x.reshape(view.shape)
@@ -144,7 +126,7 @@ def statistics(x: Array, layout: Layout) -> Statistics:
     var = squares / view.count - mean * mean
     with np.errstate(invalid="ignore"):
         if not np.any(mean * mean > CENTRE_ABOVE * var):  # NaN compares false
-            return Statistics(mean, np.maximum(var, 0), False)
+            return mean, np.maximum(var, 0), False
 
     centre = view.expand(mean, compute_dtype(x.dtype))
 
@@ -159,22 +141,21 @@ def statistics(x: Array, layout: Layout) -> Statistics:
     rest, squares = _collect(view, about_centre)
     used = mean.astype(compute_dtype(x.dtype)).astype(np.float64)
     var = squares / view.count - (rest / view.count) ** 2
-    return Statistics(used + rest / view.count, np.maximum(var, 0), True)
+    return used + rest / view.count, np.maximum(var, 0), True
 
 
 def forward(work: BatchNormForward, x: Array, *arrays: Array) -> None:
-    """See BatchNormForward."""
     norm = work.norm
     residual, rest = (arrays[0], arrays[1:]) if norm.add else (None, arrays)
     gamma, beta, running_mean, running_var, y, mean, inv_std, *mask = rest
-    batch = statistics(x, norm.layout)
-    _follow(running_mean, running_var, batch.mean, batch.var, norm.count, work.momentum)
-    mean[...] = batch.mean
-    inv_std[...] = 1 / np.sqrt(batch.var + work.eps)
+    batch_mean, var, centred = statistics(x, norm.layout)
+    _follow(running_mean, running_var, batch_mean, var, norm.count, work.momentum)
+    mean[...] = batch_mean
+    inv_std[...] = 1 / np.sqrt(var + work.eps)
     # From here on with the rounded numbers that backward will see.
     scale = gamma.astype(np.float64) * inv_std
-    centre = mean if batch.centred else None
-    shift = beta if batch.centred else beta - scale * mean
+    centre = mean if centred else None
+    shift = beta if centred else beta - scale * mean
     _normalise(norm, x, scale, shift, y, residual, centre, mask[0] if mask else None)
 
 
@@ -186,7 +167,6 @@ def _follow(running_mean: Array, running_var: Array, mean: Array, var: Array, co
 
 
 def finalize(work: BatchNormFinalize, *arrays: Array) -> None:
-    """See BatchNormFinalize."""
     total, squares, gamma, beta, running_mean, running_var, mean, inv_std, scale, bias = arrays
     batch_mean = total.astype(np.float64) / work.count
     var = np.maximum(squares.astype(np.float64) / work.count - batch_mean * batch_mean, 0)
@@ -197,7 +177,6 @@ def finalize(work: BatchNormFinalize, *arrays: Array) -> None:
 
 
 def apply(work: BatchNormApply, x: Array, *arrays: Array) -> None:
-    """See BatchNormApply."""
     residual, (scale, bias, y) = (arrays[0], arrays[1:]) if work.norm.add else (None, arrays)
     _normalise(work.norm, x, scale, bias, y, residual, None, None)
 
@@ -243,7 +222,6 @@ def _normalise(
 
 
 def backward(work: BatchNormBackward, gy: Array, x: Array, *arrays: Array) -> None:
-    """See BatchNormBackward."""
     norm = work.norm
     gamma, mean, inv_std, *rest = arrays
     mask = rest.pop(0) if norm.relu else None

@@ -18,7 +18,6 @@ def _rows_at_once(size: int, rows: int) -> int:
 
 
 def add(work: AddBias | AddBiasRelu, y: Array, b: Array, *, relu: bool = False) -> None:
-    """See AddBias."""
     shaped = b if work.pixels == 1 else b[:, None]
 
     def compute(part: Array) -> None:
@@ -30,11 +29,10 @@ def add(work: AddBias | AddBiasRelu, y: Array, b: Array, *, relu: bool = False) 
 
 
 add_relu = functools.partial(add, relu=True)
-"""See AddBiasRelu."""
 
 
 def gradient(work: BiasGradient, gy: Array, gb: Array) -> None:
-    """See BiasGradient. Each slice is summed by one thread, part by part in the same order whatever their number."""
+    """Each slice is summed by one thread, part by part in the same order whatever their number."""
     rows = work.n // work.slices
     axes = 0 if work.pixels == 1 else (0, 2)
 

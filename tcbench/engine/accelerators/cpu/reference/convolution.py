@@ -1,8 +1,7 @@
 """Convolution as matrix products of filters (K, features) and columns (features, pixels), a few images at a time.
 
 A feature is a channel at a tap of the filter, in the order in which filters are stored. In NHWC the matrices' memory
-has the order of their transposes, which BLAS takes as well.
-"""
+has the order of their transposes, which BLAS takes as well."""
 
 import itertools
 from typing import NamedTuple
@@ -10,17 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.reference import half
+from tcbench.engine.accelerators.cpu.reference import half, im2col
 from tcbench.engine.accelerators.cpu.reference.half import cast_into, compute_dtype, is_widened, load
-from tcbench.engine.accelerators.cpu.reference.im2col import (
-    columns_by_tap,
-    inside,
-    padded,
-    padded_zeros,
-    planes,
-    store,
-    windows,
-)
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
 from tcbench.engine.work.base import Layout
@@ -58,7 +48,7 @@ def _blocks(conv: Conv2d, channels: int) -> list[_Tile]:
 
 def _matrix(layout: Layout, images: Array, name: str) -> Array:
     """(C, pixels) of images in the compute dtype; a view where it can be."""
-    loaded = planes(layout, load(images, name))
+    loaded = im2col.planes(layout, load(images, name))
     return loaded.reshape(len(loaded), -1)
 
 
@@ -68,28 +58,27 @@ def _columns(conv: Conv2d, images: Array) -> Array:
         return _matrix(conv.layout, images, "conv.x")
     shape = (conv.c * conv.r * conv.s, len(images) * conv.p * conv.q)
     columns = scratch("conv.columns", shape if conv.layout == "NCHW" else shape[::-1], compute_dtype(images.dtype))
-    source = windows(conv, padded(conv, load(images, "conv.x")))
-    np.copyto(columns_by_tap(conv, len(images), columns), source)
+    source = im2col.windows(conv, im2col.padded(conv, load(images, "conv.x")))
+    np.copyto(im2col.columns_by_tap(conv, len(images), columns), source)
     return columns if conv.layout == "NCHW" else columns.T
 
 
 def _product(layout: Layout, a: Array, b: Array, out: Array, addend: Array | None) -> None:
     """out = a @ b (+ addend), rounded once; `out` and `addend` are (N, K, P, Q) as the layout stores them."""
-    target = planes(layout, out)
+    target = im2col.planes(layout, out)
     k, n, p, q = target.shape
     total = target
     if is_widened(out.dtype):
-        total = planes(layout, scratch("conv.product", out.shape, a.dtype))
+        total = im2col.planes(layout, scratch("conv.product", out.shape, a.dtype))
     if layout == "NCHW" and n > 1:
         total = scratch("conv.product", (k, n, p, q), a.dtype)
     np.matmul(a, b, out=total.reshape(k, -1))
     if addend is not None:
-        np.add(total, planes(layout, load(addend, "conv.addend")), out=total)
-    store(total, target)
+        np.add(total, im2col.planes(layout, load(addend, "conv.addend")), out=total)
+    im2col.store(total, target)
 
 
 def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> None:
-    """See ConvFprop."""
     conv = work.conv
     weights = half.cast(w, compute_dtype(w.dtype)).reshape(conv.k, -1)
 
@@ -101,7 +90,6 @@ def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> Non
 
 
 def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, *rest: Array) -> None:
-    """See ConvDgrad and ConvDgradAdd."""
     conv, layout = work.conv, work.conv.layout
     *addend, gx = rest
     weights = half.cast(w, compute_dtype(w.dtype))
@@ -115,8 +103,8 @@ def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, *rest: Array) -> 
         if (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0):
             _product(layout, taps[0, 0, :, block.channels].T, gradients, out, more)
             return
-        total = padded_zeros(conv, out)
-        sums = windows(conv, total)
+        total = im2col.padded_zeros(conv, out)
+        sums = im2col.windows(conv, total)
         shape = (len(total), gradients.shape[1])
         product = scratch("conv.product", shape if layout == "NCHW" else shape[::-1], gradients.dtype)
         product = product if layout == "NCHW" else product.T
@@ -124,16 +112,16 @@ def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, *rest: Array) -> 
             np.matmul(taps[i, j, :, block.channels].T, gradients, out=product)
             part = sums[:, i, j]
             np.add(part, product.reshape(part.shape), out=part)
-        kept = inside(conv, total)
+        kept = im2col.inside(conv, total)
         if more is not None:
-            np.add(kept, planes(layout, load(more, "conv.addend")), out=kept)
-        store(kept, planes(layout, out))
+            np.add(kept, im2col.planes(layout, load(more, "conv.addend")), out=kept)
+        im2col.store(kept, im2col.planes(layout, out))
 
     threads.run(compute, _blocks(conv, conv.c))
 
 
 def wgrad(work: ConvWgrad, x: Array, gy: Array, gw: Array) -> None:
-    """See ConvWgrad: partial sums of each block of images, added in order and rounded once."""
+    """Partial sums of each block of images, added in order and rounded once."""
     conv = work.conv
     blocks = _blocks(conv, conv.k)
     firsts = [block.images.start for block in blocks if block.channels.start == 0]

@@ -13,9 +13,8 @@ _SHIFT = np.uint64(32)
 
 
 def forward(work: DropoutForward, x: Array, counter: Array, y: Array, kept: Array) -> None:
-    """See DropoutForward."""
     seed, count = (int(number) for number in counter)
-    stored = kept.reshape(_shape(work))
+    stored = kept.reshape((work.n, *((work.c, work.pixels) if work.layout == "NCHW" else (work.pixels, work.c))))
 
     def compute(image: int) -> None:
         values = work.c * work.pixels
@@ -28,13 +27,8 @@ def forward(work: DropoutForward, x: Array, counter: Array, y: Array, kept: Arra
 
 
 def backward(work: DropoutBackward, gy: Array, kept: Array, counter: Array, gx: Array) -> None:
-    """See DropoutBackward."""
     counter[1] += 1
     _scaled(work, gy, kept, gx)
-
-
-def _shape(work: DropoutForward) -> tuple[int, int, int]:
-    return (work.n, work.c, work.pixels) if work.layout == "NCHW" else (work.n, work.pixels, work.c)
 
 
 def _scaled(work: DropoutForward | DropoutBackward, x: Array, kept: Array, y: Array) -> None:

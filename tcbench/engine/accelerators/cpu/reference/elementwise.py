@@ -47,10 +47,8 @@ def relu_into(x: Array, out: Array) -> None:
 
 
 def keep_where(positive: Array, gy: Array, out: Array) -> None:
-    """gy where `positive` (bool), else 0, of contiguous chunks.
-
-    Works on the bits, where a multiplication by a bool would be three times slower and make NaN of infinity * 0.
-    """
+    """gy where `positive` (bool), else 0, of contiguous chunks. Works on the bits, where a multiplication by a bool
+    would be three times slower and make NaN of infinity * 0."""
     integer = _INTEGER[gy.dtype.itemsize]
     gy, out = gy.reshape(-1), out.reshape(-1)
     ones, mask = scratch("mask.ones", gy.shape, np.int8), scratch("mask.bits", gy.shape, integer)

@@ -65,12 +65,9 @@ def _widen(h: Array, out: Array) -> None:
 
 
 def _narrow(s: Array, out: Array) -> None:
-    """1-D contiguous float32 to float16, round to nearest even, one chunk.
-
-    Adding c = 2**(e + 13), e the exponent of |s| but at least that of float16's smallest normal number, leaves
-    |s| rounded to float16's precision in the low bits of the sum. c's own low 16 bits are zero, so what is left to
-    add is the exponent, modulo 2**16.
-    """
+    """1-D contiguous float32 to float16, round to nearest even, one chunk. Adding c = 2**(e + 13), e the exponent of
+    |s| but at least that of float16's smallest normal number, leaves |s| rounded to float16's precision in the low bits
+    of the sum. c's own low 16 bits are zero, so what is left to add is the exponent, modulo 2**16."""
     bits, result = s.view(np.int32), out.view(np.uint16)
     a = scratch("half.a", s.shape, np.int32)
     c = scratch("half.c", s.shape, np.int32)
@@ -117,10 +114,8 @@ def convert(source: Array, out: Array) -> Array:
 
 
 def load(source: Array, name: str) -> Array:
-    """`source` in its compute dtype: itself, or converted into this thread's scratch memory `name`.
-
-    A 16-bit source that is not contiguous is gathered first.
-    """
+    """`source` in its compute dtype: itself, or converted into this thread's scratch memory `name`. A 16-bit source
+    that is not contiguous is gathered first."""
     if not is_widened(source.dtype):
         return source
     if not source.flags.c_contiguous:
@@ -150,8 +145,4 @@ def cast(source: Array, dtype: npt.DTypeLike) -> Array:
 
 def cast_into(source: Array, out: Array) -> None:
     """`source` in `out`'s dtype, converted on all threads; both contiguous."""
-    flat, flat_out = source.reshape(-1), out.reshape(-1)
-    threads.run(
-        lambda span: convert(flat[span[0] : span[1]], flat_out[span[0] : span[1]]),
-        threads.spans(flat.size, 4 * CHUNK),
-    )
+    threads.by_chunks(convert, 4 * CHUNK, source.reshape(-1), out.reshape(-1))

@@ -1,8 +1,7 @@
 """im2col and col2im, a few images at a time.
 
 Images are looked at as planes, (C, N, H, W), and columns by tap, (C, R, S, N, P, Q), whatever the layout; their memory
-has the layout's order.
-"""
+has the layout's order."""
 
 from typing import Any
 
@@ -20,7 +19,6 @@ one: after each call they wait for the interpreter lock."""
 
 
 def im2col(work: Im2col, x: Array, columns: Array) -> None:
-    """See Im2col."""
     by_tap = columns_by_tap(work.conv, work.conv.n, columns)
     threads.run(
         lambda images: np.copyto(by_tap[:, :, :, images], windows(work.conv, padded(work.conv, x[images]))),
@@ -29,7 +27,6 @@ def im2col(work: Im2col, x: Array, columns: Array) -> None:
 
 
 def col2im(work: Col2im, gcolumns: Array, gx: Array) -> None:
-    """See Col2im."""
     conv = work.conv
     by_tap = columns_by_tap(conv, conv.n, gcolumns)
 

@@ -16,7 +16,7 @@ _ROWS = 256
 
 
 def factor(work: KroneckerFactor, x: Array, factor: Array) -> None:
-    """See KroneckerFactor. A block of rows at a time, up to the diagonal: half the arithmetic of a whole product."""
+    """A block of rows at a time, up to the diagonal: half the arithmetic of a whole product."""
     wide = cast(x, factor.dtype)
     by_size = wide if work.layout == "NCHW" else wide.T
     scale, decay = factor.dtype.type(work.scale), factor.dtype.type(work.decay)
@@ -36,7 +36,6 @@ def factor(work: KroneckerFactor, x: Array, factor: Array) -> None:
 
 
 def damp(work: DampFactors, a: Array, g: Array, damped_a: Array, damped_g: Array) -> None:
-    """See DampFactors."""
     mean_a, mean_g = (np.mean(np.diagonal(x), dtype=np.float64) for x in (a, g))
     # Factors that are not finite are met again in the loss.
     with np.errstate(all="ignore"):
@@ -47,7 +46,7 @@ def damp(work: DampFactors, a: Array, g: Array, damped_a: Array, damped_g: Array
 
 
 def cholesky_inverse(work: CholeskyInverse, x: Array, info: Array) -> None:
-    """See CholeskyInverse. To LAPACK, whose matrices lie column by column, the lower triangle is the upper one."""
+    """To LAPACK, whose matrices lie column by column, the lower triangle is the upper one."""
     potrf, potri = _lapack(work.dtype)
     columns = x.T
     # A decomposition is one call, which cannot be cut into chunks: here LAPACK has the threads.

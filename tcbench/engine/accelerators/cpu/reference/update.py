@@ -4,14 +4,13 @@ block by block in cache."""
 import ctypes
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.reference.half import cast_into, convert, is_finite, load
+from tcbench.engine.accelerators.cpu.reference.half import convert, is_finite, load
 from tcbench.engine.accelerators.cpu.threads import Array, by_chunks, scratch
 from tcbench.engine.work import (
     CHUNK,
@@ -25,8 +24,6 @@ from tcbench.engine.work import (
     MomentumUpdate,
     PackGradients,
     Parameters,
-    ToHalf,
-    ToSingle,
     Unscale,
     WeightDecay,
 )
@@ -37,21 +34,13 @@ cache of 2 MB. Of half that, two threads meet at the interpreter lock too often.
 _SMALL = BLOCK // 8
 MAX_SCALE = 2.0**24
 
+Widen = Callable[[Array, str], Array]
+"""Of 16 bits to float32: the array itself where it is that, else in this thread's memory of a name."""
+Narrow = Callable[[Array, Array], object]
+"""Of float32 to 16 bits, which are written."""
 
-def unscale(work: Unscale, g: Array, gx: Array, state: Array) -> None:
-    """See Unscale."""
-    unscale_by_chunks(work, g, gx, state, load, convert)
 
-
-def unscale_by_chunks(
-    work: Unscale,
-    g: Array,
-    gx: Array,
-    state: Array,
-    widen: Callable[[Array, str], Array],
-    narrow: Callable[[Array, Array], object],
-) -> None:
-    """Unscale; what `widen` and `narrow` do is said in Passes."""
+def unscale(work: Unscale, g: Array, gx: Array, state: Array, widen: Widen = load, narrow: Narrow = convert) -> None:
     scale, overflows = state[SCALE], []
 
     def compute(span: tuple[int, int]) -> None:
@@ -67,14 +56,7 @@ def unscale_by_chunks(
     state[OVERFLOWS] += len(overflows)
 
 
-def convert_weights(_: ToSingle | ToHalf, x: Array, y: Array) -> None:
-    """See ToSingle and ToHalf."""
-    cast_into(x, y)
-
-
 def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
-    """See WeightDecay."""
-
     def compute(g: Array, w: Array) -> None:
         decay = scratch("update.decay", w.shape, w.dtype)
         np.multiply(w, work.weight_decay, out=decay)
@@ -84,8 +66,6 @@ def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
 
 
 def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
-    """See MomentumUpdate."""
-
     def compute(g: Array, v: Array, w: Array) -> None:
         step = scratch("update.step", g.shape, g.dtype)
         np.multiply(g, work.learning_rate, out=step)
@@ -96,18 +76,7 @@ def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
     by_chunks(compute, BLOCK, g, v, w)
 
 
-@dataclass(frozen=True)
-class Passes:
-    """The passes of a batched update over a block: `widen(gradient, name)` to float32, itself where it is that, else in
-    this thread's memory `name`; `step(g, v, w)`, in place; `narrow(w, weights)` to 16 bits."""
-
-    widen: Callable[[Array, str], Array]
-    step: Callable[[Array, Array, Array], None]
-    narrow: Callable[[Array, Array], object]
-
-
 def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, velocity: Array, state: Array) -> None:
-    """See BatchedUpdate."""
     rate = work.learning_rate
 
     def step(g: Array, v: Array, w: Array) -> None:
@@ -118,13 +87,21 @@ def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, v
             np.add(v, part, out=v)
         np.add(w, v, out=w)
 
-    update_by_blocks(work, table, master, velocity, state, Passes(load, step, convert))
+    update_by_blocks(work, table, master, velocity, state, step, load, convert)
 
 
 def update_by_blocks(
-    work: BatchedUpdate, table: Array, master: Array, velocity: Array, state: Array, passes: Passes
+    work: BatchedUpdate,
+    table: Array,
+    master: Array,
+    velocity: Array,
+    state: Array,
+    step: Callable[[Array, Array, Array], None],
+    widen: Widen,
+    narrow: Narrow,
 ) -> None:
-    """BatchedUpdate, each block by `passes` in the second-level cache: memory is read and written once."""
+    """BatchedUpdate, each block in the second-level cache: memory is read and written once. `step(g, v, w)`: of a
+    block, in place."""
     if work.dynamic and state[OVERFLOWS] > 0:
         return
     parameters = work.parameters
@@ -139,17 +116,17 @@ def update_by_blocks(
         index, begin, end, place = row
         here = slice(place, place + end - begin)
         v, w = velocity[here], master[here]
-        g = passes.widen(gradients[index][begin:end], "update.g")
+        g = widen(gradients[index][begin:end], "update.g")
         kept = None
         if not _surely_finite(g) and not (finite := np.isfinite(g)).all():
             overflows.append(_chunks_with_overflow(finite))
             kept = ~finite, v[~finite], w[~finite]
-        passes.step(g, v, w)
+        step(g, v, w)
         if kept:
             v[kept[0]], w[kept[0]] = kept[1:]
-        narrow = halves[index]
-        if narrow is not None:
-            passes.narrow(w, narrow[begin:end])
+        weights = halves[index]
+        if weights is not None:
+            narrow(w, weights[begin:end])
 
     _run_blocks(compute, parameters)
     if not work.dynamic:
@@ -157,7 +134,6 @@ def update_by_blocks(
 
 
 def check_finite(work: CheckFinite, table: Array, _: Array, state: Array) -> None:
-    """See CheckFinite."""
     gradients = _gradients(work, table)
     overflows: list[int] = []
 
@@ -207,19 +183,9 @@ def _chunks_with_overflow(finite: Array) -> int:
     return sum(not finite[begin : begin + CHUNK].all() for begin in range(0, finite.size, CHUNK))
 
 
-def pack_gradients(work: PackGradients, table: Array, _: Array, flat: Array) -> None:
-    """See PackGradients."""
-    pack_by_blocks(work, table, flat, load, convert)
-
-
-def pack_by_blocks(
-    work: PackGradients,
-    table: Array,
-    flat: Array,
-    widen: Callable[[Array, str], Array],
-    narrow: Callable[[Array, Array], object],
+def pack_gradients(
+    work: PackGradients, table: Array, _: Array, flat: Array, widen: Widen = load, narrow: Narrow = convert
 ) -> None:
-    """PackGradients; what `widen` and `narrow` do is said in Passes."""
     gradients = _gradients(work, table)
 
     def compute(row: _Block) -> None:
@@ -249,7 +215,6 @@ def _at(address: int, size: int, dtype: npt.DTypeLike) -> Array:
 
 
 def adjust_scale(work: AdjustScale, state: Any) -> None:
-    """See AdjustScale."""
     if state[OVERFLOWS] > 0:
         state[SCALE] = max(state[SCALE] / 2, 1)
         state[GOOD_STEPS] = 0

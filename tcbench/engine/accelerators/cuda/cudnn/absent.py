@@ -2,8 +2,7 @@
 
 cuDNN compiles what it needs for that GPU as if it were to run it, so that an answer with `build` is a proof that the
 plan builds, not a guess. That holds one core for up to a second per batch normalisation; without `build` those plans
-that cuDNN would compile are taken from their configurations. `plan_all` spreads the work over processes.
-"""
+that cuDNN would compile are taken from their configurations. `plan_all` spreads the work over processes."""
 
 import contextlib
 import functools
@@ -18,17 +17,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from tcbench.core.cache import Cache, Key
-from tcbench.engine.accelerators.cuda.cudnn import graphs, libraries
-from tcbench.engine.accelerators.cuda.cudnn.plans import (
-    NoPlan,
-    PlanFacts,
-    Search,
-    cache_key,
-    from_entry,
-    plan_cache,
-    to_entry,
-)
+from tcbench.core.cache import Cache
+from tcbench.engine.accelerators.cuda.cudnn import graphs, libraries, plans
+from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
 
@@ -41,8 +32,8 @@ Progress = Callable[[int, int], None]
 
 def plan_without_device(work: Work, gpu: GpuFile, workspace_limit: int, *, build: bool = True) -> PlanFacts:
     """The heuristic's first plan within the workspace limit (bytes). Raises NoPlan, LibraryError."""
-    search = Search(work, graphs.absent_target(gpu), gpu.sm, workspace_limit)
-    chosen = search.first() if build else search.foretold()
+    search = plans.Search(work, graphs.absent_target(gpu), gpu.sm, workspace_limit)
+    chosen = search.first(build=build)
     serialized_bytes = len(search.serialize()) if build else 0
     return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, serialized_bytes)
 
@@ -57,18 +48,18 @@ def plan_all(
     progress: Progress | None = None,
     cache: Cache | None = None,
 ) -> dict[str, Answer]:
-    """By `work.key`, in the order of `works`: the plan's facts, or why there is none. Raises LibraryError.
-
-    Answers are taken from the cache where it has them. A worker that dies takes only the graph that it was at with
-    it: that one's answer says so, and is not kept.
-    """
-    cache = plan_cache() if cache is None else cache
+    """By `work.key`, in the order of `works`: the plan's facts, or why there is none. Raises LibraryError. Answers are
+    taken from the cache where it has them. A worker that dies takes only the graph that it was at with it: that one's
+    answer says so, and is not kept."""
+    cache = plans.plan_cache() if cache is None else cache
     distinct = {work.key: work for work in works}
-    keys = {name: _key(work, gpu, workspace_limit, build) for name, work in distinct.items()}
+    known = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
+    of = {"autotuned": False, "present": False, "built": build}
+    keys = {name: plans.cache_key(work, known, workspace_limit, **of) for name, work in distinct.items()}
     answers: dict[str, Answer] = {}
     for name in distinct:
         entry = cache.get(keys[name])
-        answer = from_entry(entry) if entry else None
+        answer = plans.from_entry(entry) if entry else None
         if answer is not None:
             answers[name] = answer
     missing = [work for name, work in distinct.items() if name not in answers]
@@ -80,15 +71,10 @@ def plan_all(
     for work, answer, kept in _answers(missing, functools.partial(_answer, gpu, workspace_limit, build), processes):
         answers[work.key] = answer
         if kept:
-            cache.put(keys[work.key], to_entry(answer))
+            cache.put(keys[work.key], plans.to_entry(answer))
         if progress:
             progress(len(answers), len(distinct))
     return {name: answers[name] for name in distinct}
-
-
-def _key(work: Work, gpu: GpuFile, workspace_limit: int, build: bool) -> Key:
-    known = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
-    return cache_key(work, known, workspace_limit, autotuned=False, present=False, built=build)
 
 
 # -- worker processes ----------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Finds the fastest of several plans by running them.
 
-Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`CupyWorkbench`).
-"""
+Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`CupyWorkbench`)."""
 
 import functools
 import logging
@@ -109,11 +108,9 @@ class CupyWorkbench:
 def fastest(
     plans: Sequence[tuple[str, int, Callable[[], None] | float]], bench: CupyWorkbench
 ) -> tuple[int, tuple[PlanTime, ...]]:
-    """Index of the plan with the least median time, and the times of all that ran, in order.
-
-    `plans`: tag, workspace in bytes, and what runs it once, or the time that it took before. Of equals the earlier
-    wins. A plan that fails to run is left out; raises the last failure when all do.
-    """
+    """Index of the plan with the least median time, and the times of all that ran, in order. `plans`: tag, workspace in
+    bytes, and what runs it once, or the time that it took before. Of equals the earlier wins. A plan that fails to run
+    is left out; raises the last failure when all do."""
     timed: list[PlanTime] = []
     best: tuple[float, int] | None = None
     failure: Exception | None = None

@@ -3,8 +3,7 @@ before compute capability 8.0.
 
 Types, numbers and argument orders are those of cudnn_ops.h and cudnn_graph.h of cuDNN 9. The calls are deprecated
 there, but exported. Descriptors and queries happen once per work (`prepare_call`); the call that results only passes
-addresses on. A cudnnHandle_t made here and one made by cuDNN's frontend are the same thing.
-"""
+addresses on. A cudnnHandle_t made here and one made by cuDNN's frontend are the same thing."""
 
 import ctypes
 import functools
@@ -172,10 +171,7 @@ class _Descriptors:
 
 def prepare_call(work: Work, handle: int, lib: Library | None = None) -> PreparedCall:
     """Prepare the call that does this work on the handle's stream. `handle` is a cudnnHandle_t. Raises CallError,
-    LibraryError.
-
-    Raises ValueError for work that these calls do not do.
-    """
+    LibraryError. Raises ValueError for work that these calls do not do."""
     if not isinstance(work, BatchNormCallForward | BatchNormCallBackward):
         raise ValueError(f"{work.name} is not one of cuDNN's older calls")
     norm = work.norm

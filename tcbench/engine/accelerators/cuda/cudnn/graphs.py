@@ -1,29 +1,17 @@
 """cuDNN's graph for a piece of work.
 
 Sizes are logical (N, C, H, W) whatever the layout, which the strides tell. Tensors are numbered in the order of
-`work.operands`, from 1; cuDNN takes device addresses in the order of these numbers. Two more follow for a forward
-batch normalisation, whose running statistics are read and written: `slots` says whose address each takes. Constants
-(epsilon, momentum, ReLU's zero) are passed by value within the graph.
-"""
+`work.operands`, from 1; cuDNN takes device addresses in the order of these numbers. Two more follow for a forward batch
+normalisation, whose running statistics are read and written: `slots` says whose address each takes. Constants (epsilon,
+momentum, ReLU's zero) are passed by value within the graph."""
 
 import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
 
+from tcbench.engine import work as w
 from tcbench.engine.accelerators.cuda.cudnn import libraries
-from tcbench.engine.work import (
-    BatchNormBackward,
-    BatchNormForward,
-    Conv2d,
-    ConvDgrad,
-    ConvFprop,
-    ConvFpropStats,
-    ConvWgrad,
-    Layout,
-    Operand,
-    Work,
-)
 from tcbench.hardware.gpus import GpuFile
 
 PRODUCTS_OF_ANY_SIZE_FROM_SM = 80
@@ -32,19 +20,17 @@ PRODUCTS_OF_ANY_SIZE_FROM_SM = 80
 _Dims = tuple[list[int], list[int]]
 
 
-def slots(work: Work) -> tuple[int, ...]:
+def slots(work: w.Work) -> tuple[int, ...]:
     """For each address that the graph's plan takes, the index of its operand."""
     indices = {operand.name: index for index, operand in enumerate(work.operands)}
-    again = ("running_mean", "running_var") if isinstance(work, BatchNormForward) else ()
+    again = ("running_mean", "running_var") if isinstance(work, w.BatchNormForward) else ()
     return (*range(len(indices)), *(indices[name] for name in again))
 
 
-def define(work: Work, target: dict[str, Any], sm: int) -> Any:
-    """The graph for a GPU of compute capability `sm`, validated and lowered, before its plans are looked for.
-
-    `target`: `handle` on a GPU; `device_property` and `sm_version` for one that is not there. Raises cuDNN's own errors
-    where it knows no such graph.
-    """
+def define(work: w.Work, target: dict[str, Any], sm: int) -> Any:
+    """The graph for a GPU of compute capability `sm`, validated and lowered, before its plans are looked for. `target`:
+    `handle` on a GPU; `device_property` and `sm_version` for one that is not there. Raises cuDNN's own errors where it
+    knows no such graph."""
     cudnn = libraries.frontend()
     builder = _BUILDERS.get(type(work))
     if builder is None:
@@ -63,22 +49,17 @@ def define(work: Work, target: dict[str, Any], sm: int) -> Any:
 
 
 def empty(target: dict[str, Any], **settings: Any) -> Any:
-    """A graph without operations.
-
-    Its plans hold no reference in the CUDA graphs that they are captured into: whoever captures keeps them alive. The
-    frontend would else ask the runtime, at each run of a plan compiled when it was built, whether the stream captures,
-    and a CUDA graph that holds such references takes longer to launch.
-    """
+    """A graph without operations. Its plans hold no reference in the CUDA graphs that they are captured into: whoever
+    captures keeps them alive. The frontend would else ask the runtime, at each run of a plan compiled when it was
+    built, whether the stream captures, and a CUDA graph that holds such references takes longer to launch."""
     cudnn = libraries.frontend()
     return libraries.graph_class(cudnn)(cuda_graph_retention=cudnn.cuda_graph_retention.NONE, **target, **settings)
 
 
-def deselected_notes(work: Work) -> tuple[str, ...]:
-    """The numerical properties that a plan for this work must not have, by cuDNN's names.
-
-    Strict float32 keeps away from Tensor Cores, which would round its inputs; 16 bits accumulate in float32.
-    """
-    conv: Conv2d | None = getattr(work, "conv", None)
+def deselected_notes(work: w.Work) -> tuple[str, ...]:
+    """The numerical properties that a plan for this work must not have, by cuDNN's names. Strict float32 keeps away
+    from Tensor Cores, which would round its inputs; 16 bits accumulate in float32."""
+    conv: w.Conv2d | None = getattr(work, "conv", None)
     if conv is None:
         return ()
     if conv.dtype == "float32":
@@ -86,12 +67,12 @@ def deselected_notes(work: Work) -> tuple[str, ...]:
     return ("REDUCED_PRECISION_REDUCTION",)
 
 
-def is_matrix_product(work: Work, sm: int) -> bool:
+def is_matrix_product(work: w.Work, sm: int) -> bool:
     """Whether a convolution goes to cuDNN as a product of matrices: one of 1x1 on a single image, in half precision or
     TF32. For Tensor Cores its convolutions would often copy that image, of NCHW always, whatever its size
     (`work.product` makes it of a whole batch); its products take matrices as they lie, but have no plans without Tensor
     Cores."""
-    conv: Conv2d | None = getattr(work, "conv", None)
+    conv: w.Conv2d | None = getattr(work, "conv", None)
     if conv is None or (conv.dtype == "float32" and conv.math == "strict"):
         return False
     if sm < PRODUCTS_OF_ANY_SIZE_FROM_SM and any(size % 8 for size in (conv.c, conv.k, conv.p * conv.q)):
@@ -99,19 +80,17 @@ def is_matrix_product(work: Work, sm: int) -> bool:
     return (conv.n, conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 1, 0)
 
 
-def added_to(work: Work, sm: int) -> tuple[int, ...]:
-    """Indices of the results that the plan adds to, so that they have to be zero before it runs.
-
-    cuDNN's documentation is silent. On compute capability 8.x and 9.0 every plan with statistics has a workspace for
-    partial sums; from 10.0 on the only one has none, and NVIDIA's test of this graph (test_conv_genstats.py in
-    cudnn-frontend) hands in zeros.
-    """
-    if not isinstance(work, ConvFpropStats) or sm < 100:
+def added_to(work: w.Work, sm: int) -> tuple[int, ...]:
+    """Indices of the results that the plan adds to, so that they have to be zero before it runs. cuDNN's documentation
+    is silent. On compute capability 8.x and 9.0 every plan with statistics has a workspace for partial sums; from 10.0
+    on the only one has none, and NVIDIA's test of this graph (test_conv_genstats.py in cudnn-frontend) hands in
+    zeros."""
+    if not isinstance(work, w.ConvFpropStats) or sm < 100:
         return ()
     return tuple(index for index, operand in enumerate(work.operands) if operand.name in ("sum", "square_sum"))
 
 
-def dims(shape: tuple[int, ...], layout: Layout) -> _Dims:
+def dims(shape: tuple[int, ...], layout: w.Layout) -> _Dims:
     """Logical sizes and strides, (N, C, H, W) or (1, C, 1, 1), of a C-contiguous array."""
     if len(shape) == 1:
         (c,) = shape
@@ -126,13 +105,13 @@ def dims(shape: tuple[int, ...], layout: Layout) -> _Dims:
 class _Tensors:
     """Makes a graph's tensors from the work's operands, by name."""
 
-    def __init__(self, cudnn: Any, graph: Any, work: Work, as_matrices: bool) -> None:
+    def __init__(self, cudnn: Any, graph: Any, work: w.Work, as_matrices: bool) -> None:
         self.cudnn = cudnn
         self.graph = graph
         self.as_matrices = as_matrices
         described: Any = work
-        self.layout: Layout = (described.conv if hasattr(work, "conv") else described.norm).layout
-        self.operands: dict[str, tuple[int, Operand]] = {
+        self.layout: w.Layout = (described.conv if hasattr(work, "conv") else described.norm).layout
+        self.operands: dict[str, tuple[int, w.Operand]] = {
             operand.name: (uid, operand) for uid, operand in enumerate(work.operands, start=1)
         }
         self.next_uid = len(self.operands) + 1
@@ -166,20 +145,18 @@ class _Tensors:
         self._result(tensor, self.next_uid, self.operands[name][1])
         self.next_uid += 1
 
-    def _result(self, tensor: Any, uid: int, operand: Operand, sizes: _Dims | None = None) -> None:
+    def _result(self, tensor: Any, uid: int, operand: w.Operand, sizes: _Dims | None = None) -> None:
         dim, stride = sizes or dims(operand.shape, self.layout)
         tensor.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
 
     def scalar(self, value: float) -> Any:
-        """A float32 constant, passed by value.
-
-        The frontend keeps a number that float32 does not hold exactly, such as 0.1, as a double, and hands cuDNN its
-        address whatever type the tensor is given afterwards: so it is rounded here, and the type is the frontend's own.
-        """
+        """A float32 constant, passed by value. The frontend keeps a number that float32 does not hold exactly, such as
+        0.1, as a double, and hands cuDNN its address whatever type the tensor is given afterwards: so it is rounded
+        here, and the type is the frontend's own."""
         tensor = self.graph.tensor_scalar(ctypes.c_float(value).value, self.cudnn.scalar_type.RUNTIME_PARAM)
         return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])
 
-    def _matrix_dims(self, operand: Operand, transposed: bool = False) -> _Dims:
+    def _matrix_dims(self, operand: w.Operand, transposed: bool = False) -> _Dims:
         is_filter = operand.name.endswith("w")
         pixels_first = self.layout == "NHWC" and not is_filter
         rows = operand.shape[0 if is_filter else -1 if pixels_first else 1]
@@ -202,11 +179,11 @@ def _wgrad(graph: Any, **given: Any) -> Any:
     return graph.conv_wgrad(**given)
 
 
-_CONVOLUTIONS: dict[type[Work], tuple[Callable[..., Any], dict[str, str], str, dict[str, bool]]] = {
-    ConvFprop: (_fprop, {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
-    ConvFpropStats: (_fprop, {"image": "x", "weight": "w"}, "y", {}),
-    ConvDgrad: (_dgrad, {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
-    ConvWgrad: (_wgrad, {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
+_CONVOLUTIONS: dict[type[w.Work], tuple[Callable[..., Any], dict[str, str], str, dict[str, bool]]] = {
+    w.ConvFprop: (_fprop, {"image": "x", "weight": "w"}, "y", {"w": False, "x": False}),
+    w.ConvFpropStats: (_fprop, {"image": "x", "weight": "w"}, "y", {}),
+    w.ConvDgrad: (_dgrad, {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
+    w.ConvWgrad: (_wgrad, {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
 }
 """By work: the operation of its graph, the operands that it takes as arguments, and its result; and where it can be a
 product of two matrices, these and whether each is transposed."""
@@ -229,13 +206,13 @@ def _convolution(tensors: _Tensors, work: Any) -> None:
         name="conv",
     )
     tensors.result(result, computed)
-    if isinstance(work, ConvFpropStats):
+    if isinstance(work, w.ConvFpropStats):
         sums = graph.genstats(input=computed, compute_data_type=wide, name="statistics")
         for name, total in zip(("sum", "square_sum"), sums, strict=True):
             tensors.result(name, total)
 
 
-def _batch_norm_forward(tensors: _Tensors, work: BatchNormForward) -> None:
+def _batch_norm_forward(tensors: _Tensors, work: w.BatchNormForward) -> None:
     graph, norm = tensors.graph, work.norm
     value, mean, inv_std, running_mean, running_var = graph.batchnorm(
         input=tensors.given("x"),
@@ -260,7 +237,7 @@ def _batch_norm_forward(tensors: _Tensors, work: BatchNormForward) -> None:
     tensors.written_again("running_var", running_var)
 
 
-def _batch_norm_backward(tensors: _Tensors, work: BatchNormBackward) -> None:
+def _batch_norm_backward(tensors: _Tensors, work: w.BatchNormBackward) -> None:
     graph, norm = tensors.graph, work.norm
     gradient = tensors.given("gy")
     if norm.relu:
@@ -282,10 +259,10 @@ def _batch_norm_backward(tensors: _Tensors, work: BatchNormBackward) -> None:
     tensors.result("gbeta", gbeta)
 
 
-_BUILDERS: dict[type[Work], Callable[[_Tensors, Any], Any]] = {
+_BUILDERS: dict[type[w.Work], Callable[[_Tensors, Any], Any]] = {
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
-    BatchNormForward: _batch_norm_forward,
-    BatchNormBackward: _batch_norm_backward,
+    w.BatchNormForward: _batch_norm_forward,
+    w.BatchNormBackward: _batch_norm_backward,
 }
 
 

@@ -2,8 +2,7 @@
 
 The wheels for CUDA 12 put each library into a folder of its own (nvidia/cublas/lib, nvidia/cuda_nvrtc/lib); those for
 CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, its frontend the CUDA runtime, and
-NVRTC its built-in functions, which works once they are loaded.
-"""
+NVRTC its built-in functions, which works once they are loaded."""
 
 import contextlib
 import ctypes

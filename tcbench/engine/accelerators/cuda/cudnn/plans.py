@@ -1,14 +1,13 @@
 """Plans of cuDNN's graphs on this machine's GPU: found, timed, kept, and called with bare addresses.
 
 What a plan is found to be (`PlanFacts`), or that there is none (`NoPlan`), is data that the forecast, the records and
-the cache share. `Plans` belongs to one GPU and one cuDNN handle.
-"""
+the cache share. `Plans` belongs to one GPU and one cuDNN handle."""
 
 import ctypes
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -56,13 +55,10 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """The plan that was chosen.
-
-    `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans of cuDNN's heuristic.
-    `serialized_bytes`: its size in the cache, 0 where it cannot be serialized. `timed`: what autotuning measured, in
-    the heuristic's order, and `left_out` how many others might have served; none without autotuning. `cut`: some of
-    these for want of time, as the trial had `budget_s` for all its works.
-    """
+    """The plan that was chosen. `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans
+    of cuDNN's heuristic. `serialized_bytes`: its size in the cache, 0 where it cannot be serialized. `timed`: what
+    autotuning measured, in the heuristic's order, and `left_out` how many others might have served; none without
+    autotuning. `cut`: some of these for want of time, as the trial had `budget_s` for all its works."""
 
     plan: str
     workspace_bytes: int
@@ -90,11 +86,9 @@ class PlanCandidate:
 
 
 class Search:
-    """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for.
-
-    A plan over the workspace limit is refused by cuDNN before it is built where its engine knows, and by us after.
-    Raises NoPlan where cuDNN knows no engine at all.
-    """
+    """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for. A plan over
+    the workspace limit is refused by cuDNN before it is built where its engine knows, and by us after. Raises NoPlan
+    where cuDNN knows no engine at all."""
 
     def __init__(self, work: Work, target: dict[str, Any], sm: int, workspace_bytes: int) -> None:
         self._cudnn = cudnn = libraries.frontend()
@@ -114,21 +108,12 @@ class Search:
         self._failures: list[str] = []
         self._memory_ran_out: Exception | None = None
 
-    def candidates(self) -> Iterator[PlanCandidate]:
-        """In the heuristic's order, each plan once."""
-        for plan, place in self._places().items():
-            candidate = self._build(place, plan)
-            if candidate is not None:
-                yield candidate
-
     def shortlist(
         self, known: Mapping[str, PlanTime], has_time: Callable[[], bool], compiled_timed: float
     ) -> tuple[list[PlanCandidate], int, bool]:
         """The candidates that autotuning chooses from, the number of others that might have served, and whether some of
-        them are left out for want of time.
-
-        In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed` go: of either kind the first that
-        fits, others while there is time. What is known is not built."""
+        them are left out for want of time. In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed`
+        go: of either kind the first that fits, others while there is time. What is known is not built."""
         places, refused, cut = self._places(), 0, False
         candidates: list[PlanCandidate] = []
         room: dict[bool, float] = {False: PRECOMPILED_TIMED, True: compiled_timed}
@@ -163,19 +148,14 @@ class Search:
             places.setdefault(str(self.graph.get_plan_name_at_index(place)), place)
         return places
 
-    def first(self) -> PlanCandidate:
-        """The heuristic's first that fits. Raises NoPlan."""
-        for candidate in self.candidates():
-            return candidate
-        raise self.none_fits()
-
-    def foretold(self) -> PlanCandidate:
-        """The same as `first`, but a plan that cuDNN would compile is not built: cuDNN has found its configuration
-        supported and knows its workspace. Of 388 such plans, for shapes of all kinds and four GPUs, every one then
-        built, with that workspace. Raises NoPlan."""
+    def first(self, *, build: bool = True) -> PlanCandidate:
+        """The heuristic's first that fits. Without `build`, a plan that cuDNN would compile is not built: cuDNN has
+        found its configuration supported and knows its workspace. Of 388 such plans, for shapes of all kinds and four
+        GPUs, every one then built, with that workspace. Raises NoPlan."""
         for plan, place in self._places().items():
-            # With no workspace allowed, not even none, a plan is refused before it is built with what it needs.
-            self.graph.deselect_workspace_greater_than(-1 if self._is_runtime_compiled(place) else self._limit)
+            if not build:
+                # With no workspace allowed, not even none, a plan is refused before it is built with what it needs.
+                self.graph.deselect_workspace_greater_than(-1 if self._is_runtime_compiled(place) else self._limit)
             candidate = self._build(place, plan)
             if candidate is not None:
                 return candidate
@@ -254,7 +234,7 @@ def _cause(failures: list[str]) -> str:
 def cache_key(
     work: Work, gpu: GpuProperties, workspace_bytes: int, *, autotuned: bool, present: bool, built: bool = True
 ) -> Key:
-    """Everything that a choice of plan depends on. `present`: found on the GPU itself. `built`: not `foretold`."""
+    """Everything that a choice of plan depends on. `present`: found on the GPU itself. `built`: not foretold."""
     return {
         "work": work.key,
         "gpu": gpu.name,

@@ -1,8 +1,7 @@
 """CUDA source to machine code, through NVRTC: for any GPU that it knows, with or without one at hand.
 
 Owns the compiler's options and the cache of what was compiled, in the user's cache folder. CuPy's binding of NVRTC is
-imported where it is called.
-"""
+imported where it is called."""
 
 import contextlib
 import functools
@@ -27,11 +26,9 @@ class CompileError(RuntimeError):
 
 
 def compile_kernel(source: str, defines: tuple[str, ...], sm: int) -> bytes:
-    """The cubin of a source file beside this module for compute capability `sm` (90 for 9.0).
-
-    It is kept from one process to the next, behind its digest: a damaged one is compiled again. Raises CompileError,
-    and ImportError or RuntimeError where CuPy or NVRTC is missing.
-    """
+    """The cubin of a source file beside this module for compute capability `sm` (90 for 9.0). It is kept from one
+    process to the next, behind its digest: a damaged one is compiled again. Raises CompileError, and ImportError or
+    RuntimeError where CuPy or NVRTC is missing."""
     path = cache.folder("kernels") / f"{_key(source, defines, sm)}.cubin"
     with contextlib.suppress(OSError):
         kept = path.read_bytes()

@@ -1,8 +1,7 @@
 """The kernel that does a piece of work, and its grid.
 
 Owns the table from work to source file, function, definitions, grid and block. Standard library only: what a kernel's
-arguments are follows from the work itself (its operands' addresses, then its scalars).
-"""
+arguments are follows from the work itself (its operands' addresses, then its scalars)."""
 
 import functools
 from collections.abc import Callable
@@ -32,10 +31,8 @@ C_TYPES = {
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A kernel and its grid: the same for the same work on every GPU.
-
-    `source` is a file beside this module, `defines` are `NAME=value`.
-    """
+    """A kernel and its grid: the same for the same work on every GPU. `source` is a file beside this module, `defines`
+    are `NAME=value`."""
 
     source: str
     function: str
@@ -105,9 +102,6 @@ def _threads(values: int) -> int:
     return min(BLOCK, _blocks(max(values, 1), WARP) * WARP)
 
 
-# -- value by value ------------------------------------------------------------------------------------------------
-
-
 @launches(w.Relu, w.ReluBackward, w.Add, w.AddRelu)
 def _elementwise(work: w.Relu | w.ReluBackward | w.Add | w.AddRelu) -> KernelLaunch:
     return pointwise(work, "elementwise.cu", "relu_forward" if work.name == "relu" else work.name)
@@ -117,9 +111,6 @@ def pointwise(work: Pointwise, source: str, function: str) -> KernelLaunch:
     """A kernel over values: one thread for every 16 bytes. Its source is given DTYPE and CHUNK."""
     blocks = _blocks(work.size, BLOCK * _width(work.dtype))
     return _linear(source, function, (_type(work.dtype), _CHUNK), blocks)
-
-
-# -- batch normalisation -------------------------------------------------------------------------------------------
 
 
 @launches(w.BatchNormApply)
@@ -137,9 +128,6 @@ def _apply(work: w.BatchNormApply) -> KernelLaunch:
     return KernelLaunch("batch_norm_apply.cu", work.name, defines, (grid, 1, 1), (across, down, 1))
 
 
-# -- convolution as a matrix product -------------------------------------------------------------------------------
-
-
 @launches(w.Im2col, w.Col2im)
 def _im2col(work: w.Im2col | w.Col2im) -> KernelLaunch:
     conv = work.conv
@@ -155,9 +143,6 @@ def _over_maps(work: w.Work, source: str, maps: Any, rows: int, columns: int, ac
     else:
         blocks, values = maps.n * maps.c, rows * columns
     return _linear(source, work.name, (_type(maps.dtype), _layout(maps.layout)), blocks, _threads(values))
-
-
-# -- pooling -------------------------------------------------------------------------------------------------------
 
 
 @launches(w.MaxPoolForward, w.MaxPoolBackward)
@@ -188,9 +173,6 @@ def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> K
     return _linear("pooling.cu", work.name, (_type(work.dtype), _layout(work.layout)), blocks, threads)
 
 
-# -- classifier and loss -------------------------------------------------------------------------------------------
-
-
 @launches(w.BiasGradient)
 def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
     defines = (_type(work.dtype),)
@@ -200,17 +182,11 @@ def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
     return KernelLaunch("bias.cu", work.name, defines, grid, (WARP, 16, 1))
 
 
-# -- all parameters at once ----------------------------------------------------------------------------------------
-
-
 @launches(w.BatchedUpdate, w.CheckFinite)
 def _batched(work: w.BatchedUpdate | w.CheckFinite) -> KernelLaunch:
     of = work.parameters
     gradients = () if of.gradients is None else (f"GRADIENT={C_TYPES[of.gradients]}",)
     return _linear("update.cu", work.name, (_type(of.half), *gradients), of.n_chunks)
-
-
-# -- blocks in a row, by a size alone ------------------------------------------------------------------------------
 
 
 launches(w.Unscale)(lambda of: _sized(of, "elementwise.cu", of.size, w.CHUNK, _type(of.dtype), _CHUNK))

@@ -1,8 +1,7 @@
 """Kernels on a GPU: compiled, loaded once, and launched with as little Python as there can be.
 
 Owns loaded modules and the parameter block of a launch. CuPy is imported where a GPU is at hand; the launching itself
-takes the driver's call as an argument, so that tests can put another in its place.
-"""
+takes the driver's call as an argument, so that tests can put another in its place."""
 
 import ctypes
 import functools
@@ -19,11 +18,9 @@ Launch = Callable[..., None]
 
 
 class Kernels:
-    """The kernels on the current device, whose compute capability is `sm`.
-
-    What it prepares launches as long as it lives, and from one thread at a time. `current_stream` gives the stream's
-    address at each launch; without it CuPy is asked.
-    """
+    """The kernels on the current device, whose compute capability is `sm`. What it prepares launches as long as it
+    lives, and from one thread at a time. `current_stream` gives the stream's address at each launch; without it CuPy is
+    asked."""
 
     def __init__(self, sm: int, current_stream: Callable[[], int] | None = None) -> None:
         self.sm = sm
@@ -31,10 +28,8 @@ class Kernels:
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     def prepare(self, work: Work, launch: KernelLaunch | None = None) -> Launch:
-        """A function of the addresses of the work's arrays, in order, that launches it on the current stream.
-
-        `launch`, if given, stands in for `launch_of(work)`. Raises what that and `compile_kernel` raise.
-        """
+        """A function of the addresses of the work's arrays, in order, that launches it on the current stream. `launch`,
+        if given, stands in for `launch_of(work)`. Raises what that and `compile_kernel` raise."""
         from cupy.cuda import driver, get_current_stream
 
         launch = launch or launch_of(work)
@@ -60,10 +55,8 @@ def _new_module() -> Any:
 def bind(
     work: Work, launch: KernelLaunch, function: int, launch_kernel: Launch, current_stream: Callable[[], int]
 ) -> Launch:
-    """A function of addresses that launches `function`: it fills in the addresses and makes one call.
-
-    Every parameter has eight bytes of its own; the driver has copied them when its call returns.
-    """
+    """A function of addresses that launches `function`: it fills in the addresses and makes one call. Every parameter
+    has eight bytes of its own; the driver has copied them when its call returns."""
     n_arrays, n_parameters = len(work.operands), len(work.operands) + len(work.scalars)
     formats = ["Q"] * n_arrays + ["q" if isinstance(scalar, int) else "f4x" for scalar in work.scalars]
     # The values, then their addresses.

@@ -10,7 +10,7 @@ from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import After, DType, Layout
 
 EPS = 2e-5
@@ -20,10 +20,8 @@ EPS = 2e-5
 @dataclass
 class RunningStatistics:
     """Moving averages of mean and variance for evaluation, updated in place as Chainer's BatchNormalization does:
-    running = decay * running + (1 - decay) * batch, the variance with the factor m / (m - 1).
-
-    mean, var: float32 (C,).
-    """
+    running = decay * running + (1 - decay) * batch, the variance with the factor m / (m - 1). mean, var: float32
+    (C,)."""
 
     mean: Array
     var: Array
@@ -101,10 +99,6 @@ class BatchNorm(ForwardNode):
         self.with_residual = residual is not None
         return x, gamma, beta, residual
 
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        gradients = Gradient(self.gradients).apply(gys)
-        return tuple([gradients[i] for i in indexes])
-
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
         """gx, ggamma, gbeta[, gresidual] of gy."""
         backward = self.route.backward
@@ -177,11 +171,9 @@ def batch_norm(
     residual: Variable | None = None,
 ) -> Variable:
     """gamma * (x - mean) / sqrt(var + EPS) + beta per channel, then ReLU if `relu`; with a residual of x's shape and
-    dtype, relu(that + residual). gamma, beta (C,), float32 even if x is float16. Of `convolution_2d_stats`' results
-    (x, and per channel its sum and sum of squares) the sums are used.
-
-    While chainer.config.train is set, with the batch's statistics, and `running` follows; else with `running`'s.
-    """
+    dtype, relu(that + residual). gamma, beta (C,), float32 even if x is float16. Of `convolution_2d_stats`' results (x,
+    and per channel its sum and sum of squares) the sums are used. While chainer.config.train is set, with the batch's
+    statistics, and `running` follows; else with `running`'s."""
     added = () if residual is None else (residual,)
     node, inputs = (BatchNormFromSums, x) if isinstance(x, tuple) else (BatchNorm, (x,))
     return node(running, layout, relu or bool(added)).apply((*inputs, gamma, beta, *added))[0]

@@ -5,7 +5,7 @@ import math
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Variable, Variables, dtype_of
 from tcbench.engine.work import Layout
 
 
@@ -35,12 +35,7 @@ class Concatenation(ForwardNode):
         begins = itertools.accumulate(widths, initial=0)
         return [(rows, width, sum(widths), begin) for width, begin in zip(widths, begins, strict=False)]
 
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        parts = Gradient(self.gradients).apply(gys)
-        return tuple(parts[i] for i in indexes)
-
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
-        """gx of every part."""
         parts = tuple(accelerator.empty(shape, gy.dtype) for shape in self.shapes)
         for part, place in zip(parts, self.places(), strict=True):
             accelerator.launch(work.TakeColumns.of(*place, dtype_of(gy)), gy, part)

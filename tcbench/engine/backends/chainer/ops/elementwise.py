@@ -2,7 +2,7 @@
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, added, dtype_of
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Variable, Variables, added, dtype_of
 
 
 def relu_backward_on(accelerator: Accelerator, gy: Array, y: Array) -> Array:
@@ -21,11 +21,7 @@ class Relu(ForwardNode):
         accelerator.launch(work.Relu.of(x.size, dtype_of(x)), x, self.y)
         return (self.y,)
 
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return Gradient(self.gradient).apply(gys)
-
-    def gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
-        """gx of gy."""
+    def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
         return (relu_backward_on(accelerator, gy, self.y),)
 
 

@@ -3,8 +3,7 @@
 Columns are of the whole batch, so that each pass is one product, as in Chainer: image by image, as Caffe did to save
 memory, is 256 small products and as many launches at batch size 256. They live for the length of a pass and are made
 again for the gradient of w: kept, ResNet-50's would take 9 times its 3x3 convolutions' input. In NCHW the product gives
-a row of all images' pixels per channel, from where y is copied into its place.
-"""
+a row of all images' pixels per channel, from where y is copied into its place."""
 
 import functools
 from dataclasses import dataclass

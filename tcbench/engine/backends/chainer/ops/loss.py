@@ -41,8 +41,5 @@ class SoftmaxCrossEntropy(ForwardNode):
 
 def softmax_cross_entropy(x: Variable, t: Variable, weight: float = 1.0) -> Variable:
     """The mean loss, a float32 scalar, of logits x (N, K) and labels t (N,), times the weight. The gradient has x's
-    dtype.
-
-    A label outside [0, K) makes the loss NaN.
-    """
+    dtype. A label outside [0, K) makes the loss NaN."""
     return SoftmaxCrossEntropy(weight).apply((x, t))[0]

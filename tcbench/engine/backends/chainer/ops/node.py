@@ -8,8 +8,7 @@ A node computes nothing itself: it launches work on the current accelerator.
 The graph is Chainer's, and so is the walk over it. Only `FunctionNode.apply`, which builds it, is written anew: most of
 its time goes into what has no use here (ChainerX, memory layouts, type checks that the operations make themselves, the
 device, which the accelerator has made current, retained arrays). Where something listens or checks (hooks, debug mode)
-Chainer's runs.
-"""
+Chainer's runs."""
 
 import contextlib
 import weakref
@@ -176,5 +175,10 @@ class ForwardNode(Node):
         )
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        """Gradients of the inputs in `indexes` and of no others, in that order."""
+        """Gradients of the inputs in `indexes` and of no others, in that order: of those that `gradients` launches."""
+        gradients = Gradient(self.gradients).apply(gys)
+        return tuple([gradients[i] for i in indexes])
+
+    def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
+        """Those of all inputs, of the output's."""
         raise NotImplementedError

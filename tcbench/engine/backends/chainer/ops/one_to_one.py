@@ -6,16 +6,14 @@ from typing import Any
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, Variable, dtype_of, logical
 from tcbench.engine.work import Layout
 
 
 class OneToOne(ForwardNode):
     """y of x by one piece of work, and gx of gy by another of the same description, which `describe` gives of x.
-
     `like_x`: whether all that the works write has x's shape, whatever they take it for. `held` are arrays of the node's
-    own that either reads. What the gradient's work reads is kept under its operand's name.
-    """
+    own that either reads. What the gradient's work reads is kept under its operand's name."""
 
     def __init__(
         self,
@@ -54,11 +52,7 @@ class OneToOne(ForwardNode):
         accelerator.launch(work, *(arrays[operand.name] for operand in work.operands))
         return arrays
 
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return Gradient(self.gradient).apply(gys)
-
-    def gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
-        """gx of gy."""
+    def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
         return (self.launch(accelerator, self.backward_work(*self.described), gy=gy)["gx"],)
 
 

@@ -3,12 +3,12 @@
 import importlib
 import pkgutil
 
-from tcbench.engine.rung import RungSet, defined_in
+from tcbench.engine.rung import RungSet
 
 
 def _all() -> RungSet:
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
-    return RungSet.of("chainer", defined_in(*modules))
+    return RungSet.defined_in("chainer", *modules)
 
 
 RUNGS = _all()

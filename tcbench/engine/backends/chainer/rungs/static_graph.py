@@ -11,8 +11,7 @@ ways; here there is no room for them:
 - the first iteration runs the forward pass twice, so that running statistics are updated twice: recording is the pass
   that counts;
 - the input is given a gradient that nobody asked for: the body is a function of which the parameters alone have one;
-- loss scaling is not divided out of the parameters' gradients: our optimizers do that.
-"""
+- loss scaling is not divided out of the parameters' gradients: our optimizers do that."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
