@@ -145,7 +145,7 @@ def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[
 
 def _base_and_best(scenario: Scenario, configs: tuple[Config, ...]) -> tuple[Config, ...]:
     """The first of these configs, and the top of the last ladder that climbs to one of them. Raises SelectionError."""
-    tops = [ladder.configs[-1] for ladder in scenario.ladders if ladder.configs[-1] in configs[1:]]
+    tops = [ladder[-1] for ladder in scenario.ladders if ladder[-1] in configs[1:]]
     if not tops:
         raise SelectionError(f"--quick: no ladder of scenario {scenario.name} climbs from {configs[0].name} here")
     return configs[0], tops[-1]
