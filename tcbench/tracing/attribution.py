@@ -7,11 +7,11 @@ nodes belong to the phase that they were captured in where that is known, else t
 """
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tcbench.core.recording import ApiCall, HostSpan, Recording, Title
+from tcbench.core.recording import HostSpan, Recording, Title
 from tcbench.core.timeline import Span, Timeline, TimelineSource
 
 _T = TypeVar("_T")
@@ -49,8 +49,13 @@ def assemble(
 
     spans = [Span(at(s.begin_ns), at(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans]
     spans += [Span(at(w.begin_ns), at(w.end_ns), "io", "work", w.name, row=w.row) for w in io]
-    owners, calls = _Owners(recording.spans), {call.correlation: call for call in recording.calls}
-    ours = _streams_of_phases(recording, owners, calls)
+    owners, calls = _owners(recording.spans), {call.correlation: call for call in recording.calls}
+    launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
+    ours = {  # the streams on which the thread of the steps launches within phases
+        stream
+        for stream, call in launches
+        if call is not None and call.thread == recording.thread and owners(call.begin_ns)[1] is not None
+    }
     streams = {activity.stream for activity in activities}
     # Those of the steps before the others, each in order of its number.
     rows = {stream: row for row, stream in enumerate([*sorted(streams & ours), *sorted(streams - ours)])}
@@ -61,7 +66,7 @@ def assemble(
         call = calls.get(activity.correlation)
         step = phase = layer = None
         if call is not None and (call.thread == recording.thread or activity.stream in ours):
-            step, phase, layer = owners.at(call.begin_ns)
+            step, phase, layer = owners(call.begin_ns)
             launched.add(call.correlation)
         if activity.graph_node is not None:
             phase = recording.graph_phases.get(activity.graph_node, phase)
@@ -70,7 +75,7 @@ def assemble(
         when, row = (at(activity.begin_ns), at(activity.end_ns)), rows[activity.stream]
         spans.append(Span(*when, "gpu", activity.kind, activity.name, step, phase, row, activity.bytes, layer))
     for call in recording.calls:
-        step, phase, _ = owners.at(call.begin_ns)
+        step, phase, _ = owners(call.begin_ns)
         if step is not None and (call.thread == recording.thread or call.correlation in launched):
             row = int(call.thread != recording.thread)
             spans.append(Span(at(call.begin_ns), at(call.end_ns), "host", "api", call.name, step, phase, row))
@@ -78,18 +83,12 @@ def assemble(
     return Timeline(*facts, source, recording.phases, tuple(spans), title.unit)
 
 
-class _Owners:
-    """Tells the step, the phase and the layer that the thread of the steps was in at a time."""
-
-    def __init__(self, spans: Iterable[HostSpan]) -> None:
-        spans = tuple(spans)
-        self._steps = sorted((s.begin_ns, s.end_ns, s.step) for s in spans if s.kind == "step")
-        self._phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
-        self._layers = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "layer")
-
-    def at(self, time_ns: int) -> tuple[int | None, str | None, str | None]:
-        """(step, phase, layer); None where it was in none."""
-        return _inside(self._steps, time_ns), _inside(self._phases, time_ns), _inside(self._layers, time_ns)
+def _owners(spans: Sequence[HostSpan]) -> Callable[[int], tuple[int | None, str | None, str | None]]:
+    """Tells the step, the phase and the layer that the thread of the steps was in at a time; None where in none."""
+    steps = sorted((s.begin_ns, s.end_ns, s.step) for s in spans if s.kind == "step")
+    phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
+    layers = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "layer")
+    return lambda time_ns: (_inside(steps, time_ns), _inside(phases, time_ns), _inside(layers, time_ns))
 
 
 def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
@@ -97,11 +96,4 @@ def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
     return spans[index][2] if index >= 0 and time_ns <= spans[index][1] else None
 
 
-def _streams_of_phases(recording: Recording, owners: _Owners, calls: dict[int, ApiCall]) -> set[int]:
-    """The streams on which the thread of the steps launches within phases."""
-    launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
-    return {
-        stream
-        for stream, call in launches
-        if call is not None and call.thread == recording.thread and owners.at(call.begin_ns)[1] is not None
-    }
+
