@@ -40,9 +40,6 @@ class Project:
     inside: Path
 
 
-
-
-
 def project(folder: Path) -> Project:
     """The checkout that a folder lies in. Raises BuildError outside of one."""
     try:

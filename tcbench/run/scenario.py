@@ -57,9 +57,6 @@ class Config:
         return backend + "+".join(self.rungs) + (f":{self.ablation}" if self.ablation else "")
 
 
-
-
-
 @dataclass(frozen=True)
 class Scenario:
     """Everything a scenario file says, checked. `ladders`: the configs of each in order, every one adding rungs to the

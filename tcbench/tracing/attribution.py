@@ -94,6 +94,3 @@ def _owners(spans: Sequence[HostSpan]) -> Callable[[int], tuple[int | None, str 
 def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
     index = bisect.bisect_right(spans, time_ns, key=lambda span: span[0]) - 1
     return spans[index][2] if index >= 0 and time_ns <= spans[index][1] else None
-
-
-
