@@ -46,14 +46,11 @@ OtherSource = Callable[[Claim], Evidence | None]
 
 @dataclass(frozen=True)
 class AtBatchSize:
-    """A claim at one batch size.
-
-    `left` and `right` are the configs that were compared, None where none was there. `ratio` is left's images/s over
-    right's or over the claim's `images_per_s`; its interval is over `unit`, "steps" where a side has one trial only.
-    `more_trials` a side would decide what is undecided (None: no sensible number, or not a matter of trials).
-    `out_of_memory`: a side does not fit, so that there is nothing to compare. `missing`: configs with a batch size that
-    were not measured, as `tcbench run` would be asked for them.
-    """
+    """A claim at one batch size. `left` and `right` are the configs that were compared, None where none was there.
+    `ratio` is left's images/s over right's or over the claim's `images_per_s`; its interval is over `unit`, "steps"
+    where a side has one trial only. `more_trials` a side would decide what is undecided (None: no sensible number, or
+    not a matter of trials). `out_of_memory`: a side does not fit, so that there is nothing to compare. `missing`:
+    configs with a batch size that were not measured, as `tcbench run` would be asked for them."""
 
     batch_size: int
     outcome: ClaimOutcome

@@ -368,11 +368,9 @@ def compare(
 ) -> Comparison:
     """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. All cells that have a ratio
     are judged together, as one family; `decisions` holds those that are made already, by the cell's key, as a gate
-    makes them, look by look.
-
-    Cells pair by config, batch size and ranks; where a side has several of those (two machines, two inputs), the most
-    alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to say.
-    """
+    makes them, look by look. Cells pair by config, batch size and ranks; where a side has several of those (two
+    machines, two inputs), the most alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to
+    say."""
     rule = rule or Rule()
     bases, currents = (
         [Trials(records, machine) for (machine, _), records in by_cell(side).items()] for side in (base, current)
@@ -414,10 +412,8 @@ _Pair = tuple["Trials | None", "Trials | None"]
 
 
 def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
-    """The cells that belong together, in the base's order; what only current has comes last.
-
-    Cells that are alike pair at once; the others by how many facts differ, within a config and batch size.
-    """
+    """The cells that belong together, in the base's order; what only current has comes last. Cells that are alike pair
+    at once; the others by how many facts differ, within a config and batch size."""
     exact = grouped((currents[j].identity, j) for j in reversed(range(len(currents))))
     partner = {i: twins.pop() for i, trials in enumerate(bases) if (twins := exact.get(trials.identity))}
     taken = set(partner.values())

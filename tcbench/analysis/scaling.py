@@ -73,12 +73,10 @@ class Imbalance:
 
 @dataclass(frozen=True)
 class Point:
-    """A cell on a curve of scaling.
-
-    `speedup` is its images/s over those of the curve's base, `efficiency` that over the ratio of their ranks; both are
-    None where either was not measured. `allreduce` and `imbalance` are None of one rank, and without a profiled pass.
-    `cores`: the numbers of processors that its ranks were bound to; none where they were not.
-    """
+    """A cell on a curve of scaling. `speedup` is its images/s over those of the curve's base, `efficiency` that over
+    the ratio of their ranks; both are None where either was not measured. `allreduce` and `imbalance` are None of one
+    rank, and without a profiled pass. `cores`: the numbers of processors that its ranks were bound to; none where they
+    were not."""
 
     summary: CellSummary
     speedup: Interval | None

@@ -175,9 +175,7 @@ def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
 
 def log_ratio(numerator: Group, denominator: Group) -> LogRatio:
     """numerator / denominator; degrees of freedom after Welch (1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
-
-    Where neither side varies at all the error is 0.
-    """
+    Where neither side varies at all the error is 0."""
     return LogRatio(numerator.mean - denominator.mean, *_of_difference(numerator, denominator))
 
 

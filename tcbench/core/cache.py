@@ -38,10 +38,8 @@ class Entry:
 
 
 def folder(name: str) -> Path:
-    """The folder of that name in TCBENCH_CACHE, or in the user's cache folder. It may not be there yet.
-
-    A name that ends in a version (`jpeg-v1`) names the form of what lies in it: another form takes another name.
-    """
+    """The folder of that name in TCBENCH_CACHE, or in the user's cache folder. It may not be there yet. A name that
+    ends in a version (`jpeg-v1`) names the form of what lies in it: another form takes another name."""
     override = os.environ.get(VARIABLE)
     if override:
         return Path(override).expanduser() / name

@@ -216,13 +216,11 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     """The way in which a piece of work was done: cuDNN's plan, or on a processor, for each kind of work, oneDNN's
-    implementation or "numpy". Stands in JSON as a list in this order: fields are added at the end only.
-
-    `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
-    heuristic's first, where autotuning timed them. `timed`: the number of candidates that it timed, `left_out`: of
-    others that might have served. `budget_s`: the trial's time for tuning all of its plans, where it timed any.
-    `provisional`: by times that were taken beside other work.
-    """
+    implementation or "numpy". Stands in JSON as a list in this order: fields are added at the end only. `from_cache`:
+    found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the heuristic's
+    first, where autotuning timed them. `timed`: the number of candidates that it timed, `left_out`: of others that
+    might have served. `budget_s`: the trial's time for tuning all of its plans, where it timed any. `provisional`: by
+    times that were taken beside other work."""
 
     work: str
     plan: str
@@ -436,11 +434,9 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
 
 
 class GpuSample(msgspec.Struct, frozen=True, array_like=True):
-    """NVML's readings at one moment; None for what this GPU does not say.
-
-    `time_s` and `energy_j` count from the trial's start and the first sample. `memory_used_bytes` is the whole
-    device's, whoever uses it. Stands in JSON as a list in this order: fields may be added at the end only.
-    """
+    """NVML's readings at one moment; None for what this GPU does not say. `time_s` and `energy_j` count from the
+    trial's start and the first sample. `memory_used_bytes` is the whole device's, whoever uses it. Stands in JSON as a
+    list in this order: fields may be added at the end only."""
 
     time_s: PhaseSeconds
     sm_clock_mhz: int | None = None
@@ -516,8 +512,8 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lost(self) -> float:
         """The share of the processor time that the trial asked for and others had. Its threads also wait for each
-        other, so that at most what others computed counts; a trial that mostly sleeps is taken to ask for all its time.
-        """
+        other, so that at most what others computed counts; a trial that mostly sleeps is taken to ask for all its
+        time."""
         lost_s = min(self.waited_s, self.others_s) + self.stolen_s
         return lost_s / max(self.own_s + lost_s, self.elapsed_s)
 
@@ -660,10 +656,8 @@ def encode(record: Record) -> bytes:
 
 
 def decode(line: bytes | str) -> Record:
-    """A record from its JSON line, its strings made safe to show.
-
-    Raises RecordError: not UTF-8, not JSON, not a record, or of a newer version than this tcbench knows.
-    """
+    """A record from its JSON line, its strings made safe to show. Raises RecordError: not UTF-8, not JSON, not a
+    record, or of a newer version than this tcbench knows."""
     try:
         raw = cleaned(msgspec.json.decode(line))
     except UnicodeDecodeError as error:

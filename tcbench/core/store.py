@@ -157,10 +157,8 @@ class Read:
 
 
 def read(paths: Iterable[Path]) -> Read:
-    """All records of files and folders (searched for `*.jsonl`). Raises StoreError naming file and line.
-
-    A last line that is cut off is a crash's trace: it is left out, and a note says so.
-    """
+    """All records of files and folders (searched for `*.jsonl`). Raises StoreError naming file and line. A last line
+    that is cut off is a crash's trace: it is left out, and a note says so."""
     contents = [_read_file(file) for path in paths for file in _files(path)]
     notes = tuple(plain(note) for content in contents for note in content.notes)
     return Read(tuple(record for content in contents for record in content.records), notes)

@@ -56,11 +56,9 @@ def cpu_flags() -> frozenset[str]:
 
 
 def blas_variables() -> dict[str, str]:
-    """Environment variables under which NumPy's OpenBLAS uses the vector units this processor has.
-
-    OpenBLAS 0.3.31 takes AMD processors newer than it knows (family 26) for Haswell and leaves AVX-512 alone: half
-    the speed of a matrix product. An OPENBLAS_CORETYPE of the user's stands.
-    """
+    """Environment variables under which NumPy's OpenBLAS uses the vector units this processor has. OpenBLAS 0.3.31
+    takes AMD processors newer than it knows (family 26) for Haswell and leaves AVX-512 alone: half the speed of a
+    matrix product. An OPENBLAS_CORETYPE of the user's stands."""
     if "OPENBLAS_CORETYPE" in os.environ:
         return {}
     avx512 = {"avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl"}
@@ -117,8 +115,8 @@ def commit() -> str | None:
 
 def project_commit(folder: Path | None = None) -> str | None:
     """The commit of the git checkout that a folder (the current one) lies in, with `+` when tracked files differ from
-    it; None outside of one, in one without a commit, and in a checkout of tcbench, whose commit is `commit`'s to tell.
-    """
+    it; None outside of one, in one without a commit, and in a checkout of tcbench, whose commit is `commit`'s to
+    tell."""
     try:
         repository = Repository.around(folder or Path.cwd())
         ours = repository.top / "tcbench" / "__init__.py"

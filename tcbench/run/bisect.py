@@ -225,10 +225,8 @@ class Bench:
 
 def steps(of: Bisection, bench: Bench, budget_s: float | None = None) -> Iterator[Bisection]:
     """The record after each round and each commit that is skipped, until a commit is named, nothing more is to be
-    learnt, or trials and builds have taken `budget_s`. Each is written before it is given.
-
-    Raises NotComparableError where GOOD does not run any more.
-    """
+    learnt, or trials and builds have taken `budget_s`. Each is written before it is given. Raises NotComparableError
+    where GOOD does not run any more."""
     spent_s = 0.0
     while budget_s is None or spent_s < budget_s:
         place = of.search(bench.ready).next(of.costs)

@@ -86,10 +86,8 @@ def setting(
     cpus: int,
     images: tuple[ImageFolder, ImageFolder] | None,
 ) -> TrainingSetting:
-    """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`.
-
-    Raises SelectionError for a global batch below one batch, or too few images for the test.
-    """
+    """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`. Raises
+    SelectionError for a global batch below one batch, or too few images for the test."""
     scenario = scenario.on(device.kind)
     steps, ranks = asked.steps or STEPS, asked.ranks
     usual_rate = LEARNING_RATE if ranks == 1 else RANKS_LEARNING_RATE
@@ -148,12 +146,10 @@ def setting(
 
 
 def _divisor(scenario: Scenario, global_batch: int, batch_size: int, small_image: int | None) -> float:
-    """The divisor of the batch's mean loss, so that it is its share of the mean over the global batch.
-
-    A gradient that flows back through the last feature map is divided by its pixels too, and the small network's map is
-    much smaller than that of the scenario's model on ImageNet: there the divisor makes up for that as well. Rounded
-    down to a power of two, it changes no digit of float32's training.
-    """
+    """The divisor of the batch's mean loss, so that it is its share of the mean over the global batch. A gradient that
+    flows back through the last feature map is divided by its pixels too, and the small network's map is much smaller
+    than that of the scenario's model on ImageNet: there the divisor makes up for that as well. Rounded down to a power
+    of two, it changes no digit of float32's training."""
     if global_batch == batch_size:
         return 1.0
     ratio = global_batch / batch_size
@@ -231,10 +227,8 @@ class SkippedConfig:
 def parity(
     scenario: Scenario, device: Device, configs: Sequence[Config], steps: int, threads: int
 ) -> tuple[ParityJob, tuple[SkippedConfig, ...]]:
-    """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64.
-
-    Raises SelectionError when none of the configs can run here.
-    """
+    """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64. Raises
+    SelectionError when none of the configs can run here."""
     scenario = scenario.on(device.kind)
     cells: dict[tuple[str, ...], ParityCell] = {}
     skipped = []

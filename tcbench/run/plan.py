@@ -62,10 +62,8 @@ class Plan:
 
 
 def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bool = False) -> Plan:
-    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped.
-
-    `remote`: the device is another machine's, so that what is installed on this one is no reason.
-    """
+    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped. `remote`:
+    the device is another machine's, so that what is installed on this one is no reason."""
     scenario = scenario.on(device.kind)
     sizes = scenario.batch_sizes
     batch_sizes = selection.batch_sizes or ((sizes[len(sizes) // 2],) if selection.quick else sizes)
@@ -194,10 +192,8 @@ def _why_not_many(cell: Cell) -> str | None:
 
 
 def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:
-    """The scenario's configs that match any of the names or globs, in the scenario's order; all without a pattern.
-
-    A name that the scenario does not have, but whose parts are rungs, is a config of its own. Raises SelectionError.
-    """
+    """The scenario's configs that match any of the names or globs, in the scenario's order; all without a pattern. A
+    name that the scenario does not have, but whose parts are rungs, is a config of its own. Raises SelectionError."""
     patterns = tuple(patterns)
     if not patterns:
         return scenario.configs

@@ -41,10 +41,8 @@ OWN_MODEL = "own"
 @dataclass(frozen=True)
 class Config:
     """A named list of rungs. The name is the rungs, joined by '+'; an ablation's name follows after ':', and before
-    them stands, with '/', a backend that is not the default.
-
-    `cudnn`: an ablation's settings; None where they are the scenario's.
-    """
+    them stands, with '/', a backend that is not the default. `cudnn`: an ablation's settings; None where they are the
+    scenario's."""
 
     backend: str
     rungs: tuple[str, ...]

@@ -145,10 +145,7 @@ def with_own(
 ) -> tuple[Recording, TimelineSource, Sequence[InputWork]]:
     """A report's activities in the steps of the worker's own recording, in the worker's time, and the input's work:
     what the report says of that, else what was sampled. The clocks are set by the beginnings of the steps that both
-    have.
-
-    Raises TraceError where the report has none of those steps.
-    """
+    have. Raises TraceError where the report has none of those steps."""
     begins = {span.step: span.begin_ns for span in own.spans if span.kind == "step"}
     offsets = [begins[s.step] - s.begin_ns for s in seen.spans if s.kind == "step" and s.step in begins]
     if not offsets:
