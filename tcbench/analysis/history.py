@@ -92,8 +92,7 @@ class CellHistory:
 
 @dataclass(frozen=True)
 class History:
-    """All cells over all revisions, oldest first: by ancestry where git tells it, else by the time of the first
-    trial."""
+    """All cells over all revisions, oldest first: by ancestry where git tells it, else by their first trials."""
 
     revisions: tuple[Revision, ...]
     cells: tuple[CellHistory, ...]

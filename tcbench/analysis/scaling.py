@@ -75,8 +75,7 @@ class Imbalance:
 class Point:
     """A cell on a curve of scaling. `speedup` is its images/s over those of the curve's base, `efficiency` that over
     the ratio of their ranks; both are None where either was not measured. `allreduce` and `imbalance` are None of one
-    rank, and without a profiled pass. `cores`: the numbers of processors that its ranks were bound to; none where they
-    were not."""
+    rank, and without a profiled pass. `cores`: how many processors its ranks were bound to, if at all."""
 
     summary: CellSummary
     speedup: Interval | None

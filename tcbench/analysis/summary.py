@@ -88,9 +88,8 @@ class CellSummary:
 
 
 def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
-    """One summary per machine, cell and code, in the order of `by_code`. `records` are those that `store.current`
-    leaves. A trial that left no facts about its machine (it was skipped, or died before it could tell) belongs to the
-    machine of its run."""
+    """One summary per machine, cell and code, in the order of `by_code`, of records as `store.current` leaves them. A
+    trial that left no facts about its machine (skipped, or dead before it could tell) belongs to that of its run."""
     records = tuple(records)
     of_runs = environments(records)
     groups = by_code(records)

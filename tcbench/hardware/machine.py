@@ -115,8 +115,7 @@ def commit() -> str | None:
 
 def project_commit(folder: Path | None = None) -> str | None:
     """The commit of the git checkout that a folder (the current one) lies in, with `+` when tracked files differ from
-    it; None outside of one, in one without a commit, and in a checkout of tcbench, whose commit is `commit`'s to
-    tell."""
+    it; None outside of one, in one without a commit, and in a checkout of tcbench, which `commit` tells."""
     try:
         repository = Repository.around(folder or Path.cwd())
         ours = repository.top / "tcbench" / "__init__.py"

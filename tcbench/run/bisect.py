@@ -49,8 +49,7 @@ FIGURES: Mapping[str, Callable[[Record], float | None]] = {
     "throughput": THROUGHPUT.of,
     "throughput at the median step": _median_step,
 }
-"""Figures of a trial that rounds may compare: images/s over total time, and at the median step, which a machine that
-stops now and then disturbs less."""
+"""Figures that rounds may compare: images/s over total time, and at the median step, which short stops disturb less."""
 
 _SPEED_OF = "speed of "
 
@@ -311,9 +310,8 @@ def _ended(of: Bisection) -> Bisection:
 def lost_at_the_median(
     cells: Iterable[Cell], base: Sequence[Record], current: Sequence[Record], rule: Rule
 ) -> dict[str, float]:
-    """The ratio of each cell, by its key, that surely became slower at the median step, where throughput over total
-    time did not settle it: a machine that stops now and then disturbs that less. A second test of the same trials, so
-    at half the level."""
+    """The ratio of each cell, by its key, that surely became slower at the median step, which a machine that stops now
+    and then disturbs less, where total time did not settle it. A second test of the same trials: at half the level."""
     half = replace(rule, level=rule.level / 2, change_level=rule.change_level / 2)
     lost = {}
     for cell in cells:

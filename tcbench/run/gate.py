@@ -181,8 +181,7 @@ class Gate:
         return grown if grown.certain() else grown.ended()
 
     def ended(self) -> Gate:
-        """After the look that is going on, of the cells that have all its trials: where it is complete, or where no
-        trial is to follow."""
+        """After the look that goes on, of cells with all its trials: where it is complete, or no trial is to follow."""
         number = next((cell.interims_taken for cell in self.cells if not cell.over(self.interims)), None)
         return self if number is None else self._judged(number)
 

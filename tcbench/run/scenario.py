@@ -41,8 +41,7 @@ OWN_MODEL = "own"
 @dataclass(frozen=True)
 class Config:
     """A named list of rungs. The name is the rungs, joined by '+'; an ablation's name follows after ':', and before
-    them stands, with '/', a backend that is not the default. `cudnn`: an ablation's settings; None where they are the
-    scenario's."""
+    them stands, with '/', a backend that is not the default. `cudnn`: an ablation's settings, else None."""
 
     backend: str
     rungs: tuple[str, ...]
