@@ -262,16 +262,11 @@ def worker_environment(cell: Cell) -> dict[str, str]:
     """The worker's environment: libraries that read their thread count at import get the cell's. Where Python may not
     keep bytecode beside its modules, compiling them would be half of a worker's start: it keeps it in our cache."""
     variables = {**os.environ, **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
-    if _keeps_bytecode() or variables.get("PYTHONPYCACHEPREFIX"):
+    package = Path(tcbench.__file__).parent
+    beside = os.access(package, os.W_OK) or (package / "__pycache__").exists()
+    if variables.get("PYTHONPYCACHEPREFIX") or (beside and not variables.get("PYTHONDONTWRITEBYTECODE")):
         return variables
     return {**variables, "PYTHONPYCACHEPREFIX": str(cache.folder("bytecode")), "PYTHONDONTWRITEBYTECODE": ""}
-
-
-def _keeps_bytecode() -> bool:
-    """Whether our modules have bytecode beside them, or get it when they are imported."""
-    package = Path(tcbench.__file__).parent
-    written = os.access(package, os.W_OK) or (package / "__pycache__").exists()
-    return written and not os.environ.get("PYTHONDONTWRITEBYTECODE")
 
 
 def _oom_kills() -> int:

@@ -90,16 +90,11 @@ class Scenario:
         return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
 
 
-def scenario_folder() -> Path:
-    """The folder of the scenarios that come with tcbench: the checkout's, or the installed package's."""
-    package = Path(tcbench.__file__).parent
-    installed = package / "scenarios"
-    return installed if installed.is_dir() else package.parent / "scenarios"
-
-
 def shipped() -> dict[str, Path]:
-    """Name and path of each scenario that comes with tcbench."""
-    return {path.stem: path for path in sorted(scenario_folder().glob(f"*{SUFFIX}"))}
+    """Name and path of each scenario that comes with tcbench, in the installed package or else in the checkout."""
+    package = Path(tcbench.__file__).parent
+    folder = package if (package / "scenarios").is_dir() else package.parent
+    return {path.stem: path for path in sorted(folder.glob(f"scenarios/*{SUFFIX}"))}
 
 
 _LARGEST = 2**20
