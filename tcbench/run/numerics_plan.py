@@ -209,10 +209,10 @@ def _first_scale(of: TrainingSetting, technique: Technique, static_scale: float 
 def _job(
     of: TrainingSetting, technique: Technique, seed: int, loss_scale: float, observe_at: tuple[int, ...] = ()
 ) -> TrainingJob:
-    rungs = (technique.rung, *of.rungs)
-    size: dict[str, Any] = {"batch_size": of.batch_size, "image_size": of.image_size, "n_classes": of.n_classes}
+    names = ("scenario", "model", "variant", "device", "threads", "batch_size", "image_size", "n_classes")
     source = Input(kind="own") if of.data is None else Input(kind="folder", path=of.data)
-    cell = _cell(of.scenario, of.model, of.variant, rungs, of.device, of.threads, seed=seed, input=source, **size)
+    fields = {name: getattr(of, name) for name in names}
+    cell = _cell((technique.rung, *of.rungs), seed=seed, input=source, **fields)
     return TrainingJob(cell=cell, setting=of, technique=technique, loss_scale=loss_scale, observe_at=observe_at)
 
 
@@ -255,23 +255,12 @@ def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], thr
     name = "+".join(rungs)
     without = "+".join(rungs[:-1]) or (None if name == BASE else BASE)
     size: dict[str, Any] = {"batch_size": _PARITY_BATCH, "image_size": _PARITY_IMAGE, "n_classes": _PARITY_CLASSES}
-    of = scenario.name, scenario.models[0], scenario.variant, rungs, device.name, threads
-    cell = _cell(*of, seed=0, input=Input(kind="own"), cudnn=scenario.cudnn, **size)
+    of = {"scenario": scenario.name, "model": scenario.models[0], "variant": scenario.variant, "device": device.name}
+    cell = _cell(rungs, threads=threads, seed=0, input=Input(kind="own"), cudnn=scenario.cudnn, **of, **size)
     return ParityCell(cell=cell, rung=rungs[-1], without=without, asked=asked)
 
 
-def _cell(
-    scenario: str, model: str, variant: str, rungs: tuple[str, ...], device: str, threads: int, **fields: Any
-) -> Cell:
+def _cell(rungs: tuple[str, ...], **fields: Any) -> Cell:
     """A cell of the default backend, with settings of one that is not measured where `fields` have no others."""
-    return Cell(
-        scenario=scenario,
-        backend=DEFAULT,
-        model=model,
-        variant=variant,
-        config="+".join(rungs),
-        rungs=rungs,
-        device=device,
-        threads=threads,
-        **{"train": _TRAIN, "cudnn": _CUDNN, "measure": _MEASURE, **fields},
-    )
+    unmeasured: dict[str, Any] = {"train": _TRAIN, "cudnn": _CUDNN, "measure": _MEASURE}
+    return Cell(backend=DEFAULT, config="+".join(rungs), rungs=rungs, **{**unmeasured, **fields})
