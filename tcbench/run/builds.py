@@ -81,8 +81,7 @@ def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple
     """Base and current, as long as the context lasts. Raises BuildError."""
     requested.check()
     here = Path.cwd()
-    with contextlib.ExitStack() as stack:
-        own = stack.enter_context(_own_folder())
+    with _own_folder() as own:
         if requested.base_python is None:
             builds = _revisions(requested, here, own, say)
         else:
