@@ -23,9 +23,8 @@ from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Launch, Runner
 from tcbench.tracing import host, nsys
-from tcbench.tracing.attribution import InputWork, assemble
+from tcbench.tracing.attribution import InputWork, assemble, title_of
 from tcbench.tracing.nsys import Nsys
-from tcbench.tracing.ranges import title_of
 from tcbench.tracing.threads import ThreadSampler
 
 Listen = Callable[[Cell, int, Message], None]

@@ -10,7 +10,8 @@ from tcbench.core import files, store
 from tcbench.core.errors import TraceError
 from tcbench.core.record import Record
 from tcbench.core.timeline import Timeline
-from tcbench.tracing import nsys, perfetto, ranges
+from tcbench.tracing import nsys, perfetto
+from tcbench.tracing.attribution import from_record
 
 FILES = ".json.gz, .json (a trace), .sqlite, .nsys-rep, .qdrep, .qdstrm (Nsight Systems) or .jsonl (records)"
 
@@ -50,7 +51,7 @@ def record_in(path: Path) -> Record | None:
 
 
 def _of_records(path: Path) -> tuple[Timeline, ...]:
-    recorded = [ranges.from_record(record) for record in store.current(store.read([path]).records)]
+    recorded = [from_record(record) for record in store.current(store.read([path]).records)]
     timelines = tuple(timeline for timeline in recorded if timeline is not None)
     if not timelines:
         raise TraceError(f"{path}: none of its {len(recorded)} records has phase times: nothing was measured")

@@ -1,4 +1,5 @@
-"""From a recording to a timeline: which step and phase each thing on the GPU belongs to.
+"""From a recording to a timeline: which step and phase each thing on the GPU belongs to; and from a record's phase
+times alone, without any tool.
 
 What the GPU does belongs to the phase in which the thread of the steps launched it, however long after it ran. A launch
 from another thread (PyTorch's backward pass has one of its own) counts too if it goes to a stream on which that thread
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tcbench.core.record import Record
 from tcbench.core.recording import HostSpan, Recording, Title
 from tcbench.core.timeline import Span, Timeline, TimelineSource
 
@@ -94,3 +96,32 @@ def _owners(spans: Sequence[HostSpan]) -> Callable[[int], tuple[int | None, str 
 def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
     index = bisect.bisect_right(spans, time_ns, key=lambda span: span[0]) - 1
     return spans[index][2] if index >= 0 and time_ns <= spans[index][1] else None
+
+
+def title_of(record: Record, rank: int = 0) -> Title:
+    """A timeline's title for a record's cell, and where that has many ranks for one of them."""
+    device_name = record.environment.device_name if record.environment else record.cell.device
+    if record.cell.host_speed != 1:
+        device_name += f", its host at {record.cell.host_speed:g} times its speed"
+    cell = record.cell
+    label = cell.label + (f": rank {rank}" if cell.ranks > 1 else "")
+    return Title(label=label, device=cell.device, device_name=device_name, batch_size=cell.batch_size, unit=cell.unit)
+
+
+def from_record(record: Record) -> Timeline | None:
+    """The profiled steps of a record on the host: its phase times laid end to end, which is what they are but for the
+    microseconds between them. A record keeps no times of the input's threads, layers or kernels. None where it has no
+    phase times."""
+    measured = record.measurement
+    if measured is None or not measured.profiled_steps:
+        return None
+    spans: list[HostSpan] = []
+    first, now_ns = measured.warmup_steps + measured.timed_steps, 0
+    for index in range(measured.profiled_steps):
+        step_begin_ns = now_ns
+        for phase in measured.phases:
+            begin_ns, now_ns = now_ns, now_ns + round(phase.host_s[index] * 1e9)
+            spans.append(HostSpan("phase", phase.name, first + index, phase.name, begin_ns, now_ns))
+        spans.append(HostSpan("step", "step", first + index, None, step_begin_ns, now_ns))
+    phases = tuple(phase.name for phase in measured.phases)
+    return assemble(title_of(record), Recording(thread=0, phases=phases, spans=tuple(spans)), "ranges")
