@@ -382,9 +382,10 @@ def compare(
     phases = [draft.phase_trials for draft in drafts]
     of_cells = phase_tests.judge(phases, whole)
     cells = _judged(drafts, whole, of_cells, decisions)
+    ratios = [(m, [c.estimate.ratio for c in cells if c.metric is m and c.estimate is not None]) for m in chosen]
     return Comparison(
         cells=cells,
-        means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
+        means=tuple(Mean(m, welch.geometric_mean(of_it).interval(), len(of_it)) for m, of_it in ratios if of_it),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
@@ -593,11 +594,6 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
         if not measurement.warmup_settled:
             notes.append(f"{name} not settled when its warm-up ended")
     return tuple(notes)
-
-
-def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
-    ratios = [cell.estimate.ratio for cell in cells if cell.metric is metric and cell.estimate is not None]
-    return Mean(metric, welch.geometric_mean(ratios).interval(), len(ratios)) if ratios else None
 
 
 def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
