@@ -86,7 +86,7 @@ def measure(
             progress.finished(record)
             state = state.after(trial, record)
         spent = budget_s is not None and time.monotonic() - started >= budget_s
-    unfinished = state.next_trial() is not None
+    unfinished = bool(state.certain())
     return EndedGate(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)
 
 
