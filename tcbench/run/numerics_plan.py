@@ -172,19 +172,15 @@ def observing(of: TrainingSetting) -> TrainingJob:
 
 
 def jobs(of: TrainingSetting, seeds: int, static_scale: float | None) -> tuple[TrainingJob, ...]:
-    """Every technique from every seed, seed by seed, so that drift hits all alike; without a static scale those that
-    need none, and of the first seed alone."""
+    """Every technique, of one rank or of many, from every seed, seed by seed, so that drift hits all alike; without a
+    static scale those that need none, and of the first seed alone."""
+    techniques = TECHNIQUES if of.ranks == 1 else RANKS_TECHNIQUES
     return tuple(
         _job(of, technique, seed, _first_scale(of, technique, static_scale))
         for seed in range(1 if static_scale is None else seeds)
-        for technique in TECHNIQUES.values()
+        for technique in techniques.values()
         if technique.name not in of.skipped and (static_scale is not None or technique.scaling != "static")
     )
-
-
-def ranks_jobs(of: TrainingSetting, seeds: int) -> tuple[TrainingJob, ...]:
-    """Every technique of many ranks from every seed, seed by seed."""
-    return tuple(_job(of, technique, seed, 1.0) for seed in range(seeds) for technique in RANKS_TECHNIQUES.values())
 
 
 def method_job(of: TrainingSetting, kfac: KfacSettings, method: str, rate: float, seed: int) -> TrainingJob:
