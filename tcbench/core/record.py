@@ -1,7 +1,8 @@
 """The form of results: Cell, Measurement, Environment, GpuSamples, Record, and its version.
 
 Everything stored is raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a
-record may gain optional ones within a version.
+record may gain optional ones within a version. What came later to a cell or a measurement has a default, and is left
+out of the JSON where it has that, so that cells keep their keys.
 
 History of SCHEMA_VERSION:
 
@@ -42,8 +43,7 @@ UnitName = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
     """The source of images. `path` is set for a folder of the user's, `images_per_s` where decoding is modelled: its
-    rate. `hw_decoder_load`: the share of the images that DALI gives to a GPU's JPEG decoder, where the scenario says.
-    Both came later, and are left out of the JSON where they are not set, so that cells keep their keys."""
+    rate. `hw_decoder_load`: the share of images that DALI gives to a GPU's JPEG decoder, where the scenario says."""
 
     kind: InputKind
     path: str | None = None
@@ -65,8 +65,7 @@ class KfacSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the training step itself, beside the rungs. `kfac` came later, and is left out of the JSON where it
-    is not set, so that cells keep their keys."""
+    """Settings of the training step itself, beside the rungs."""
 
     learning_rate: float = 0.01
     momentum: float = 0.9
@@ -102,8 +101,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn` changes one.
     `host_speed`: how many times as fast as it is the host is to seem to a simulated device.
     `unit`: the name of what a step works on `batch_size` of, and `base`: the config that factors are over, where the
-    scenario says so.
-    A field that came later has a default and is left out of the JSON where it has that, so that keys stay the same."""
+    scenario says so."""
 
     scenario: str
     backend: str
@@ -270,7 +268,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     (that of a base of one rank too, where it was bound to processors as they are), and
     `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step. `reduce_overlaps`: it
     runs beside other phases, so that `allreduce` is the wait that is left of it.
-    `declared` came later, and is left out of the JSON where a step declares no work.
     """
 
     warmup_times_s: tuple[Seconds, ...]
