@@ -267,11 +267,10 @@ def _not_compared(batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Meas
         reasons.append(f"{name} {_why_missing(cell)}")
         if cell is None or (cell.summary.status not in ("oom", "skipped") and not cell.emulated):
             missing.append((side.config, size))
+    emulated = any(cell is not None and cell.emulated for _, _, cell in lacking)
     return AtBatchSize(
         batch_size=batch_size,
-        outcome="not testable here"
-        if any(cell is not None and cell.emulated for _, _, cell in lacking)
-        else "not measured",
+        outcome="not testable here" if emulated else "not measured",
         why="; ".join(dict.fromkeys(reasons)),
         out_of_memory=any(cell is not None and cell.summary.status == "oom" for _, _, cell in lacking),
         missing=tuple(missing),

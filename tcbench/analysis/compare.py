@@ -563,15 +563,11 @@ def _with_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> 
     """With what is sure of its phases; the one that surely lost most is the culprit."""
     if not judged:
         return cell
-    changes = tuple(
-        replace(change, slower_by=judged[change.name].slower_by, decision=judged[change.name].decision)
-        if change.name in judged
-        else change
-        for change in cell.phases
-    )
+    told = [(change, judged.get(change.name)) for change in cell.phases]
+    changes = [replace(change, slower_by=of.slower_by, decision=of.decision) if of else change for change, of in told]
     name = phase_tests.lost(judged)
     culprit = next((change for change in changes if change.name == name), None) or _grown_most(changes)
-    return replace(cell, phases=changes, culprit=culprit)
+    return replace(cell, phases=tuple(changes), culprit=culprit)
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:

@@ -19,11 +19,9 @@ from tcbench.core import process
 _LIMIT_S = 60.0
 """The longest that git may take over one query."""
 
-_KEPT_VARIABLES = frozenset(
-    {
-        *("GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM"),
-        *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"),
-    }
+_KEPT_VARIABLES = (
+    *("GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM"),
+    *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"),
 )
 """Of git's variables only those that say where to look: others name programs, or another checkout (in a hook)."""
 

@@ -23,25 +23,21 @@ def read(path: Path) -> tuple[Timeline, ...]:
         raise TraceError(f"{path}: no such file; `tcbench profile` makes traces")
     if path.stat().st_size == 0:
         raise TraceError(f"{path}: the file is empty")
+    name = path.name.lower()
     try:
-        return _read(path)
+        if name.endswith((".json", ".json.gz")):
+            return perfetto.read(path)
+        if name.endswith(".sqlite"):
+            return nsys.read(path)
+        if name.endswith(nsys.REPORTS):
+            with files.scratch(Path(tempfile.gettempdir())) as folder:
+                target = folder / f"{path.stem}.sqlite"
+                nsys.to_sqlite(path, target)
+                return nsys.read(target)
+        if name.endswith(store.SUFFIX):
+            return _of_records(path)
     except ValueError as error:
         raise TraceError(f"{path}: {error}") from None
-
-
-def _read(path: Path) -> tuple[Timeline, ...]:
-    name = path.name.lower()
-    if name.endswith((".json", ".json.gz")):
-        return perfetto.read(path)
-    if name.endswith(".sqlite"):
-        return nsys.read(path)
-    if name.endswith(nsys.REPORTS):
-        with files.scratch(Path(tempfile.gettempdir())) as folder:
-            target = folder / f"{path.stem}.sqlite"
-            nsys.to_sqlite(path, target)
-            return nsys.read(target)
-    if name.endswith(store.SUFFIX):
-        return _of_records(path)
     raise TraceError(f"{path}: expected {FILES}")
 
 
