@@ -165,7 +165,9 @@ def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Me
         efficiency = speedup and speedup / (summary.cell.ranks / base.cell.ranks)
     cores = sorted({len(part.cores) for m in measured for part in m.ranks if part.cores})
     many = [m for m in measured if len(m.ranks) > 1]
-    return Point(summary, speedup, efficiency, _allreduce(summary, many), _imbalance(many), tuple(cores))
+    steps = [step for m in many for step in zip(*map(before_allreduce_s, m.ranks), strict=False) if sum(step) > 0]
+    imbalance = Imbalance(tuple(steps)) if steps else None
+    return Point(summary, speedup, efficiency, _allreduce(summary, many), imbalance, tuple(cores))
 
 
 def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllReduce | None:
@@ -200,11 +202,6 @@ def before_allreduce_s(part: RankPart) -> tuple[float, ...]:
         return ()
     before = [_times_s(phase) for phase in part.phases[: names.index(ALLREDUCE)]]
     return tuple(map(sum, zip(*before, strict=False)))
-
-
-def _imbalance(measured: Sequence[Measurement]) -> Imbalance | None:
-    steps = [step for m in measured for step in zip(*map(before_allreduce_s, m.ranks), strict=False) if sum(step) > 0]
-    return Imbalance(tuple(steps)) if steps else None
 
 
 def critical_rank(parts: Sequence[RankPart]) -> RankPart:

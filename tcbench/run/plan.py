@@ -81,7 +81,9 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         )
     if selection.host_speed != 1 and kind_of(device.name).simulates is None:
         raise SelectionError(f"--host-speed: {device.name} runs as fast as it does; expected a simulated device")
-    _check_rungs(scenario)
+    for config in scenario.configs:  # a spelling mistake is the file's error, not a skipped cell
+        if wrong := problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs):
+            raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
     changes = {"target": selection.target, "max_time_s": selection.max_time_s}
     changes = {name: value for name, value in changes.items() if value is not None}
     measure = msgspec.structs.replace(scenario.measure, **changes)
@@ -242,14 +244,6 @@ def _backend_called(scenario: Scenario, called: str, name: str) -> str:
     if not called:
         return scenario.configs[0].backend
     raise SelectionError(f"--config '{name}': {problem(called) or f'scenario {scenario.name} has no {called}/ config'}")
-
-
-def _check_rungs(scenario: Scenario) -> None:
-    """Every config of a scenario must be one: a spelling mistake is the file's error, not a skipped cell."""
-    for config in scenario.configs:
-        wrong = problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs)
-        if wrong:
-            raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
 
 
 def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bool = False) -> str | None:
