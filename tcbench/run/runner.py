@@ -37,11 +37,6 @@ _MakeRecord = Callable[..., Record]
 """A Record of which some fields are known, made with the others."""
 
 
-def watch_device(cell: Cell, start: float) -> Watch | None:
-    """Begin to watch the cell's device; None where nothing of it can be asked. `start` is the trial's."""
-    return kind_of(cell.device).watch(cell.device, start)
-
-
 @dataclass(frozen=True)
 class Launch:
     """The start of a worker: its Python, its folder (None: the current one), its variables beside those of this
@@ -77,15 +72,15 @@ def python_module(python: str, module: str, *arguments: str) -> list[str]:
 @dataclass(frozen=True)
 class Runner:
     """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
-    the launch's; `watch` begins to watch a cell's device; `grace_s` is how long that command may take to end after the
-    worker's last message; `launcher` starts the ranks of a cell that has many; `plan` is the key of the plan whose
-    trials they are."""
+    the launch's; `watch` begins to watch a cell's device from the trial's start on, where it can be asked; `grace_s` is
+    how long that command may take to end after the worker's last message; `launcher` starts the ranks of a cell that
+    has many; `plan` is the key of the plan whose trials they are."""
 
     run_id: str
     timeout_s: float
     command: Callable[[int], list[str]] | None = None
     listen: Listener = lambda *_: None
-    watch: Callable[[Cell, float], Watch | None] = watch_device
+    watch: Callable[[Cell, float], Watch | None] = lambda cell, start: kind_of(cell.device).watch(cell.device, start)
     grace_s: float = process.GRACE_S
     launch: Launch = field(default_factory=Launch)
     launcher: Launcher = field(default_factory=Launcher)
