@@ -328,13 +328,10 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
     """The trials a side that would decide on top, if means and variances stayed what they are: the value is to be
     cleared of every limit that the interval includes, and what clears it of the nearest clears it of the other too."""
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
-    needed = [
-        # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
-        Rule(threshold=0.0, level=0.025, change_level=0.025).more_trials(
-            Estimate(left, replace(right, mean=right.mean + math.log(limit)))
-        )
-        for limit in included
-    ]
+    # With no threshold it asks whether the ratio is surely above or below 1, here the limit.
+    rule = Rule(threshold=0.0, level=0.025, change_level=0.025)
+    over = [Estimate(left, replace(right, mean=right.mean + math.log(limit))) for limit in included]
+    needed = [rule.more_trials(estimate) for estimate in over]
     return max((n for n in needed if n is not None), default=None) if None not in needed else None
 
 

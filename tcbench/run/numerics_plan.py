@@ -189,9 +189,8 @@ def method_job(of: TrainingSetting, kfac: KfacSettings, method: str, rate: float
     if method == "kfac":
         rungs = (*job.cell.rungs, "kfac")
         train = msgspec.structs.replace(job.cell.train, kfac=kfac)
-        job = msgspec.structs.replace(
-            job, cell=msgspec.structs.replace(job.cell, rungs=rungs, config="+".join(rungs), train=train)
-        )
+        cell = msgspec.structs.replace(job.cell, rungs=rungs, config="+".join(rungs), train=train)
+        job = msgspec.structs.replace(job, cell=cell)
     return job
 
 
