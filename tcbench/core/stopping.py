@@ -103,8 +103,8 @@ def t_quantile_975(degrees: float) -> float:
     values at 1, 2 and 3 degrees, which lie above the curve. SciPy's would cost the worker its import."""
     z, exact = 1.959963984540054, (12.706204736432095, 4.302652729911275, 3.182446305284263)
     if degrees < 3:
-        n = max(1, int(degrees))
-        return exact[n - 1] + (max(1, degrees) - n) * (exact[n] - exact[n - 1])
+        whole = max(1, int(degrees))
+        return exact[whole - 1] + (max(1, degrees) - whole) * (exact[whole] - exact[whole - 1])
     n = degrees
     return (
         z
