@@ -134,18 +134,15 @@ class Store:
                 return path
         return None
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Give the file back. Raises StorageGoneError where it is not in its place any more."""
         try:
             self._check_in_place()
         finally:
             os.close(self._fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)
