@@ -1,5 +1,6 @@
 """Facts of this host: processor, memory, system, library versions, commits of tcbench and of the user's project."""
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -24,12 +25,9 @@ def usable_cpus() -> int:
     """Processors this process may run on: the affinity mask, capped by the cgroup's quota. As it was when it was first
     asked: a process that then binds itself to some of them is still on the same machine."""
     cpus = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cpus = min(cpus, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError):  # without a quota it says "max", which is no number
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        cpus = min(cpus, max(1, round(quota / period)))
     return cpus
 
 

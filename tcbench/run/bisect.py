@@ -4,6 +4,7 @@ A commit that cannot be built, or whose trials fail, is skipped, as `git bisect 
 stands in the record, which is written anew after each round: whoever is interrupted goes on from it. Prints nothing.
 """
 
+import contextlib
 import math
 import statistics
 import time
@@ -169,13 +170,10 @@ def read(path: Path) -> Bisection:
 def unfinished(folder: Path, like: Bisection) -> Path | None:
     """The newest record of a bisection of the same commits and cells that was not brought to its end."""
     for path in sorted(folder.glob("bisect-*.json"), reverse=True):
-        try:
-            there = read(path)
-        except StoreError:
-            continue
-        same = (there.good, there.bad, there.commits, there.cells, there.threshold)
-        if there.state == "searching" and same == (like.good, like.bad, like.commits, like.cells, like.threshold):
-            return path
+        with contextlib.suppress(StoreError):
+            there, asked = read(path), ("good", "bad", "commits", "cells", "threshold")
+            if there.state == "searching" and all(getattr(there, name) == getattr(like, name) for name in asked):
+                return path
     return None
 
 

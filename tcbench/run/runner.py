@@ -99,15 +99,12 @@ class Runner:
         this one's first: what else the machine does falls on both alike. Their places and records, as they end. Both
         launches must take turns; the time that both are there counts half for each."""
         runners = (self, other)
-        with _ring(len(runners)) as files:
-            running: list[_Trial] = []
-            try:
-                for runner, trial, turns in zip(runners, trials, files, strict=True):
-                    running.append(_Trial(runner, planned, trial, turns, share=len(runners)))
-            except BaseException:
-                for begun in running:
-                    begun.end()
-                raise
+        running: list[_Trial] = []
+        with _ring(len(runners)) as files, contextlib.ExitStack() as begun:
+            for runner, trial, turns in zip(runners, trials, files, strict=True):
+                running.append(_Trial(runner, planned, trial, turns, share=len(runners)))
+                begun.callback(running[-1].end)
+            begun.pop_all()
         yield from _followed(running)
 
     def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:
@@ -266,10 +263,8 @@ def worker_environment(cell: Cell) -> dict[str, str]:
 
 def _oom_kills() -> int:
     """The number of processes that the kernel has killed for memory since it started; 0 where it does not say."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
-    except OSError:
-        pass
     return 0
