@@ -211,39 +211,31 @@ def _job(
     return TrainingJob(cell=cell, setting=of, technique=technique, loss_scale=loss_scale, observe_at=observe_at)
 
 
-@dataclass(frozen=True)
-class SkippedConfig:
-    """A config that is not held against anything here, and why."""
-
-    config: str
-    reason: str
-
-
 def parity(
     scenario: Scenario, device: Device, configs: Sequence[Config], steps: int, threads: int
-) -> tuple[ParityJob, tuple[SkippedConfig, ...]]:
-    """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64. Raises
-    SelectionError when none of the configs can run here."""
+) -> tuple[ParityJob, dict[str, str]]:
+    """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64. With why
+    other configs, by name, are not held against anything here. Raises SelectionError when none can run here."""
     scenario = scenario.on(device.kind)
     cells: dict[tuple[str, ...], ParityCell] = {}
-    skipped = []
+    skipped = {}
     asked = {config.rungs for config in configs}
     for config in configs:
         if config.backend != DEFAULT or config.ablation:
             why = "an ablation" if config.ablation else f"a config of the backend {config.backend}"
-            skipped.append(SkippedConfig(config.name, f"{why}, whose rungs declare nothing here"))
+            skipped[config.name] = f"{why}, whose rungs declare nothing here"
             continue
         reason = why_not(config, device, emulate=True)  # the numbers are the same
         if reason:
-            skipped.append(SkippedConfig(config.name, reason))
+            skipped[config.name] = reason
             continue
         for n in range(1, len(config.rungs) + 1):
             rungs = config.rungs[:n]
             if rungs not in cells:
                 cells[rungs] = _parity_cell(scenario, device, rungs, threads, rungs in asked)
     if not cells:
-        raise SelectionError(f"scenario {scenario.name}: no config can run here: {skipped[0].reason}")
-    return ParityJob(cells=tuple(cells.values()), steps=steps), tuple(skipped)
+        raise SelectionError(f"scenario {scenario.name}: no config can run here: {next(iter(skipped.values()))}")
+    return ParityJob(cells=tuple(cells.values()), steps=steps), skipped
 
 
 def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], threads: int, asked: bool) -> ParityCell:
