@@ -17,7 +17,6 @@ from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measure
 CellKey = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
 
-
 Unit = Literal["steps", "trials", "run"]
 
 

@@ -36,7 +36,6 @@ Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 
 InputKind = Literal["generated", "folder", "synthetic", "modelled", "own"]
 
-
 UnitName = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
 """The name of what a step works on, in the plural: "images"."""
 

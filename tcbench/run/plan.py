@@ -27,7 +27,6 @@ from tcbench.run.scenario import Config, Scenario
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
 
-
 QUICK_TRIALS = 3
 """Of each cell of `--quick`."""
 

@@ -29,7 +29,6 @@ _MOST_BYTES = 256 * 2**20
 _THREADS: dict[Lane, tuple[int, str]] = {"host": (1, "CPU"), "io": (1001, "input thread"), "gpu": (2001, "GPU stream")}
 """Of each lane: the id of its first thread, and what a thread is called."""
 
-
 _ARGS = [field for field in dataclasses.fields(Span) if field.name != "name"]
 """A span, whole: the times in an event are rounded."""
 
