@@ -49,21 +49,6 @@ _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _H
 
 
 @dataclass(frozen=True)
-class Method:
-    """How to estimate a ratio of figures, and a difference of a phase's times, from the trials of two sides."""
-
-    estimate: Callable[[Sequence[float], Sequence[float]], Estimate]
-    difference: Callable[[Sequence[float], Sequence[float]], Interval]
-
-
-APART = Method(welch.estimate, welch.difference)
-"""The sides were measured one after the other, or apart."""
-
-IN_TURNS = Method(rounds.estimate, rounds.difference)
-"""The i-th trials of both sides ran beside each other."""
-
-
-@dataclass(frozen=True)
 class Metric:
     """A figure of one trial. `of` gives None where a record does not tell it."""
 
@@ -363,10 +348,11 @@ def compare(
     current: Iterable[Record],
     metrics: Sequence[str] = ("throughput",),
     rule: Rule | None = None,
-    method: Method = APART,
+    in_turns: bool = False,
     decisions: Mapping[str, Decision] | None = None,
 ) -> Comparison:
-    """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. All cells that have a ratio
+    """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. `in_turns`: the i-th trials
+    of both sides ran beside each other, and not the sides one after the other, or apart. All cells that have a ratio
     are judged together, as one family; `decisions` holds those that are made already, by the cell's key, as a gate
     makes them, look by look. Cells pair by config, batch size and ranks; where a side has several of those (two
     machines, two inputs), the most alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to
@@ -377,7 +363,7 @@ def compare(
     )
     pairs = _pairs(bases, currents)
     chosen = [METRICS[name] for name in metrics]
-    drafts = [_draft(before, after, metric, method) for before, after in pairs for metric in chosen]
+    drafts = [_draft(before, after, metric, in_turns) for before, after in pairs for metric in chosen]
     whole = rule.among(sum(draft.estimate is not None for draft in drafts))
     phases = [draft.phase_trials for draft in drafts]
     of_cells = phase_tests.judge(phases, whole)
@@ -396,7 +382,7 @@ def compare(
 
 def compare_cell(base: Trials, current: Trials, metric: Metric, rule: Rule) -> CellComparison:
     """One cell by itself, by one metric."""
-    draft = _draft(base, current, metric, APART)
+    draft = _draft(base, current, metric)
     [judged] = _judged([draft], rule, phase_tests.judge([draft.phase_trials], rule))
     return judged
 
@@ -435,7 +421,7 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
     ]
 
 
-def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: Method) -> CellComparison:
+def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns: bool = False) -> CellComparison:
     """A cell by one metric before its ratio is judged. At least one side is there."""
     base, current = (trials.by(metric) if trials else None for trials in (before, after))
     pair = CellComparison(metric, base, current, "not measured")
@@ -445,9 +431,9 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: 
     pair = replace(pair, differences=comparability.differences(before.facts, after.facts))
     if base.status != "ok" or current.status != "ok":
         return _by_status(pair, base, current)
-    pair = _with_ratio(pair, base, current, method)
+    pair = _with_ratio(pair, base, current, in_turns)
     if metric is THROUGHPUT:
-        pair = _attributed(pair, before, after, method)
+        pair = _attributed(pair, before, after, in_turns)
     why = _breaks(before.records, after.records)
     return replace(pair, verdict="changed status", failing=True, why=why, more_trials=None) if why else pair
 
@@ -473,7 +459,7 @@ def _breaks(before: Sequence[Record], after: Sequence[Record]) -> str | None:
     return f"{n} of {len(after)} trials {worst.status}" + (f": {worst.reason}" if worst.reason else "")
 
 
-def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method) -> CellComparison:
+def _with_ratio(pair: CellComparison, base: Side, current: Side, in_turns: bool) -> CellComparison:
     """The ratio of a pair that has figures, inconclusive until it is judged."""
     least = min(len(base.figures), len(current.figures))
     if least == 0:
@@ -485,10 +471,11 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method)
         return replace(pair, why=why, more_trials=LEAST_TRIALS - least)
     sides = (("base", base), ("current", current))
     same = [name for name, side in sides if pair.metric is THROUGHPUT and len(set(side.figures)) == 1]
-    if same and method is APART:  # of copies the interval would be a point, and every loss sure
+    if same and not in_turns:  # of copies the interval would be a point, and every loss sure
         why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are"
         return replace(pair, why=why)
-    return replace(pair, estimate=method.estimate(current.figures, base.figures))
+    estimate = rounds.estimate if in_turns else welch.estimate
+    return replace(pair, estimate=estimate(current.figures, base.figures))
 
 
 def _judged(
@@ -536,17 +523,17 @@ def phase_trials(before: Trials, after: Trials, step_s: float, by_round: bool) -
     return PhaseTrials(step_s, times, others, by_round)
 
 
-def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Method) -> CellComparison:
+def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: bool) -> CellComparison:
     """The phases of both sides, and the one that grew most, if any surely grew."""
     clock: ClockName = "device" if before.fills_device and after.fills_device else "host"
     times, others = before.phase_times(clock), after.phase_times(clock)
-    changes = []
+    difference, changes = rounds.difference if in_turns else welch.difference, []
     for name in times:
         base_s, current_s = times[name], others.get(name, ())
         if min(len(base_s), len(current_s)) < LEAST_TRIALS:
             continue
-        change_s = method.difference(current_s, base_s)
-        changes.append(PhaseChange(name, statistics.fmean(base_s), statistics.fmean(current_s), change_s))
+        means_s = statistics.fmean(base_s), statistics.fmean(current_s)
+        changes.append(PhaseChange(name, *means_s, difference(current_s, base_s)))
     pair = replace(pair, clock=clock, phases=tuple(changes), culprit=_grown_most(changes))
     if pair.estimate is None or pair.base is None or not pair.base.figure:
         return pair

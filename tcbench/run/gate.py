@@ -19,7 +19,6 @@ from typing import Literal
 from tcbench.analysis import phase_tests, rounds
 from tcbench.analysis.compare import (
     ACCIDENTS,
-    IN_TURNS,
     METRICS,
     THROUGHPUT,
     CellComparison,
@@ -306,7 +305,7 @@ def _by_metric(
             of_cell = records[side][place]
             seen[side] += _first_ok(of_cell, gate.interims[interim].trials) if cut else of_cell
     of = (gate.metrics[metric].name,)
-    judged = compare(seen[BASE], seen[CURRENT], of, last.rule, IN_TURNS, decisions)
+    judged = compare(seen[BASE], seen[CURRENT], of, last.rule, in_turns=True, decisions=decisions)
     by_key = {one.cell.key: one for one in judged.cells}
     compared = []
     for cell, state in zip(cells, gate.cells, strict=True):

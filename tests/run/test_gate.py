@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import factories
 import pytest
-from gate_truth import Judgement, settle
+from gate_truth import IN_TURNS, Judgement, settle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcbench.analysis.compare import IN_TURNS, METRICS, compare
+from tcbench.analysis.compare import METRICS, compare
 from tcbench.analysis.verdict import Rule, interims
 from tcbench.core.record import Record
 from tcbench.run import gate
