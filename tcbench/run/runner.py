@@ -33,6 +33,7 @@ from tcbench.run.ranks import RankWorkers
 _LOG = logging.getLogger(__name__)
 
 Listener = Callable[[Cell, int, Message], None]
+"""Told each message of a trial of a cell."""
 _MakeRecord = Callable[..., Record]
 """A Record of which some fields are known, made with the others."""
 
