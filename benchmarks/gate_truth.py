@@ -27,7 +27,7 @@ import argparse
 import functools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -35,10 +35,14 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tcbench.analysis import noise, phase_tests, verdict
-from tcbench.analysis.compare import APART, IN_TURNS, Method
+from tcbench.analysis import noise, phase_tests, verdict, welch
+from tcbench.analysis import rounds as rounds_of
 from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
+from tcbench.analysis.welch import Estimate
 from tcbench.core import store
+
+APART, IN_TURNS = welch.estimate, rounds_of.estimate
+"""How ratios are estimated of sides that were measured apart, and of trials beside each other."""
 
 CELLS = 40
 STEPS = 200
@@ -151,7 +155,7 @@ class Judgement:
     """What is judged how: by which looks, taken how, on which machine, by which figure of a trial."""
 
     interims: tuple[Interim, ...]
-    method: Method = APART
+    method: Callable[[Sequence[float], Sequence[float]], Estimate] = APART
     machine: Machine = QUIET
 
 
@@ -159,7 +163,7 @@ def settle(cells: Sequence[Figures], of: Judgement) -> list[Decided | None]:
     """The decisions of a gate by all its looks; None for a cell that is inconclusive after the last one."""
     decided: list[Decided | None] = [None] * len(cells)
     for number in range(len(of.interims)):
-        decided = verdict.judge_interim(cells, decided, number, of.interims, of.method.estimate)
+        decided = verdict.judge_interim(cells, decided, number, of.interims, of.method)
     return decided
 
 
@@ -174,7 +178,7 @@ def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bo
         decided = settle(cells, of)
         seen = [last.trials if one is None else of.interims[one[1]].trials for one in decided]
         estimates = noise.pooled(
-            [of.method.estimate(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]
+            [of.method(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]
         )
         decisions.append([one and one[0] for one in decided])
         covered += [estimate.ratio.interval().holds(1 - loss) for estimate in estimates]
@@ -293,15 +297,15 @@ def measure_phases(
         whole: list[Decided | None] = [None] * machine.cells
         both: list[Decided | None] = [None] * machine.cells
         for number in range(len(of.interims)):
-            whole = verdict.judge_interim(cells, whole, number, of.interims, of.method.estimate)
+            whole = verdict.judge_interim(cells, whole, number, of.interims, of.method)
             phases = []
             for cell, decided in enumerate(both):
                 n = of.interims[decided[1] if decided else number].trials
                 base, current = ({k: v[:n] for k, v in side[cell].items()} for side in by_phase)
                 step_s = 1 / statistics.geometric_mean(cells[cell][1][:n])
-                by_round = of.method.estimate(cells[cell][0][:n], cells[cell][1][:n]).by_round
+                by_round = of.method(cells[cell][0][:n], cells[cell][1][:n]).by_round
                 phases.append(phase_tests.PhaseTrials(step_s, base, current, by_round))
-            both = phase_tests.judge_interim(cells, phases, both, number, of.interims, of.method.estimate)
+            both = phase_tests.judge_interim(cells, phases, both, number, of.interims, of.method)
         called.append([[one is not None and one[0] == "regression" for one in by] for by in (whole, both)])
     judged = np.array(called)
     before, now = judged.mean(axis=(0, 2))

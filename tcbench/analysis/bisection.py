@@ -87,11 +87,6 @@ class CommitSearch:
     def with_built(self, commit: int) -> CommitSearch:
         return replace(self, built=self.built | {commit})
 
-    def without(self, commit: int) -> CommitSearch:
-        """With a commit that cannot be measured, and without what it told before."""
-        rounds = tuple(round_ for round_ in self.rounds if round_.commit != commit)
-        return replace(self, rounds=rounds, skipped=self.skipped | {commit}, built=self.built - {commit})
-
     def count(self, commit: int) -> int:
         return sum(round_.commit == commit for round_ in self.rounds)
 

@@ -46,14 +46,11 @@ OtherSource = Callable[[Claim], Evidence | None]
 
 @dataclass(frozen=True)
 class AtBatchSize:
-    """A claim at one batch size.
-
-    `left` and `right` are the configs that were compared, None where none was there. `ratio` is left's images/s over
-    right's or over the claim's `images_per_s`; its interval is over `unit`, "steps" where a side has one trial only.
-    `more_trials` a side would decide what is undecided (None: no sensible number, or not a matter of trials).
-    `out_of_memory`: a side does not fit, so that there is nothing to compare. `missing`: configs with a batch size that
-    were not measured, as `tcbench run` would be asked for them.
-    """
+    """A claim at one batch size. `left` and `right` are the configs that were compared, None where none was there.
+    `ratio` is left's images/s over right's or over the claim's `images_per_s`; its interval is over `unit`, "steps"
+    where a side has one trial only. `more_trials` a side would decide what is undecided (None: no sensible number, or
+    not a matter of trials). `out_of_memory`: a side does not fit, so that there is nothing to compare. `missing`:
+    configs with a batch size that were not measured, as `tcbench run` would be asked for them."""
 
     batch_size: int
     outcome: ClaimOutcome
@@ -270,11 +267,10 @@ def _not_compared(batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Meas
         reasons.append(f"{name} {_why_missing(cell)}")
         if cell is None or (cell.summary.status not in ("oom", "skipped") and not cell.emulated):
             missing.append((side.config, size))
+    emulated = any(cell is not None and cell.emulated for _, _, cell in lacking)
     return AtBatchSize(
         batch_size=batch_size,
-        outcome="not testable here"
-        if any(cell is not None and cell.emulated for _, _, cell in lacking)
-        else "not measured",
+        outcome="not testable here" if emulated else "not measured",
         why="; ".join(dict.fromkeys(reasons)),
         out_of_memory=any(cell is not None and cell.summary.status == "oom" for _, _, cell in lacking),
         missing=tuple(missing),
@@ -332,13 +328,10 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
     """The trials a side that would decide on top, if means and variances stayed what they are: the value is to be
     cleared of every limit that the interval includes, and what clears it of the nearest clears it of the other too."""
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
-    needed = [
-        # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
-        Rule(threshold=0.0, level=0.025, change_level=0.025).more_trials(
-            Estimate(left, replace(right, mean=right.mean + math.log(limit)))
-        )
-        for limit in included
-    ]
+    # With no threshold it asks whether the ratio is surely above or below 1, here the limit.
+    rule = Rule(threshold=0.0, level=0.025, change_level=0.025)
+    over = [Estimate(left, replace(right, mean=right.mean + math.log(limit))) for limit in included]
+    needed = [rule.more_trials(estimate) for estimate in over]
     return max((n for n in needed if n is not None), default=None) if None not in needed else None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tcbench.core.groups import grouped
-from tcbench.core.record import Cell, Environment, GpuState, Measurement, Record, encode, settings
+from tcbench.core.record import Cell, Environment, GpuState, Record, encode, settings
 from tcbench.core.store import OF_GATE
 
 FACETS: Mapping[str, str] = {
@@ -174,7 +174,8 @@ def values(records: Iterable[Record]) -> Values:
             (record.cell, _of_cell),
             (record.environment, _of_environment),
             (record.gpu and record.gpu.state, _of_state),
-            (record.measurement, _of_measurement),
+            # Trials on a GPU from before this was recorded interpolated chroma, as every decoder on the host does.
+            (record.measurement, lambda measured: {_DECODING: measured.decoding or "as on the host"}),
         )
         for part, facts_of in parts:
             if part is not None and id(part) not in seen:
@@ -232,11 +233,6 @@ def _of_state(state: GpuState) -> FactValues:
     names = ("power_limit_w", "sm_clock_set_mhz", "memory_clock_set_mhz", "ecc", "mig")
     values: dict[str, Any] = {name: getattr(state, name) for name in names}
     return {("clocks", name): str(value) for name, value in values.items() if value is not None}
-
-
-def _of_measurement(measurement: Measurement) -> FactValues:
-    # Trials on a GPU from before this was recorded interpolated chroma, as every decoder on the host does.
-    return {_DECODING: measurement.decoding or "as on the host"}
 
 
 def _shown(values: Iterable[str]) -> str:

@@ -49,21 +49,6 @@ _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _H
 
 
 @dataclass(frozen=True)
-class Method:
-    """How to estimate a ratio of figures, and a difference of a phase's times, from the trials of two sides."""
-
-    estimate: Callable[[Sequence[float], Sequence[float]], Estimate]
-    difference: Callable[[Sequence[float], Sequence[float]], Interval]
-
-
-APART = Method(welch.estimate, welch.difference)
-"""The sides were measured one after the other, or apart."""
-
-IN_TURNS = Method(rounds.estimate, rounds.difference)
-"""The i-th trials of both sides ran beside each other."""
-
-
-@dataclass(frozen=True)
 class Metric:
     """A figure of one trial. `of` gives None where a record does not tell it."""
 
@@ -363,30 +348,30 @@ def compare(
     current: Iterable[Record],
     metrics: Sequence[str] = ("throughput",),
     rule: Rule | None = None,
-    method: Method = APART,
+    in_turns: bool = False,
     decisions: Mapping[str, Decision] | None = None,
 ) -> Comparison:
-    """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. All cells that have a ratio
+    """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. `in_turns`: the i-th trials
+    of both sides ran beside each other, and not the sides one after the other, or apart. All cells that have a ratio
     are judged together, as one family; `decisions` holds those that are made already, by the cell's key, as a gate
-    makes them, look by look.
-
-    Cells pair by config, batch size and ranks; where a side has several of those (two machines, two inputs), the most
-    alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to say.
-    """
+    makes them, look by look. Cells pair by config, batch size and ranks; where a side has several of those (two
+    machines, two inputs), the most alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to
+    say."""
     rule = rule or Rule()
     bases, currents = (
         [Trials(records, machine) for (machine, _), records in by_cell(side).items()] for side in (base, current)
     )
     pairs = _pairs(bases, currents)
     chosen = [METRICS[name] for name in metrics]
-    drafts = [_draft(before, after, metric, method) for before, after in pairs for metric in chosen]
+    drafts = [_draft(before, after, metric, in_turns) for before, after in pairs for metric in chosen]
     whole = rule.among(sum(draft.estimate is not None for draft in drafts))
     phases = [draft.phase_trials for draft in drafts]
     of_cells = phase_tests.judge(phases, whole)
     cells = _judged(drafts, whole, of_cells, decisions)
+    ratios = [(m, [c.estimate.ratio for c in cells if c.metric is m and c.estimate is not None]) for m in chosen]
     return Comparison(
         cells=cells,
-        means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
+        means=tuple(Mean(m, welch.geometric_mean(of_it).interval(), len(of_it)) for m, of_it in ratios if of_it),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
@@ -397,7 +382,7 @@ def compare(
 
 def compare_cell(base: Trials, current: Trials, metric: Metric, rule: Rule) -> CellComparison:
     """One cell by itself, by one metric."""
-    draft = _draft(base, current, metric, APART)
+    draft = _draft(base, current, metric)
     [judged] = _judged([draft], rule, phase_tests.judge([draft.phase_trials], rule))
     return judged
 
@@ -414,10 +399,8 @@ _Pair = tuple["Trials | None", "Trials | None"]
 
 
 def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
-    """The cells that belong together, in the base's order; what only current has comes last.
-
-    Cells that are alike pair at once; the others by how many facts differ, within a config and batch size.
-    """
+    """The cells that belong together, in the base's order; what only current has comes last. Cells that are alike pair
+    at once; the others by how many facts differ, within a config and batch size."""
     exact = grouped((currents[j].identity, j) for j in reversed(range(len(currents))))
     partner = {i: twins.pop() for i, trials in enumerate(bases) if (twins := exact.get(trials.identity))}
     taken = set(partner.values())
@@ -438,7 +421,7 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
     ]
 
 
-def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: Method) -> CellComparison:
+def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns: bool = False) -> CellComparison:
     """A cell by one metric before its ratio is judged. At least one side is there."""
     base, current = (trials.by(metric) if trials else None for trials in (before, after))
     pair = CellComparison(metric, base, current, "not measured")
@@ -448,9 +431,9 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: 
     pair = replace(pair, differences=comparability.differences(before.facts, after.facts))
     if base.status != "ok" or current.status != "ok":
         return _by_status(pair, base, current)
-    pair = _with_ratio(pair, base, current, method)
+    pair = _with_ratio(pair, base, current, in_turns)
     if metric is THROUGHPUT:
-        pair = _attributed(pair, before, after, method)
+        pair = _attributed(pair, before, after, in_turns)
     why = _breaks(before.records, after.records)
     return replace(pair, verdict="changed status", failing=True, why=why, more_trials=None) if why else pair
 
@@ -476,7 +459,7 @@ def _breaks(before: Sequence[Record], after: Sequence[Record]) -> str | None:
     return f"{n} of {len(after)} trials {worst.status}" + (f": {worst.reason}" if worst.reason else "")
 
 
-def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method) -> CellComparison:
+def _with_ratio(pair: CellComparison, base: Side, current: Side, in_turns: bool) -> CellComparison:
     """The ratio of a pair that has figures, inconclusive until it is judged."""
     least = min(len(base.figures), len(current.figures))
     if least == 0:
@@ -488,10 +471,11 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method)
         return replace(pair, why=why, more_trials=LEAST_TRIALS - least)
     sides = (("base", base), ("current", current))
     same = [name for name, side in sides if pair.metric is THROUGHPUT and len(set(side.figures)) == 1]
-    if same and method is APART:  # of copies the interval would be a point, and every loss sure
+    if same and not in_turns:  # of copies the interval would be a point, and every loss sure
         why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are"
         return replace(pair, why=why)
-    return replace(pair, estimate=method.estimate(current.figures, base.figures))
+    estimate = rounds.estimate if in_turns else welch.estimate
+    return replace(pair, estimate=estimate(current.figures, base.figures))
 
 
 def _judged(
@@ -539,17 +523,17 @@ def phase_trials(before: Trials, after: Trials, step_s: float, by_round: bool) -
     return PhaseTrials(step_s, times, others, by_round)
 
 
-def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Method) -> CellComparison:
+def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: bool) -> CellComparison:
     """The phases of both sides, and the one that grew most, if any surely grew."""
     clock: ClockName = "device" if before.fills_device and after.fills_device else "host"
     times, others = before.phase_times(clock), after.phase_times(clock)
-    changes = []
+    difference, changes = rounds.difference if in_turns else welch.difference, []
     for name in times:
         base_s, current_s = times[name], others.get(name, ())
         if min(len(base_s), len(current_s)) < LEAST_TRIALS:
             continue
-        change_s = method.difference(current_s, base_s)
-        changes.append(PhaseChange(name, statistics.fmean(base_s), statistics.fmean(current_s), change_s))
+        means_s = statistics.fmean(base_s), statistics.fmean(current_s)
+        changes.append(PhaseChange(name, *means_s, difference(current_s, base_s)))
     pair = replace(pair, clock=clock, phases=tuple(changes), culprit=_grown_most(changes))
     if pair.estimate is None or pair.base is None or not pair.base.figure:
         return pair
@@ -566,15 +550,11 @@ def _with_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> 
     """With what is sure of its phases; the one that surely lost most is the culprit."""
     if not judged:
         return cell
-    changes = tuple(
-        replace(change, slower_by=judged[change.name].slower_by, decision=judged[change.name].decision)
-        if change.name in judged
-        else change
-        for change in cell.phases
-    )
+    told = [(change, judged.get(change.name)) for change in cell.phases]
+    changes = [replace(change, slower_by=of.slower_by, decision=of.decision) if of else change for change, of in told]
     name = phase_tests.lost(judged)
     culprit = next((change for change in changes if change.name == name), None) or _grown_most(changes)
-    return replace(cell, phases=changes, culprit=culprit)
+    return replace(cell, phases=tuple(changes), culprit=culprit)
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
@@ -597,11 +577,6 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
         if not measurement.warmup_settled:
             notes.append(f"{name} not settled when its warm-up ended")
     return tuple(notes)
-
-
-def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
-    ratios = [cell.estimate.ratio for cell in cells if cell.metric is metric and cell.estimate is not None]
-    return Mean(metric, welch.geometric_mean(ratios).interval(), len(ratios)) if ratios else None
 
 
 def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:

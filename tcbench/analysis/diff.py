@@ -116,10 +116,8 @@ class Diff:
 def of_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
     """The trials of one cell on each side, as `store.current` leaves them: the step of the timed passes and the phases
     of the profiled ones, which on a device that they fill are its own. What the step takes beyond its phases is the
-    rest: time between them, and what the timed pass takes more or less than the profiled one.
-
-    Raises NotComparableError where the two did not train the same, or one was not measured.
-    """
+    rest: time between them, and what the timed pass takes more or less than the profiled one. Raises NotComparableError
+    where the two did not train the same, or one was not measured."""
     sides = [(records, _environment(records)) for records in (base, current)]
     both = [Trials(records, at.machine if at else None) for records, at in sides]
     _same_training(base, current)
@@ -194,10 +192,7 @@ def of_timelines(
     """Two profiles: means over their steps. On a device the step is the time in which it worked, phase by phase, and
     that in which it idled, by cause; else the phases on the host. The records are those of the trials in which they
     were taken, where the files hold them. One profile a side says nothing of how profiles differ: no part has an
-    interval.
-
-    Raises NotComparableError as `of_records` does, and SelectionError for a timeline without steps.
-    """
+    interval. Raises NotComparableError as `of_records` does, and SelectionError for a timeline without steps."""
     records = [record for record in (base_record, current_record) if record is not None]
     if len(records) == 2:
         _same_training(records[:1], records[1:])

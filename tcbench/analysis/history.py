@@ -92,8 +92,7 @@ class CellHistory:
 
 @dataclass(frozen=True)
 class History:
-    """All cells over all revisions, oldest first: by ancestry where git tells it, else by the time of the first
-    trial."""
+    """All cells over all revisions, oldest first: by ancestry where git tells it, else by their first trials."""
 
     revisions: tuple[Revision, ...]
     cells: tuple[CellHistory, ...]
@@ -111,13 +110,10 @@ def history(
     places: Mapping[str, int] | None = None,
 ) -> History:
     """From records as `store.current` leaves them, cells in the order of first appearance. `places`: the place of each
-    commit in its repository's history (`core.git.ancestry`).
-
-    A point that is ok is compared with the last one before it in its line that is, any other with the last of all.
-    Where the two stand on unlike machines, drivers, libraries or settings (`comparability.differences`, of facets that
-    `allow` does not name), they are not compared, and a new line begins; where one commit was measured on several such,
-    each is a cell of its own.
-    """
+    commit in its repository's history (`core.git.ancestry`). A point that is ok is compared with the last one before it
+    in its line that is, any other with the last of all. Where the two stand on unlike machines, drivers, libraries or
+    settings (`comparability.differences`, of facets that `allow` does not name), they are not compared, and a new line
+    begins; where one commit was measured on several such, each is a cell of its own."""
     rule = rule or Rule()
     records = tuple(records)
     codes = _codes(records)

@@ -58,8 +58,7 @@ def phase_s(profile: HostProfile, phase: str) -> float:
 def longest_phase(profile: HostProfile, verdict: str) -> str | None:
     """The phase that holds the step back where input or host do: the input's, or else the longest of the others; None
     where neither does, or the profile has no such phase."""
-    if verdict not in ("input-bound", "host-bound", "balanced"):
-        return None
-    wanted = {"input-bound": {INPUT}, "host-bound": set(profile.phases) - {INPUT}}.get(verdict, set(profile.phases))
+    phases = {*profile.phases}
+    wanted = {"input-bound": {INPUT}, "host-bound": phases - {INPUT}, "balanced": phases}.get(verdict, set())
     times_s = {phase: phase_s(profile, phase) for phase in profile.phases if phase in wanted}
     return max(times_s, key=lambda phase: times_s[phase]) if any(times_s.values()) else None

@@ -14,12 +14,9 @@ Intervals = Sequence[tuple[float, float]]
 def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """The time in any of the intervals; overlaps count once."""
     merged: list[tuple[float, float]] = []
-    for begin, end in sorted(intervals):
-        if end <= begin:
-            continue
+    for begin, end in sorted((begin, end) for begin, end in intervals if begin < end):
         if merged and begin <= merged[-1][1]:
-            if end > merged[-1][1]:
-                merged[-1] = merged[-1][0], end
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
             merged.append((begin, end))
     return merged

@@ -30,14 +30,11 @@ class DerivedLadder:
 
 @dataclass(frozen=True)
 class LadderStep:
-    """One config of a ladder at one batch size.
-
-    `added` are the rungs it adds to the last config below it that ran, so that what a missing config would have
-    brought is not credited to this one alone; the base adds all of its own. `before` and `after` are in images/s. On
-    the base, and while no config below ran, `before` and `ratio` are None. `unsure`: the step may as well have changed
-    nothing, as in `summary.unsure`. A config that gave no number has `after` None; `summary` is None when it was never
-    run.
-    """
+    """One config of a ladder at one batch size. `added` are the rungs it adds to the last config below it that ran, so
+    that what a missing config would have brought is not credited to this one alone; the base adds all of its own.
+    `before` and `after` are in images/s. On the base, and while no config below ran, `before` and `ratio` are None.
+    `unsure`: the step may as well have changed nothing, as in `summary.unsure`. A config that gave no number has
+    `after` None; `summary` is None when it was never run."""
 
     config: str
     added: tuple[str, ...]
@@ -83,12 +80,10 @@ class Climb:
 
 
 def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
-    """The ladders that results hold: each config stands on the longest other one that its rungs begin with.
-
-    A ladder leads from a config that stands on none up to one that nothing stands on; two of one base are named
-    by their top, else the name is the base's. Configs that neither stand on another nor carry one are no ladder, and
-    neither are ablations, which change a setting instead of adding a rung.
-    """
+    """The ladders that results hold: each config stands on the longest other one that its rungs begin with. A ladder
+    leads from a config that stands on none up to one that nothing stands on; two of one base are named by their top,
+    else the name is the base's. Configs that neither stand on another nor carry one are no ladder, and neither are
+    ablations, which change a setting instead of adding a rung."""
     cells = [s.cell for s in summaries if not s.cell.scenario_cudnn]
     configs = dict.fromkeys(DerivedConfig(cell.rungs, cell.config.rpartition("/")[0]) for cell in cells)
 
@@ -113,10 +108,8 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
 
 
 def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | None = None) -> tuple[Climb, ...]:
-    """Every ladder at every batch size of every setting: by setting, then ladder, then batch size (ascending).
-
-    Without `ladders`, those that the results hold (`derive`). A ladder none of whose configs was run is left out.
-    """
+    """Every ladder at every batch size of every setting: by setting, then ladder, then batch size (ascending). Without
+    `ladders`, those that the results hold (`derive`). A ladder none of whose configs was run is left out."""
     ladders = derive(summaries) if ladders is None else ladders
     summaries = [s for s in summaries if not s.cell.scenario_cudnn]
     climbed = []

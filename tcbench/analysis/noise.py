@@ -138,8 +138,7 @@ def _fits(levels: Array, degrees: Array | float, weight: float) -> Array:
 
 
 def _trigamma_inverse(y: float) -> float:
-    """The x > 0 whose trigamma is y > 0: Newton's method on 1 / trigamma, which is nearly linear (Smyth 2004,
-    appendix)."""
+    """The x > 0 whose trigamma is y > 0: Newton's method on 1 / trigamma, nearly linear (Smyth 2004, appendix)."""
     x = 0.5 + 1 / y
     for _ in range(50):
         trigamma = float(zeta(2, x))

@@ -25,10 +25,8 @@ measuring stays far below it: where trials differ by 1%, rounds do by 0.7%."""
 
 
 def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """The ratio of two sides' figures, one of each per round, in order: paired where the rounds drift.
-
-    Raises ValueError below two figures a side, or for one that is not positive and finite.
-    """
+    """The ratio of two sides' figures, one of each per round, in order: paired where the rounds drift. Raises
+    ValueError below two figures a side, or for one that is not positive and finite."""
     logs = [[math.log(figure) for figure in figures] for figures in (numerator, denominator)]
     return Estimate(_differences(*logs)) if _drifts(*logs) else Estimate(*map(Group.plain, logs))
 

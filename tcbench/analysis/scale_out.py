@@ -37,8 +37,7 @@ WIRE = 12.8 / 15
 for 12.8 of them."""
 
 PLATEAU, PLATEAU_BYTES = 1.9, 65536 / 16
-"""NCCL's correction of a large ring's latency across nodes, from so many bytes per rank on ("plateau effect of
-ring")."""
+"""NCCL's correction of a large ring's latency across nodes, from so many bytes a rank on ("plateau effect of ring")."""
 
 IMAGES_TO_TRAIN = 90 * 1_280_000
 """90 epochs of ImageNet: what the talk's slide 34 compares by time."""
@@ -46,8 +45,7 @@ IMAGES_TO_TRAIN = 90 * 1_280_000
 
 @dataclass(frozen=True)
 class RankStep:
-    """One rank's step without others: its time, its images, the bytes of its gradients; the mean power of its device,
-    where that is known."""
+    """One rank's step without others: its time, images and bytes of gradients; its device's mean power, where known."""
 
     time_s: float
     images: int

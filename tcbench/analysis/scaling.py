@@ -46,49 +46,36 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
-class StepExtremes:
-    """One profiled step: the rank that came to the all-reduce last and the one that came first, and the seconds that
-    the last, and all on average, had worked on the step until then."""
-
-    slowest: int
-    slowest_s: float
-    fastest: int
-    mean_s: float
-
-
-@dataclass(frozen=True)
 class Imbalance:
-    """The ranks' work before the all-reduce, step by step, over all trials."""
+    """The ranks' work before the all-reduce: the seconds of each, step by step, over all trials."""
 
-    steps: tuple[StepExtremes, ...]
+    steps: tuple[tuple[float, ...], ...]
 
     @property
     def share(self) -> float:
         """The slowest rank's time over the mean of all, less 1: how much longer a step takes than if the same work were
         shared evenly. POP's load balance is 1 over 1 more than that."""
-        return sum(step.slowest_s for step in self.steps) / sum(step.mean_s for step in self.steps) - 1
+        return sum(map(max, self.steps)) / sum(map(statistics.fmean, self.steps)) - 1
 
     @property
     def slowest(self) -> int:
-        return Counter(step.slowest for step in self.steps).most_common(1)[0][0]
+        """The rank that came to the all-reduce last most often."""
+        return Counter(step.index(max(step)) for step in self.steps).most_common(1)[0][0]
 
     @property
     def fastest(self) -> int:
-        return Counter(step.fastest for step in self.steps).most_common(1)[0][0]
+        return Counter(step.index(min(step)) for step in self.steps).most_common(1)[0][0]
 
     @property
     def slowest_in(self) -> int:
-        return sum(step.slowest == self.slowest for step in self.steps)
+        return sum(step.index(max(step)) == self.slowest for step in self.steps)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A cell on a curve of scaling.
-
-    `speedup` is its images/s over those of the curve's base, `efficiency` that over the ratio of their ranks; both are
-    None where either was not measured. `allreduce` and `imbalance` are None of one rank, and without a profiled pass.
-    `cores`: the numbers of processors that its ranks were bound to; none where they were not.
-    """
+    """A cell on a curve of scaling. `speedup` is its images/s over those of the curve's base, `efficiency` that over
+    the ratio of their ranks; both are None where either was not measured. `allreduce` and `imbalance` are None of one
+    rank, and without a profiled pass. `cores`: how many processors its ranks were bound to, if at all."""
 
     summary: CellSummary
     speedup: Interval | None
@@ -143,10 +130,7 @@ def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
     ]
     weak = _lines(cells, lambda cell: msgspec.structs.replace(cell, ranks=1))
     strong = _lines(cells, lambda cell: msgspec.structs.replace(cell, ranks=1, batch_size=cell.images_per_step))
-    made = [
-        *(_curve("weak", line) for line in weak),
-        *(_curve("strong", line) for line in strong if len(line) > 1),
-    ]
+    made = [*(_curve("weak", line) for line in weak), *(_curve("strong", line) for line in strong if len(line) > 1)]
     return tuple(sorted(made, key=lambda curve: (curve.kind == "strong", curve.images)))
 
 
@@ -181,7 +165,9 @@ def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Me
         efficiency = speedup and speedup / (summary.cell.ranks / base.cell.ranks)
     cores = sorted({len(part.cores) for m in measured for part in m.ranks if part.cores})
     many = [m for m in measured if len(m.ranks) > 1]
-    return Point(summary, speedup, efficiency, _allreduce(summary, many), _imbalance(many), tuple(cores))
+    steps = [step for m in many for step in zip(*map(before_allreduce_s, m.ranks), strict=False) if sum(step) > 0]
+    imbalance = Imbalance(tuple(steps)) if steps else None
+    return Point(summary, speedup, efficiency, _allreduce(summary, many), imbalance, tuple(cores))
 
 
 def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllReduce | None:
@@ -216,14 +202,6 @@ def before_allreduce_s(part: RankPart) -> tuple[float, ...]:
         return ()
     before = [_times_s(phase) for phase in part.phases[: names.index(ALLREDUCE)]]
     return tuple(map(sum, zip(*before, strict=False)))
-
-
-def _imbalance(measured: Sequence[Measurement]) -> Imbalance | None:
-    steps = [step for m in measured for step in zip(*map(before_allreduce_s, m.ranks), strict=False)]
-    extremes = [
-        StepExtremes(s.index(max(s)), max(s), s.index(min(s)), statistics.fmean(s)) for s in steps if sum(s) > 0
-    ]
-    return Imbalance(tuple(extremes)) if extremes else None
 
 
 def critical_rank(parts: Sequence[RankPart]) -> RankPart:

@@ -17,7 +17,6 @@ from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measure
 CellKey = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
 
-
 Unit = Literal["steps", "trials", "run"]
 
 
@@ -88,11 +87,8 @@ class CellSummary:
 
 
 def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
-    """One summary per machine, cell and code, in the order of `by_code`.
-
-    `records` are those that `store.current` leaves. A trial that left no facts about its machine (it was skipped, or
-    died before it could tell) belongs to the machine of its run.
-    """
+    """One summary per machine, cell and code, in the order of `by_code`, of records as `store.current` leaves them. A
+    trial that left no facts about its machine (skipped, or dead before it could tell) belongs to that of its run."""
     records = tuple(records)
     of_runs = environments(records)
     groups = by_code(records)
@@ -158,10 +154,8 @@ def base_config(summaries: Iterable[CellSummary]) -> str:
 
 def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
     """Images/s over that of the base config at the same batch size in the same setting, one for each summary, in order.
-
     None where either of the two was not measured. The base over itself is exactly 1. Source of the interval:
-    `tcbench.analysis.welch`.
-    """
+    `tcbench.analysis.welch`."""
     base_name = base_config(summaries)
     bases = {(s.setting, s.cell.batch_size): s for s in summaries if s.cell.config == base_name}
 

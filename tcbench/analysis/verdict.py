@@ -63,11 +63,9 @@ class Rule:
         return replace(self, change_level=self.change_level / max(1, cells))
 
     def judge(self, ratio: LogRatio) -> Decision:
-        """`ratio` is current over base, of a figure of which more is better.
-
-        `regression`: surely below 1 - threshold, and surely changed. `improved`: surely above 1 / (1 - threshold), and
-        surely changed, so that exchanging the sides exchanges the two. `pass`: surely above 1 - threshold.
-        """
+        """`ratio` is current over base, of a figure of which more is better. `regression`: surely below 1 - threshold,
+        and surely changed. `improved`: surely above 1 / (1 - threshold), and surely changed, so that exchanging the
+        sides exchanges the two. `pass`: surely above 1 - threshold."""
         worst = 1 - self.threshold
         if ratio.value < worst:
             more = ratio.limit(1 - self.level) < worst and ratio.limit(1 - self.change_level) < 1
@@ -141,10 +139,8 @@ DEFAULT_INTERIMS = (3, 4, 6, 8)
 
 
 def interims(trials: Sequence[int] = DEFAULT_INTERIMS, rule: Rule | None = None) -> tuple[Interim, ...]:
-    """The looks of a gate, the level split over them.
-
-    Raises ValueError unless `trials` are one to four numbers from 2 up, ascending.
-    """
+    """The looks of a gate, the level split over them. Raises ValueError unless `trials` are one to four numbers from 2
+    up, ascending."""
     rule = rule or Rule()
     if not 1 <= len(trials) <= MOST_INTERIMS:
         raise ValueError(f"expected one to {MOST_INTERIMS} looks, got {len(trials)}")

@@ -102,8 +102,7 @@ def throughput(images_per_step: int, trials_s: Sequence[Sequence[float]]) -> Gro
 
 @dataclass(frozen=True)
 class LogRatio:
-    """The logarithm of a ratio or of another positive value, its standard error, and that error's degrees of
-    freedom."""
+    """The logarithm of a ratio or another positive value, its standard error, and the degrees of freedom of that."""
 
     log: float
     error: float
@@ -168,16 +167,13 @@ class Estimate:
 
 
 def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """The ratio of two sides' figures. Raises ValueError below two a side, or for one that is not positive and
-    finite."""
+    """The ratio of two sides' figures. Raises ValueError below two a side, or for one not positive and finite."""
     return Estimate(Group.of(numerator), Group.of(denominator))
 
 
 def log_ratio(numerator: Group, denominator: Group) -> LogRatio:
     """numerator / denominator; degrees of freedom after Welch (1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
-
-    Where neither side varies at all the error is 0.
-    """
+    Where neither side varies at all the error is 0."""
     return LogRatio(numerator.mean - denominator.mean, *_of_difference(numerator, denominator))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tcbench.core.timeline import Timeline
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
-    from tcbench.run.profiler import Listen
+    from tcbench.run.runner import Listener
 
 Tool = Literal["auto", "nsys", "cupti", "ranges", "py-spy", "cprofile"]
 
@@ -123,7 +123,7 @@ def profile(
     stdout.offer([_next_step(taken.timelines[0], trace)])
 
 
-def _with_progress(run: Callable[[Listen], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
+def _with_progress(run: Callable[[Listener], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
     """Make the input ready, and run the one trial."""
     from tcbench.analysis.eta import estimate
     from tcbench.present.progress import RunProgress

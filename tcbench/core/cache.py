@@ -38,10 +38,8 @@ class Entry:
 
 
 def folder(name: str) -> Path:
-    """The folder of that name in TCBENCH_CACHE, or in the user's cache folder. It may not be there yet.
-
-    A name that ends in a version (`jpeg-v1`) names the form of what lies in it: another form takes another name.
-    """
+    """The folder of that name in TCBENCH_CACHE, or in the user's cache folder. It may not be there yet. A name that
+    ends in a version (`jpeg-v1`) names the form of what lies in it: another form takes another name."""
     override = os.environ.get(VARIABLE)
     if override:
         return Path(override).expanduser() / name
@@ -71,20 +69,14 @@ class Cache:
             line, _, data = path.read_bytes().partition(b"\n")
         except OSError:
             return None
-        try:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             header = json.loads(line)
-            whole = (
-                header["key"] == dict(key)
-                and header["bytes"] == len(data)
-                and header["sha256"] == hashlib.sha256(data).hexdigest()
-                and isinstance(header["content"], dict)
-            )
-        except (ValueError, KeyError, TypeError):
-            whole = False
-        if not whole:
-            _LOG.info("%s is damaged and counts as missing", path)
-            return None
-        return Entry(header["content"], data)
+            facts = header["key"], header["bytes"], header["sha256"]
+            whole = facts == (dict(key), len(data), hashlib.sha256(data).hexdigest())
+            if whole and isinstance(header["content"], dict):
+                return Entry(header["content"], data)
+        _LOG.info("%s is damaged and counts as missing", path)
+        return None
 
     def put(self, key: Key, entry: Entry) -> None:
         """Keep the entry, in place of one that was there."""

@@ -63,12 +63,10 @@ class ClaimSide:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about configs at batch sizes. `slide` is the talk's; None for what the talk did not say.
-
-    A comparison sets left's images/s over right's, or over `images_per_s`: `faster` is above `factor` / (1 + `margin`),
-    `slower` below `factor` x (1 + `margin`), `about` between the two. Right has left's batch size, or
-    `right_batch_size`. `at`: it is said of `all` of the batch sizes, or of `any` one of them.
-    """
+    """A statement about configs at batch sizes. `slide` is the talk's; None for what the talk did not say. A comparison
+    sets left's images/s over right's, or over `images_per_s`: `faster` is above `factor` / (1 + `margin`), `slower`
+    below `factor` x (1 + `margin`), `about` between the two. Right has left's batch size, or `right_batch_size`. `at`:
+    it is said of `all` of the batch sizes, or of `any` one of them."""
 
     says: str
     relation: Relation
@@ -133,10 +131,8 @@ def read(
     inherited: bool = False,
 ) -> tuple[Claim, ...]:
     """The claims of a scenario that has these configs and batch sizes. Raises ScenarioError naming file and key.
-
     `inherited`: the tables were written for another form of the scenario, so that one about a config or batch size that
-    is not here is left out.
-    """
+    is not here is left out."""
     names = list(dict.fromkeys(configs))
     claims = []
     for place, table in enumerate(tables):

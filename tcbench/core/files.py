@@ -58,10 +58,8 @@ def write(path: Path, data: bytes, remedy: str = "") -> None:
 @contextlib.contextmanager
 def replacing(path: Path, remedy: str = "", *, taken: str | None = None) -> Iterator[IO[bytes]]:
     """A file to write into that takes the path's place at the end; until then, and if anything goes wrong, what was
-    there stays. Folders are made. What is no file (a device, a pipe) is written to as it is.
-
-    Raises StoreError, with `remedy`, when it cannot be written. `taken`: what is there is kept, and this is why.
-    """
+    there stays. Folders are made. What is no file (a device, a pipe) is written to as it is. Raises StoreError, with
+    `remedy`, when it cannot be written. `taken`: what is there is kept, and this is why."""
     try:
         if taken is not None and os.path.lexists(path):
             raise FileExistsError

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +19,9 @@ from tcbench.core import process
 _LIMIT_S = 60.0
 """The longest that git may take over one query."""
 
-_KEPT_VARIABLES = frozenset(
-    {
-        *("GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM"),
-        *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"),
-    }
+_KEPT_VARIABLES = (
+    *("GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM"),
+    *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"),
 )
 """Of git's variables only those that say where to look: others name programs, or another checkout (in a hook)."""
 
@@ -149,7 +147,11 @@ class Repository:
         if b"\n" in objects:
             objects = b'"' + objects.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
         (own / "objects/info/alternates").write_bytes(objects + b"\n")
-        (own / "config").write_text(_configuration(self._settings()))
+        settings = self._settings()
+        version = int("extensions.objectformat" in settings)
+        settings = {"core.repositoryformatversion": str(version), "core.bare": "false", **settings}
+        lines = ("[{}]\n\t{} = {}\n".format(*name.split("."), value) for name, value in settings.items())
+        (own / "config").write_text("".join(lines))
         if self.shallow:
             shutil.copy(self.common / "shallow", own / "shallow")
         return Repository(top, own, own)
@@ -186,12 +188,6 @@ def tracked(path: Path) -> bool:
         names = ("--literal-pathspecs", "ls-files", "--", path.name)
         return bool(_run(path.parent, *names, limit_s=_LIMIT_S))
     return False
-
-
-def _configuration(settings: Mapping[str, str]) -> str:
-    version = int("extensions.objectformat" in settings)
-    settings = {"core.repositoryformatversion": str(version), "core.bare": "false", **settings}
-    return "".join("[{}]\n\t{} = {}\n".format(*name.split("."), value) for name, value in settings.items())
 
 
 def _links(staged: str) -> dict[str, str]:

@@ -14,7 +14,6 @@ from tcbench.core.record import Environment, HostLoad, Measurement, Seconds, che
 FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
 """The environment variable that is "1" where a worker is to time cuDNN's or oneDNN's plans anew, whatever was kept."""
 
-
 CORES = "TCBENCH_CORES"
 """The environment variable with the number of processors that a worker of one rank is to run on, where it is the base
 of cells of many: as many as a rank of theirs has."""

@@ -90,12 +90,10 @@ WARM_UP, DECAYS = 5 / 90, (30 / 90, 60 / 90, 80 / 90)
 
 class TrainingSetting(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that all runs of a document share. With many `ranks`, `batch_size` is that of all ranks together and
-    `learning_rate` that of one.
-
-    `loss_divisor`: what the mean loss of a batch is divided by, since it is one replica's share of the mean over a
-    global batch of `global_batch` images. `data`: the folder of images, or None for generated patterns with noise of
-    `noise` standard deviations. `image_size` in pixels. `skipped`: techniques that the device does not run.
-    """
+    `learning_rate` that of one. `loss_divisor`: what the mean loss of a batch is divided by, since it is one replica's
+    share of the mean over a global batch of `global_batch` images. `data`: the folder of images, or None for generated
+    patterns with noise of `noise` standard deviations. `image_size` in pixels. `skipped`: techniques that the device
+    does not run."""
 
     scenario: str
     model: str
@@ -221,12 +219,9 @@ class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
 
 
 class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
-    """A count of values by power of two: bin i holds 2^(lowest+i) <= |g| < 2^(lowest+i+1).
-
-    `powers`, `almost` and `nearly` count in the same bins those on float16's rounding borders: |g| an exact power of
-    two; |g| at least (2 - 2^-10) and at least (2 - 2^-11) times the bin's begin. `zeros` and `not_finite` are in
-    no bin.
-    """
+    """A count of values by power of two: bin i holds 2^(lowest+i) <= |g| < 2^(lowest+i+1). `powers`, `almost` and
+    `nearly` count in the same bins those on float16's rounding borders: |g| an exact power of two; |g| at least (2 -
+    2^-10) and at least (2 - 2^-11) times the bin's begin. `zeros` and `not_finite` are in no bin."""
 
     lowest: int
     counts: tuple[int, ...]

@@ -1,7 +1,8 @@
 """The form of results: Cell, Measurement, Environment, GpuSamples, Record, and its version.
 
 Everything stored is raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a
-record may gain optional ones within a version.
+record may gain optional ones within a version. What came later to a cell or a measurement has a default, and is left
+out of the JSON where it has that, so that cells keep their keys.
 
 History of SCHEMA_VERSION:
 
@@ -35,15 +36,13 @@ Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 
 InputKind = Literal["generated", "folder", "synthetic", "modelled", "own"]
 
-
 UnitName = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
 """The name of what a step works on, in the plural: "images"."""
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
     """The source of images. `path` is set for a folder of the user's, `images_per_s` where decoding is modelled: its
-    rate. `hw_decoder_load`: the share of the images that DALI gives to a GPU's JPEG decoder, where the scenario says.
-    Both came later, and are left out of the JSON where they are not set, so that cells keep their keys."""
+    rate. `hw_decoder_load`: the share of images that DALI gives to a GPU's JPEG decoder, where the scenario says."""
 
     kind: InputKind
     path: str | None = None
@@ -65,8 +64,7 @@ class KfacSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the training step itself, beside the rungs. `kfac` came later, and is left out of the JSON where it
-    is not set, so that cells keep their keys."""
+    """Settings of the training step itself, beside the rungs."""
 
     learning_rate: float = 0.01
     momentum: float = 0.9
@@ -102,8 +100,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn` changes one.
     `host_speed`: how many times as fast as it is the host is to seem to a simulated device.
     `unit`: the name of what a step works on `batch_size` of, and `base`: the config that factors are over, where the
-    scenario says so.
-    A field that came later has a default and is left out of the JSON where it has that, so that keys stay the same."""
+    scenario says so."""
 
     scenario: str
     backend: str
@@ -216,13 +213,11 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     """The way in which a piece of work was done: cuDNN's plan, or on a processor, for each kind of work, oneDNN's
-    implementation or "numpy". Stands in JSON as a list in this order: fields are added at the end only.
-
-    `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
-    heuristic's first, where autotuning timed them. `timed`: the number of candidates that it timed, `left_out`: of
-    others that might have served. `budget_s`: the trial's time for tuning all of its plans, where it timed any.
-    `provisional`: by times that were taken beside other work.
-    """
+    implementation or "numpy". Stands in JSON as a list in this order: fields are added at the end only. `from_cache`:
+    found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the heuristic's
+    first, where autotuning timed them. `timed`: the number of candidates that it timed, `left_out`: of others that
+    might have served. `budget_s`: the trial's time for tuning all of its plans, where it timed any. `provisional`: by
+    times that were taken beside other work."""
 
     work: str
     plan: str
@@ -272,7 +267,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     (that of a base of one rank too, where it was bound to processors as they are), and
     `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step. `reduce_overlaps`: it
     runs beside other phases, so that `allreduce` is the wait that is left of it.
-    `declared` came later, and is left out of the JSON where a step declares no work.
     """
 
     warmup_times_s: tuple[Seconds, ...]
@@ -436,11 +430,9 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
 
 
 class GpuSample(msgspec.Struct, frozen=True, array_like=True):
-    """NVML's readings at one moment; None for what this GPU does not say.
-
-    `time_s` and `energy_j` count from the trial's start and the first sample. `memory_used_bytes` is the whole
-    device's, whoever uses it. Stands in JSON as a list in this order: fields may be added at the end only.
-    """
+    """NVML's readings at one moment; None for what this GPU does not say. `time_s` and `energy_j` count from the
+    trial's start and the first sample. `memory_used_bytes` is the whole device's, whoever uses it. Stands in JSON as a
+    list in this order: fields may be added at the end only."""
 
     time_s: PhaseSeconds
     sm_clock_mhz: int | None = None
@@ -516,8 +508,8 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lost(self) -> float:
         """The share of the processor time that the trial asked for and others had. Its threads also wait for each
-        other, so that at most what others computed counts; a trial that mostly sleeps is taken to ask for all its time.
-        """
+        other, so that at most what others computed counts; a trial that mostly sleeps is taken to ask for all its
+        time."""
         lost_s = min(self.waited_s, self.others_s) + self.stolen_s
         return lost_s / max(self.own_s + lost_s, self.elapsed_s)
 
@@ -660,10 +652,8 @@ def encode(record: Record) -> bytes:
 
 
 def decode(line: bytes | str) -> Record:
-    """A record from its JSON line, its strings made safe to show.
-
-    Raises RecordError: not UTF-8, not JSON, not a record, or of a newer version than this tcbench knows.
-    """
+    """A record from its JSON line, its strings made safe to show. Raises RecordError: not UTF-8, not JSON, not a
+    record, or of a newer version than this tcbench knows."""
     try:
         raw = cleaned(msgspec.json.decode(line))
     except UnicodeDecodeError as error:

@@ -36,13 +36,8 @@ class WarmUpRule:
         return max(abs(t - middle) for t in last) <= self.tolerance * middle
 
     def over(self, times_s: Sequence[float], session_settled: bool = True) -> bool:
-        if len(times_s) < self.min_steps:
-            return False
-        return (
-            (session_settled and self.settled(times_s))
-            or len(times_s) >= self.max_steps
-            or sum(times_s) >= self.max_time_s
-        )
+        spent = len(times_s) >= self.max_steps or sum(times_s) >= self.max_time_s
+        return len(times_s) >= self.min_steps and (spent or (session_settled and self.settled(times_s)))
 
 
 @dataclass(frozen=True)
@@ -106,13 +101,10 @@ def t_quantile_975(degrees: float) -> float:
     """The 0.975 quantile of Student's t: the expansion about the normal quantile (M. Abramowitz and I. Stegun,
     "Handbook of Mathematical Functions", 26.7.5), within 0.2% from 3 degrees on; below, chords between the exact
     values at 1, 2 and 3 degrees, which lie above the curve. SciPy's would cost the worker its import."""
-    z = 1.959963984540054
-    if degrees <= 1:
-        return 12.706204736432095
-    if degrees < 2:
-        return 12.706204736432095 + (degrees - 1) * (4.302652729911275 - 12.706204736432095)
+    z, exact = 1.959963984540054, (12.706204736432095, 4.302652729911275, 3.182446305284263)
     if degrees < 3:
-        return 4.302652729911275 + (degrees - 2) * (3.182446305284263 - 4.302652729911275)
+        whole = max(1, int(degrees))
+        return exact[whole - 1] + (max(1, degrees) - whole) * (exact[whole] - exact[whole - 1])
     n = degrees
     return (
         z

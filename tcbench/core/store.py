@@ -134,18 +134,15 @@ class Store:
                 return path
         return None
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Give the file back. Raises StorageGoneError where it is not in its place any more."""
         try:
             self._check_in_place()
         finally:
             os.close(self._fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)
@@ -157,10 +154,8 @@ class Read:
 
 
 def read(paths: Iterable[Path]) -> Read:
-    """All records of files and folders (searched for `*.jsonl`). Raises StoreError naming file and line.
-
-    A last line that is cut off is a crash's trace: it is left out, and a note says so.
-    """
+    """All records of files and folders (searched for `*.jsonl`). Raises StoreError naming file and line. A last line
+    that is cut off is a crash's trace: it is left out, and a note says so."""
     contents = [_read_file(file) for path in paths for file in _files(path)]
     notes = tuple(plain(note) for content in contents for note in content.notes)
     return Read(tuple(record for content in contents for record in content.records), notes)

@@ -58,13 +58,10 @@ def decode(data: bytes, type_: Any) -> Any:
 
 def may_need_cleaning(line: bytes) -> bool:
     """Whether JSON on one line may hold a string that is not `plain`: a quick test, which all usual lines pass."""
+    # What is not UTF-8 becomes surrogates, which are not printable.
+    if not line.isascii() and not line.strip().decode(errors="surrogateescape").isprintable():
+        return True
     if b"\\" in line or b"\x7f" in line:
         return True
-    if not line.isascii():
-        try:
-            if not line.strip().decode().isprintable():
-                return True
-        except UnicodeDecodeError:
-            return True
     # Without a backslash every second part between quotes is a string.
     return len(line) > LONGEST and max(map(len, line.split(b'"')[1::2]), default=0) > LONGEST

@@ -26,13 +26,11 @@ TimelineSource = Literal["nsys", "cupti", "simulated", "ranges"]
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """Something that ran from `begin_s` to `end_s`, in seconds from the timeline's start.
-
-    `step` is the number of the step it belongs to, None where that is not known. `phase` is the phase that caused it:
-    its own name for a phase, for a kernel the phase that launched it ("replay" for a captured graph's whose nodes
-    cannot be mapped). `row` tells apart threads or streams of one lane. `bytes` is what a copy moved. `layer`: the
-    layer that launched it, for work on the device, where that is known.
-    """
+    """Something that ran from `begin_s` to `end_s`, in seconds from the timeline's start. `step` is the number of the
+    step it belongs to, None where that is not known. `phase` is the phase that caused it: its own name for a phase, for
+    a kernel the phase that launched it ("replay" for a captured graph's whose nodes cannot be mapped). `row` tells
+    apart threads or streams of one lane. `bytes` is what a copy moved. `layer`: the layer that launched it, for work on
+    the device, where that is known."""
 
     begin_s: float
     end_s: float

@@ -83,14 +83,9 @@ def together(loads: Sequence[HostLoad | None]) -> HostLoad | None:
     known = [load for load in loads if load is not None]
     if not known or len(known) < len(loads):
         return None
-    return HostLoad(
-        elapsed_s=math.fsum(load.elapsed_s for load in known),
-        processors=known[-1].processors,
-        own_s=math.fsum(load.own_s for load in known),
-        waited_s=math.fsum(load.waited_s for load in known),
-        others_s=math.fsum(load.others_s for load in known),
-        stolen_s=math.fsum(load.stolen_s for load in known),
-    )
+    seconds = ("elapsed_s", "own_s", "waited_s", "others_s", "stolen_s")
+    sums = {name: math.fsum(getattr(load, name) for load in known) for name in seconds}
+    return HostLoad(processors=known[-1].processors, **sums)
 
 
 def _family(root: int) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """Facts of this host: processor, memory, system, library versions, commits of tcbench and of the user's project."""
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -24,12 +25,9 @@ def usable_cpus() -> int:
     """Processors this process may run on: the affinity mask, capped by the cgroup's quota. As it was when it was first
     asked: a process that then binds itself to some of them is still on the same machine."""
     cpus = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cpus = min(cpus, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError):  # without a quota it says "max", which is no number
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        cpus = min(cpus, max(1, round(quota / period)))
     return cpus
 
 
@@ -56,11 +54,9 @@ def cpu_flags() -> frozenset[str]:
 
 
 def blas_variables() -> dict[str, str]:
-    """Environment variables under which NumPy's OpenBLAS uses the vector units this processor has.
-
-    OpenBLAS 0.3.31 takes AMD processors newer than it knows (family 26) for Haswell and leaves AVX-512 alone: half
-    the speed of a matrix product. An OPENBLAS_CORETYPE of the user's stands.
-    """
+    """Environment variables under which NumPy's OpenBLAS uses the vector units this processor has. OpenBLAS 0.3.31
+    takes AMD processors newer than it knows (family 26) for Haswell and leaves AVX-512 alone: half the speed of a
+    matrix product. An OPENBLAS_CORETYPE of the user's stands."""
     if "OPENBLAS_CORETYPE" in os.environ:
         return {}
     avx512 = {"avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl"}
@@ -117,8 +113,7 @@ def commit() -> str | None:
 
 def project_commit(folder: Path | None = None) -> str | None:
     """The commit of the git checkout that a folder (the current one) lies in, with `+` when tracked files differ from
-    it; None outside of one, in one without a commit, and in a checkout of tcbench, whose commit is `commit`'s to tell.
-    """
+    it; None outside of one, in one without a commit, and in a checkout of tcbench, which `commit` tells."""
     try:
         repository = Repository.around(folder or Path.cwd())
         ours = repository.top / "tcbench" / "__init__.py"

@@ -38,11 +38,8 @@ class Broken:
 
 
 def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = False) -> Path:
-    """Keep the current ones of these records under a name; returns the file. It is there whole or not at all.
-
-    Raises StoreError: a name that is none, one that is taken unless `replace`, no records, a folder that cannot be
-    written.
-    """
+    """Keep the current ones of these records under a name; returns the file. It is there whole or not at all. Raises
+    StoreError: a name that is none, one that is taken unless `replace`, no records, a folder that cannot be written."""
     path = _place(name, out)
     kept = store.current(results)
     if not kept:

@@ -4,6 +4,7 @@ A commit that cannot be built, or whose trials fail, is skipped, as `git bisect 
 stands in the record, which is written anew after each round: whoever is interrupted goes on from it. Prints nothing.
 """
 
+import contextlib
 import math
 import statistics
 import time
@@ -49,8 +50,7 @@ FIGURES: Mapping[str, Callable[[Record], float | None]] = {
     "throughput": THROUGHPUT.of,
     "throughput at the median step": _median_step,
 }
-"""Figures of a trial that rounds may compare: images/s over total time, and at the median step, which a machine that
-stops now and then disturbs less."""
+"""Figures that rounds may compare: images/s over total time, and at the median step, which short stops disturb less."""
 
 _SPEED_OF = "speed of "
 
@@ -170,13 +170,10 @@ def read(path: Path) -> Bisection:
 def unfinished(folder: Path, like: Bisection) -> Path | None:
     """The newest record of a bisection of the same commits and cells that was not brought to its end."""
     for path in sorted(folder.glob("bisect-*.json"), reverse=True):
-        try:
-            there = read(path)
-        except StoreError:
-            continue
-        same = (there.good, there.bad, there.commits, there.cells, there.threshold)
-        if there.state == "searching" and same == (like.good, like.bad, like.commits, like.cells, like.threshold):
-            return path
+        with contextlib.suppress(StoreError):
+            there, asked = read(path), ("good", "bad", "commits", "cells", "threshold")
+            if there.state == "searching" and all(getattr(there, name) == getattr(like, name) for name in asked):
+                return path
     return None
 
 
@@ -225,10 +222,8 @@ class Bench:
 
 def steps(of: Bisection, bench: Bench, budget_s: float | None = None) -> Iterator[Bisection]:
     """The record after each round and each commit that is skipped, until a commit is named, nothing more is to be
-    learnt, or trials and builds have taken `budget_s`. Each is written before it is given.
-
-    Raises NotComparableError where GOOD does not run any more.
-    """
+    learnt, or trials and builds have taken `budget_s`. Each is written before it is given. Raises NotComparableError
+    where GOOD does not run any more."""
     spent_s = 0.0
     while budget_s is None or spent_s < budget_s:
         place = of.search(bench.ready).next(of.costs)
@@ -313,9 +308,8 @@ def _ended(of: Bisection) -> Bisection:
 def lost_at_the_median(
     cells: Iterable[Cell], base: Sequence[Record], current: Sequence[Record], rule: Rule
 ) -> dict[str, float]:
-    """The ratio of each cell, by its key, that surely became slower at the median step, where throughput over total
-    time did not settle it: a machine that stops now and then disturbs that less. A second test of the same trials, so
-    at half the level."""
+    """The ratio of each cell, by its key, that surely became slower at the median step, which a machine that stops now
+    and then disturbs less, where total time did not settle it. A second test of the same trials: at half the level."""
     half = replace(rule, level=rule.level / 2, change_level=rule.change_level / 2)
     lost = {}
     for cell in cells:

@@ -81,8 +81,7 @@ def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple
     """Base and current, as long as the context lasts. Raises BuildError."""
     requested.check()
     here = Path.cwd()
-    with contextlib.ExitStack() as stack:
-        own = stack.enter_context(_own_folder())
+    with _own_folder() as own:
         if requested.base_python is None:
             builds = _revisions(requested, here, own, say)
         else:
@@ -139,11 +138,11 @@ def _revision(
     setup: str | None,
     say: Callable[[str], None],
 ) -> Build:
-    tree = revisions.tree(project, commit, place, cache_folder(), setup, say)
+    folder, python = revisions.tree(project, commit, place, cache_folder(), setup, say)
     path = os.environ.get("PYTHONPATH")
-    variables = {"PYTHONPATH": revisions.moved_path(project, tree.top, path)} if path else {}
+    variables = {"PYTHONPATH": revisions.moved_path(project, place, path)} if path else {}
     says = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
-    return Build(name, says, commit, tree.folder, Launch(tree.python, tree.folder, variables))
+    return Build(name, says, commit, folder, Launch(python, folder, variables))
 
 
 def _interpreter(name: Role, python: str, here: Path) -> Build:

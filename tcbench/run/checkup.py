@@ -9,7 +9,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench.core.errors import SelectionError
@@ -65,41 +64,31 @@ def disturbances() -> Iterator[Finding]:
         yield Finding("note", "CPU frequency", vary, "sudo cpupower frequency-set -g performance")
 
 
-@dataclass(frozen=True)
-class _Dependency:
-    """`distributions`: any one of them will do; the first is what the remedy installs."""
-
-    distributions: tuple[str, ...]
-    module: str
-    why: str
-    remedy: str
-    needed: bool
-
-
-_DEPENDENCIES = (
-    _Dependency(("chainer",), "tcbench.engine.backends.chainer.compat", "the framework", _SYNC, True),
-    _Dependency(("numpy",), "numpy", "arrays", _SYNC, True),
-    _Dependency(("Pillow",), "PIL", "the base config's input", _SYNC, True),
-    _Dependency(("nvtx",), "nvtx", "ranges for Nsight Systems", _SYNC, True),
-    _Dependency(("matplotlib",), "matplotlib", "charts", _SYNC, True),
-    _Dependency(("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "nvidia.dali", "the dali rung (x86-64)", _SYNC, False),
-    _Dependency(("opencv-python-headless",), "cv2", "the opencv rung", "uv sync --extra opencv", False),
+_DEPENDENCIES: tuple[tuple[tuple[str, ...], str, str, str, FindingState], ...] = (
+    (("chainer",), "tcbench.engine.backends.chainer.compat", "the framework", _SYNC, "broken"),
+    (("numpy",), "numpy", "arrays", _SYNC, "broken"),
+    (("Pillow",), "PIL", "the base config's input", _SYNC, "broken"),
+    (("nvtx",), "nvtx", "ranges for Nsight Systems", _SYNC, "broken"),
+    (("matplotlib",), "matplotlib", "charts", _SYNC, "broken"),
+    (("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "nvidia.dali", "the dali rung (x86-64)", _SYNC, "missing"),
+    (("opencv-python-headless",), "cv2", "the opencv rung", "uv sync --extra opencv", "missing"),
 )
+"""Distributions, of which any one will do and the first is what the remedy installs; the module; what it is for; the
+remedy; and what tcbench is without it."""
 
 
 def _packages() -> Iterator[Finding]:
-    for package in _DEPENDENCIES:
-        bad: FindingState = "broken" if package.needed else "missing"
-        installed = machine.versions(package.distributions)
-        name, version = next(iter(installed.items()), (package.distributions[0], None))
+    for distributions, module, why, remedy, without in _DEPENDENCIES:
+        installed = machine.versions(distributions)
+        name, version = next(iter(installed.items()), (distributions[0], None))
         if version is None:
-            yield Finding(bad, name, f"not installed; needed for {package.why}", package.remedy)
+            yield Finding(without, name, f"not installed; needed for {why}", remedy)
             continue
         try:
-            importlib.import_module(package.module)
+            importlib.import_module(module)
         except Exception as error:
             message = " ".join(str(error).split())
-            yield Finding(bad, name, f"{version} is installed but does not import: {message}", package.remedy)
+            yield Finding(without, name, f"{version} is installed but does not import: {message}", remedy)
         else:
             yield Finding("ok", name, version)
 

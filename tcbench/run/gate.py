@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis import phase_tests, rounds
 from tcbench.analysis.compare import (
     ACCIDENTS,
-    IN_TURNS,
     METRICS,
     THROUGHPUT,
     CellComparison,
@@ -150,14 +149,8 @@ class Gate:
     interims: tuple[Interim, ...]
     metrics: tuple[Metric, ...]
 
-    def next_trial(self) -> Trial | None:
-        return next(self._in_order(), None)
-
     def certain(self) -> tuple[Trial, ...]:
-        """The trials that will run whatever they say: those to the end of each cell's present look."""
-        return tuple(self._in_order())
-
-    def _in_order(self) -> Iterator[Trial]:
+        """The trials that will run whatever they say, in order: those to the end of each cell's present look."""
         going = [(place, cell) for place, cell in enumerate(self.cells) if not cell.over(self.interims)]
         numbers = range(self.interims[-1].trials)
         turns = [(number, *one) for number in numbers for one in going]
@@ -165,6 +158,7 @@ class Gate:
             seen, worst = self.interims[look - 1].trials, math.log(1 - self.interims[look].rule.threshold)
             going.sort(key=lambda one: -one[1].apart(seen, worst))
             turns = [(number, *one) for one in going for number in numbers]
+        trials = []
         for number, place, cell in turns:
             # Beside a side that gave up, one trial of the other tells what it does.
             if number < (1 if cell.gave_up else self.interims[cell.interims_taken].trials):
@@ -172,7 +166,8 @@ class Gate:
                 for side in (BASE, CURRENT) if number % 2 == 0 else (CURRENT, BASE):
                     if cell.ok(side) <= number and side != cell.gave_up:
                         failed = len(cell.trials(side)) - cell.ok(side)
-                        yield Trial(side, place, number + failed, cell.interims_taken)
+                        trials.append(Trial(side, place, number + failed, cell.interims_taken))
+        return tuple(trials)
 
     def after(self, trial: Trial, record: Record) -> Gate:
         """With a trial's record, and the look that it may complete: all cells that go on are judged together."""
@@ -181,8 +176,7 @@ class Gate:
         return grown if grown.certain() else grown.ended()
 
     def ended(self) -> Gate:
-        """After the look that is going on, of the cells that have all its trials: where it is complete, or where no
-        trial is to follow."""
+        """After the look that goes on, of cells with all its trials: where it is complete, or no trial is to follow."""
         number = next((cell.interims_taken for cell in self.cells if not cell.over(self.interims)), None)
         return self if number is None else self._judged(number)
 
@@ -311,7 +305,7 @@ def _by_metric(
             of_cell = records[side][place]
             seen[side] += _first_ok(of_cell, gate.interims[interim].trials) if cut else of_cell
     of = (gate.metrics[metric].name,)
-    judged = compare(seen[BASE], seen[CURRENT], of, last.rule, IN_TURNS, decisions)
+    judged = compare(seen[BASE], seen[CURRENT], of, last.rule, in_turns=True, decisions=decisions)
     by_key = {one.cell.key: one for one in judged.cells}
     compared = []
     for cell, state in zip(cells, gate.cells, strict=True):

@@ -86,10 +86,8 @@ def setting(
     cpus: int,
     images: tuple[ImageFolder, ImageFolder] | None,
 ) -> TrainingSetting:
-    """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`.
-
-    Raises SelectionError for a global batch below one batch, or too few images for the test.
-    """
+    """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`. Raises
+    SelectionError for a global batch below one batch, or too few images for the test."""
     scenario = scenario.on(device.kind)
     steps, ranks = asked.steps or STEPS, asked.ranks
     usual_rate = LEARNING_RATE if ranks == 1 else RANKS_LEARNING_RATE
@@ -148,12 +146,10 @@ def setting(
 
 
 def _divisor(scenario: Scenario, global_batch: int, batch_size: int, small_image: int | None) -> float:
-    """The divisor of the batch's mean loss, so that it is its share of the mean over the global batch.
-
-    A gradient that flows back through the last feature map is divided by its pixels too, and the small network's map is
-    much smaller than that of the scenario's model on ImageNet: there the divisor makes up for that as well. Rounded
-    down to a power of two, it changes no digit of float32's training.
-    """
+    """The divisor of the batch's mean loss, so that it is its share of the mean over the global batch. A gradient that
+    flows back through the last feature map is divided by its pixels too, and the small network's map is much smaller
+    than that of the scenario's model on ImageNet: there the divisor makes up for that as well. Rounded down to a power
+    of two, it changes no digit of float32's training."""
     if global_batch == batch_size:
         return 1.0
     ratio = global_batch / batch_size
@@ -176,19 +172,15 @@ def observing(of: TrainingSetting) -> TrainingJob:
 
 
 def jobs(of: TrainingSetting, seeds: int, static_scale: float | None) -> tuple[TrainingJob, ...]:
-    """Every technique from every seed, seed by seed, so that drift hits all alike; without a static scale those that
-    need none, and of the first seed alone."""
+    """Every technique, of one rank or of many, from every seed, seed by seed, so that drift hits all alike; without a
+    static scale those that need none, and of the first seed alone."""
+    techniques = TECHNIQUES if of.ranks == 1 else RANKS_TECHNIQUES
     return tuple(
         _job(of, technique, seed, _first_scale(of, technique, static_scale))
         for seed in range(1 if static_scale is None else seeds)
-        for technique in TECHNIQUES.values()
+        for technique in techniques.values()
         if technique.name not in of.skipped and (static_scale is not None or technique.scaling != "static")
     )
-
-
-def ranks_jobs(of: TrainingSetting, seeds: int) -> tuple[TrainingJob, ...]:
-    """Every technique of many ranks from every seed, seed by seed."""
-    return tuple(_job(of, technique, seed, 1.0) for seed in range(seeds) for technique in RANKS_TECHNIQUES.values())
 
 
 def method_job(of: TrainingSetting, kfac: KfacSettings, method: str, rate: float, seed: int) -> TrainingJob:
@@ -197,9 +189,8 @@ def method_job(of: TrainingSetting, kfac: KfacSettings, method: str, rate: float
     if method == "kfac":
         rungs = (*job.cell.rungs, "kfac")
         train = msgspec.structs.replace(job.cell.train, kfac=kfac)
-        job = msgspec.structs.replace(
-            job, cell=msgspec.structs.replace(job.cell, rungs=rungs, config="+".join(rungs), train=train)
-        )
+        cell = msgspec.structs.replace(job.cell, rungs=rungs, config="+".join(rungs), train=train)
+        job = msgspec.structs.replace(job, cell=cell)
     return job
 
 
@@ -213,71 +204,50 @@ def _first_scale(of: TrainingSetting, technique: Technique, static_scale: float 
 def _job(
     of: TrainingSetting, technique: Technique, seed: int, loss_scale: float, observe_at: tuple[int, ...] = ()
 ) -> TrainingJob:
-    rungs = (technique.rung, *of.rungs)
-    size: dict[str, Any] = {"batch_size": of.batch_size, "image_size": of.image_size, "n_classes": of.n_classes}
+    names = ("scenario", "model", "variant", "device", "threads", "batch_size", "image_size", "n_classes")
     source = Input(kind="own") if of.data is None else Input(kind="folder", path=of.data)
-    cell = _cell(of.scenario, of.model, of.variant, rungs, of.device, of.threads, seed=seed, input=source, **size)
+    fields = {name: getattr(of, name) for name in names}
+    cell = _cell((technique.rung, *of.rungs), seed=seed, input=source, **fields)
     return TrainingJob(cell=cell, setting=of, technique=technique, loss_scale=loss_scale, observe_at=observe_at)
-
-
-@dataclass(frozen=True)
-class SkippedConfig:
-    """A config that is not held against anything here, and why."""
-
-    config: str
-    reason: str
 
 
 def parity(
     scenario: Scenario, device: Device, configs: Sequence[Config], steps: int, threads: int
-) -> tuple[ParityJob, tuple[SkippedConfig, ...]]:
-    """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64.
-
-    Raises SelectionError when none of the configs can run here.
-    """
+) -> tuple[ParityJob, dict[str, str]]:
+    """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64. With why
+    other configs, by name, are not held against anything here. Raises SelectionError when none can run here."""
     scenario = scenario.on(device.kind)
     cells: dict[tuple[str, ...], ParityCell] = {}
-    skipped = []
+    skipped = {}
     asked = {config.rungs for config in configs}
     for config in configs:
         if config.backend != DEFAULT or config.ablation:
             why = "an ablation" if config.ablation else f"a config of the backend {config.backend}"
-            skipped.append(SkippedConfig(config.name, f"{why}, whose rungs declare nothing here"))
+            skipped[config.name] = f"{why}, whose rungs declare nothing here"
             continue
         reason = why_not(config, device, emulate=True)  # the numbers are the same
         if reason:
-            skipped.append(SkippedConfig(config.name, reason))
+            skipped[config.name] = reason
             continue
         for n in range(1, len(config.rungs) + 1):
             rungs = config.rungs[:n]
             if rungs not in cells:
                 cells[rungs] = _parity_cell(scenario, device, rungs, threads, rungs in asked)
     if not cells:
-        raise SelectionError(f"scenario {scenario.name}: no config can run here: {skipped[0].reason}")
-    return ParityJob(cells=tuple(cells.values()), steps=steps), tuple(skipped)
+        raise SelectionError(f"scenario {scenario.name}: no config can run here: {next(iter(skipped.values()))}")
+    return ParityJob(cells=tuple(cells.values()), steps=steps), skipped
 
 
 def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], threads: int, asked: bool) -> ParityCell:
     name = "+".join(rungs)
     without = "+".join(rungs[:-1]) or (None if name == BASE else BASE)
     size: dict[str, Any] = {"batch_size": _PARITY_BATCH, "image_size": _PARITY_IMAGE, "n_classes": _PARITY_CLASSES}
-    of = scenario.name, scenario.models[0], scenario.variant, rungs, device.name, threads
-    cell = _cell(*of, seed=0, input=Input(kind="own"), cudnn=scenario.cudnn, **size)
+    of = {"scenario": scenario.name, "model": scenario.models[0], "variant": scenario.variant, "device": device.name}
+    cell = _cell(rungs, threads=threads, seed=0, input=Input(kind="own"), cudnn=scenario.cudnn, **of, **size)
     return ParityCell(cell=cell, rung=rungs[-1], without=without, asked=asked)
 
 
-def _cell(
-    scenario: str, model: str, variant: str, rungs: tuple[str, ...], device: str, threads: int, **fields: Any
-) -> Cell:
+def _cell(rungs: tuple[str, ...], **fields: Any) -> Cell:
     """A cell of the default backend, with settings of one that is not measured where `fields` have no others."""
-    return Cell(
-        scenario=scenario,
-        backend=DEFAULT,
-        model=model,
-        variant=variant,
-        config="+".join(rungs),
-        rungs=rungs,
-        device=device,
-        threads=threads,
-        **{"train": _TRAIN, "cudnn": _CUDNN, "measure": _MEASURE, **fields},
-    )
+    unmeasured: dict[str, Any] = {"train": _TRAIN, "cudnn": _CUDNN, "measure": _MEASURE}
+    return Cell(backend=DEFAULT, config="+".join(rungs), rungs=rungs, **{**unmeasured, **fields})

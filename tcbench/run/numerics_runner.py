@@ -11,25 +11,22 @@ from tcbench.core.numerics import AnyJob, NumericsMessage, ParityFinished, Run, 
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.run.runner import python_module, worker_environment
 
+_WORKER = "tcbench.engine.numerics.worker"
 _decoder: msgspec.json.Decoder[NumericsMessage] = msgspec.json.Decoder(NumericsMessage)
 
 Result = TrainingFinished | ParityFinished
 """A worker's last message."""
 
 
-def worker_command(pipe: int) -> list[str]:
-    """The worker's command line; it writes messages to the file descriptor `pipe`."""
-    return python_module(sys.executable, "tcbench.engine.numerics.worker", str(pipe))
-
-
 @dataclass(frozen=True)
 class NumericsRunner:
-    """`at_once` processes at a time; one that takes longer than `timeout_s` is ended. `listen` gets a job's steps."""
+    """`at_once` processes at a time; one that takes longer than `timeout_s` is ended. `listen` gets a job's steps.
+    `command` makes a worker's command line from the file descriptor that it writes messages to."""
 
     at_once: int
     timeout_s: float
     listen: Callable[[AnyJob, int], None] = lambda *_: None
-    command: Callable[[int], list[str]] = worker_command
+    command: Callable[[int], list[str]] = lambda pipe: python_module(sys.executable, _WORKER, str(pipe))
 
     def run(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, Result]]:
         """Each job's result, as it ends. Any exception, KeyboardInterrupt too, ends all workers and passes through."""

@@ -27,7 +27,6 @@ from tcbench.run.scenario import Config, Scenario
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
 
-
 QUICK_TRIALS = 3
 """Of each cell of `--quick`."""
 
@@ -62,10 +61,8 @@ class Plan:
 
 
 def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bool = False) -> Plan:
-    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped.
-
-    `remote`: the device is another machine's, so that what is installed on this one is no reason.
-    """
+    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped. `remote`:
+    the device is another machine's, so that what is installed on this one is no reason."""
     scenario = scenario.on(device.kind)
     sizes = scenario.batch_sizes
     batch_sizes = selection.batch_sizes or ((sizes[len(sizes) // 2],) if selection.quick else sizes)
@@ -83,7 +80,9 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         )
     if selection.host_speed != 1 and kind_of(device.name).simulates is None:
         raise SelectionError(f"--host-speed: {device.name} runs as fast as it does; expected a simulated device")
-    _check_rungs(scenario)
+    for config in scenario.configs:  # a spelling mistake is the file's error, not a skipped cell
+        if wrong := problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs):
+            raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
     changes = {"target": selection.target, "max_time_s": selection.max_time_s}
     changes = {name: value for name, value in changes.items() if value is not None}
     measure = msgspec.structs.replace(scenario.measure, **changes)
@@ -145,7 +144,7 @@ def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[
 
 def _base_and_best(scenario: Scenario, configs: tuple[Config, ...]) -> tuple[Config, ...]:
     """The first of these configs, and the top of the last ladder that climbs to one of them. Raises SelectionError."""
-    tops = [ladder.configs[-1] for ladder in scenario.ladders if ladder.configs[-1] in configs[1:]]
+    tops = [ladder[-1] for ladder in scenario.ladders if ladder[-1] in configs[1:]]
     if not tops:
         raise SelectionError(f"--quick: no ladder of scenario {scenario.name} climbs from {configs[0].name} here")
     return configs[0], tops[-1]
@@ -194,10 +193,8 @@ def _why_not_many(cell: Cell) -> str | None:
 
 
 def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:
-    """The scenario's configs that match any of the names or globs, in the scenario's order; all without a pattern.
-
-    A name that the scenario does not have, but whose parts are rungs, is a config of its own. Raises SelectionError.
-    """
+    """The scenario's configs that match any of the names or globs, in the scenario's order; all without a pattern. A
+    name that the scenario does not have, but whose parts are rungs, is a config of its own. Raises SelectionError."""
     patterns = tuple(patterns)
     if not patterns:
         return scenario.configs
@@ -246,14 +243,6 @@ def _backend_called(scenario: Scenario, called: str, name: str) -> str:
     if not called:
         return scenario.configs[0].backend
     raise SelectionError(f"--config '{name}': {problem(called) or f'scenario {scenario.name} has no {called}/ config'}")
-
-
-def _check_rungs(scenario: Scenario) -> None:
-    """Every config of a scenario must be one: a spelling mistake is the file's error, not a skipped cell."""
-    for config in scenario.configs:
-        wrong = problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs)
-        if wrong:
-            raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
 
 
 def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bool = False) -> str | None:

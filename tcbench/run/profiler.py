@@ -21,15 +21,11 @@ from tcbench.core.timeline import Timeline
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Launch, Runner
+from tcbench.run.runner import Launch, Listener, Runner
 from tcbench.tracing import host, nsys
-from tcbench.tracing.attribution import InputWork, assemble
+from tcbench.tracing.attribution import InputWork, assemble, title_of
 from tcbench.tracing.nsys import Nsys
-from tcbench.tracing.ranges import title_of
 from tcbench.tracing.threads import ThreadSampler
-
-Listen = Callable[[Cell, int, Message], None]
-"""Told each message of a trial of a cell."""
 
 _TOOL_GRACE_S = 120.0
 """The time that Nsight Systems may take to write its report after the worker has ended."""
@@ -97,7 +93,7 @@ class Take:
     stem: Path
     remedy: str
 
-    def run(self, listen: Listen) -> Taken:
+    def run(self, listen: Listener) -> Taken:
         """One trial, whose messages go to `listen` too. KeyboardInterrupt ends worker and tool, and passes through."""
         tool = self.recorder.nsys
         sampler: ThreadSampler | None = None
@@ -176,7 +172,7 @@ class Take:
         return timeline, (kept,)
 
 
-def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listen) -> Listen:
+def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listener) -> Listener:
     """A listener that before `listen` tells `profiled` the worker's process and each message of its profiled pass."""
     pid: int | None = None
 
@@ -207,7 +203,7 @@ def host_tool(asked: str) -> tuple[HostTool, str | None]:
 
 
 def host_profile(
-    planned: PlannedCell, tool: HostTool, timeout_s: float, listen: Listen
+    planned: PlannedCell, tool: HostTool, timeout_s: float, listen: Listener
 ) -> tuple[Record, HostProfile | None]:
     """Run one trial, whose profiled pass is looked at; the profile is None where the trial failed. Raises TraceError.
     KeyboardInterrupt ends the worker and passes through."""

@@ -40,15 +40,6 @@ class Project:
     inside: Path
 
 
-@dataclass(frozen=True)
-class Tree:
-    """A revision that is checked out and ready: the folder that is the user's in it, and the Python to run there."""
-
-    top: Path
-    folder: Path
-    python: str
-
-
 def project(folder: Path) -> Project:
     """The checkout that a folder lies in. Raises BuildError outside of one."""
     try:
@@ -104,21 +95,9 @@ def default_base(of: Project) -> tuple[str, str]:
     return head, "the last commit, as the working tree has changes"
 
 
-@dataclass(frozen=True)
-class Commit:
-    """A commit's id and the first line of its message."""
-
-    id: str
-    subject: str
-
-    @property
-    def short(self) -> str:
-        return self.id[:12]
-
-
-def between(of: Project, good: str, bad: str) -> tuple[Commit, ...]:
-    """The commits after `good` up to `bad` (ids), oldest first, along first parents: a merge is one step. Raises
-    BuildError where `bad` does not come after `good`."""
+def between(of: Project, good: str, bad: str) -> dict[str, str]:
+    """The commits after `good` up to `bad` (ids), oldest first, along first parents: a merge is one step. With each the
+    first line of its message. Raises BuildError where `bad` does not come after `good`."""
     try:
         ahead = of.repository.ask("rev-list", "--count", f"{bad}..{good}")
         listed = of.repository.ask("log", "--first-parent", "--reverse", "--format=%H%x09%s", f"{good}..{bad}")
@@ -129,7 +108,7 @@ def between(of: Project, good: str, bad: str) -> tuple[Commit, ...]:
             f"{bad[:12]} does not come after {good[:12]}; expected GOOD..BAD, BAD a later commit of the same branch"
         )
     lines = (line.partition("\t") for line in listed.split("\n"))
-    return tuple(Commit(commit_id, plain(subject)) for commit_id, _, subject in lines)
+    return {commit_id: plain(subject) for commit_id, _, subject in lines}
 
 
 def here(of: Project) -> str:
@@ -149,9 +128,10 @@ def code_here(of: Project) -> str:
     return head + (f"+{hashlib.sha256(changes.encode()).hexdigest()[:12]}" if changes else "")
 
 
-def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> Tree:
-    """The commit checked out at `top`, which is made, with its environment. `setup` as in `_environment`; what it
-    printed stays in the folder `logs` where it failed. Raises BuildError."""
+def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> tuple[Path, str]:
+    """Check the commit out at `top`, which is made, with its environment; the folder that is the user's in it, and the
+    Python to run there. `setup` as in `_environment`; what it printed stays in the folder `logs` where it failed.
+    Raises BuildError."""
     short = commit_id[:12]
     say(f"checking out {short}")
     try:
@@ -171,7 +151,7 @@ def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, 
     if command:
         say(f"{short}: {command}")
         _set_up(command, at, logs / f"setup-{short}.log")
-    return Tree(top, folder, _python(top, at, command))
+    return folder, _python(top, at, command)
 
 
 def _pointers(top: Path) -> list[str]:

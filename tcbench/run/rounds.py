@@ -81,10 +81,7 @@ class Rounds:
 
 
 def start(
-    plan: Plan,
-    before: Iterable[Record] = (),
-    slowdown: float = 1.0,
-    foreseen: Mapping[Cell, float] | None = None,
+    plan: Plan, before: Iterable[Record] = (), slowdown: float = 1.0, foreseen: Mapping[Cell, float] | None = None
 ) -> Rounds:
     """A run of the plan; `before` are the records of its earlier part, one per trial. What failed there runs again.
     `slowdown` and `foreseen` as in `TimeLeft`."""

@@ -33,13 +33,9 @@ from tcbench.run.ranks import RankWorkers
 _LOG = logging.getLogger(__name__)
 
 Listener = Callable[[Cell, int, Message], None]
+"""Told each message of a trial of a cell."""
 _MakeRecord = Callable[..., Record]
 """A Record of which some fields are known, made with the others."""
-
-
-def watch_device(cell: Cell, start: float) -> Watch | None:
-    """Begin to watch the cell's device; None where nothing of it can be asked. `start` is the trial's."""
-    return kind_of(cell.device).watch(cell.device, start)
 
 
 @dataclass(frozen=True)
@@ -77,15 +73,15 @@ def python_module(python: str, module: str, *arguments: str) -> list[str]:
 @dataclass(frozen=True)
 class Runner:
     """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
-    the launch's; `watch` begins to watch a cell's device; `grace_s` is how long that command may take to end after the
-    worker's last message; `launcher` starts the ranks of a cell that has many; `plan` is the key of the plan whose
-    trials they are."""
+    the launch's; `watch` begins to watch a cell's device from the trial's start on, where it can be asked; `grace_s` is
+    how long that command may take to end after the worker's last message; `launcher` starts the ranks of a cell that
+    has many; `plan` is the key of the plan whose trials they are."""
 
     run_id: str
     timeout_s: float
     command: Callable[[int], list[str]] | None = None
     listen: Listener = lambda *_: None
-    watch: Callable[[Cell, float], Watch | None] = watch_device
+    watch: Callable[[Cell, float], Watch | None] = lambda cell, start: kind_of(cell.device).watch(cell.device, start)
     grace_s: float = process.GRACE_S
     launch: Launch = field(default_factory=Launch)
     launcher: Launcher = field(default_factory=Launcher)
@@ -97,26 +93,19 @@ class Runner:
             if planned.skip_reason is not None:
                 yield self._record(planned, trial)(status="skipped", reason=planned.skip_reason)
             else:
-                yield self._trial(planned, trial)
-
-    def _trial(self, planned: PlannedCell, trial: int) -> Record:
-        ((_, record),) = _followed([_Trial(self, planned, trial)])
-        return record
+                yield from (record for _, record in _followed([_Trial(self, planned, trial)]))
 
     def in_turns(self, other: Runner, planned: PlannedCell, trials: tuple[int, int]) -> Iterator[tuple[int, Record]]:
         """A trial of this runner and one of another, of one cell, whose processes are there at once and step in turns,
         this one's first: what else the machine does falls on both alike. Their places and records, as they end. Both
         launches must take turns; the time that both are there counts half for each."""
         runners = (self, other)
-        with _ring(len(runners)) as files:
-            running: list[_Trial] = []
-            try:
-                for runner, trial, turns in zip(runners, trials, files, strict=True):
-                    running.append(_Trial(runner, planned, trial, turns, share=len(runners)))
-            except BaseException:
-                for begun in running:
-                    begun.end()
-                raise
+        running: list[_Trial] = []
+        with _ring(len(runners)) as files, contextlib.ExitStack() as begun:
+            for runner, trial, turns in zip(runners, trials, files, strict=True):
+                running.append(_Trial(runner, planned, trial, turns, share=len(runners)))
+                begun.callback(running[-1].end)
+            begun.pop_all()
         yield from _followed(running)
 
     def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:
@@ -266,24 +255,17 @@ def worker_environment(cell: Cell) -> dict[str, str]:
     """The worker's environment: libraries that read their thread count at import get the cell's. Where Python may not
     keep bytecode beside its modules, compiling them would be half of a worker's start: it keeps it in our cache."""
     variables = {**os.environ, **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
-    if _keeps_bytecode() or variables.get("PYTHONPYCACHEPREFIX"):
+    package = Path(tcbench.__file__).parent
+    beside = os.access(package, os.W_OK) or (package / "__pycache__").exists()
+    if variables.get("PYTHONPYCACHEPREFIX") or (beside and not variables.get("PYTHONDONTWRITEBYTECODE")):
         return variables
     return {**variables, "PYTHONPYCACHEPREFIX": str(cache.folder("bytecode")), "PYTHONDONTWRITEBYTECODE": ""}
 
 
-def _keeps_bytecode() -> bool:
-    """Whether our modules have bytecode beside them, or get it when they are imported."""
-    package = Path(tcbench.__file__).parent
-    written = os.access(package, os.W_OK) or (package / "__pycache__").exists()
-    return written and not os.environ.get("PYTHONDONTWRITEBYTECODE")
-
-
 def _oom_kills() -> int:
     """The number of processes that the kernel has killed for memory since it started; 0 where it does not say."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
-    except OSError:
-        pass
     return 0

@@ -20,15 +20,7 @@ from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import (
-    AS_GIVEN,
-    Cell,
-    CudnnSettings,
-    Input,
-    MeasureSettings,
-    Selection,
-    TrainSettings,
-)
+from tcbench.core.record import AS_GIVEN, Cell, CudnnSettings, Input, MeasureSettings, Selection, TrainSettings
 from tcbench.core.text import cleaned
 from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.backends import DEFAULT, builds_models
@@ -49,10 +41,7 @@ OWN_MODEL = "own"
 @dataclass(frozen=True)
 class Config:
     """A named list of rungs. The name is the rungs, joined by '+'; an ablation's name follows after ':', and before
-    them stands, with '/', a backend that is not the default.
-
-    `cudnn`: an ablation's settings; None where they are the scenario's.
-    """
+    them stands, with '/', a backend that is not the default. `cudnn`: an ablation's settings, else None."""
 
     backend: str
     rungs: tuple[str, ...]
@@ -66,18 +55,11 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Ladder:
-    """Configs in order, each adding rungs to the one before."""
-
-    name: str
-    configs: tuple[Config, ...]
-
-
-@dataclass(frozen=True)
 class Scenario:
-    """Everything a scenario file says, checked. `unit`: what batch sizes count. `base`: the config that factors are
-    over, None where the file names none. `gate_max_time_s`: the `max_time_s` of a gate's trials, where that is another.
-    `on_cpu` is the scenario as its table [cpu] changes it."""
+    """Everything a scenario file says, checked. `ladders`: the configs of each in order, every one adding rungs to the
+    one before. `unit`: what batch sizes count. `base`: the config that factors are over, None where the file names
+    none. `gate_max_time_s`: the `max_time_s` of a gate's trials, where that is another. `on_cpu` is the scenario as its
+    table [cpu] changes it."""
 
     name: str
     title: str
@@ -96,7 +78,7 @@ class Scenario:
     train: TrainSettings
     cudnn: CudnnSettings
     measure: MeasureSettings
-    ladders: tuple[Ladder, ...]
+    ladders: tuple[tuple[Config, ...], ...]
     configs: tuple[Config, ...]
     claims: tuple[Claim, ...] = ()
     unit: str = "images"
@@ -108,16 +90,11 @@ class Scenario:
         return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
 
 
-def scenario_folder() -> Path:
-    """The folder of the scenarios that come with tcbench: the checkout's, or the installed package's."""
-    package = Path(tcbench.__file__).parent
-    installed = package / "scenarios"
-    return installed if installed.is_dir() else package.parent / "scenarios"
-
-
 def shipped() -> dict[str, Path]:
-    """Name and path of each scenario that comes with tcbench."""
-    return {path.stem: path for path in sorted(scenario_folder().glob(f"*{SUFFIX}"))}
+    """Name and path of each scenario that comes with tcbench, in the installed package or else in the checkout."""
+    package = Path(tcbench.__file__).parent
+    folder = package if (package / "scenarios").is_dir() else package.parent
+    return {path.stem: path for path in sorted(folder.glob(f"scenarios/*{SUFFIX}"))}
 
 
 _LARGEST = 2**20
@@ -175,10 +152,10 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
     if file.measure.max_warmup_steps < file.measure.min_warmup_steps:
         raise ScenarioError(f"{path}: measure.max_warmup_steps: expected at least measure.min_warmup_steps")
     ladders = tuple(_ladder(ladder) for ladder in file.ladder)
-    _check_once(path, "ladder", [ladder.name for ladder in ladders])
+    _check_once(path, "ladder", [ladder.name for ladder in file.ladder])
     _check_once(path, "ablation", [ablation.name for ablation in file.ablation])
     singles = [Config(entry.backend, tuple(entry.rungs)) for entry in file.config]
-    configs = list(dict.fromkeys([*(config for ladder in ladders for config in ladder.configs), *singles]))
+    configs = list(dict.fromkeys([*itertools.chain(*ladders), *singles]))
     for place, config in enumerate(configs):
         if any(config.name == other.name for other in configs[:place]):
             raise ScenarioError(
@@ -204,10 +181,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         input=Input(kind=file.input.data, hw_decoder_load=file.input.hw_decoder_load),
         batch_sizes=batch_sizes,
         ranks=tuple(dict.fromkeys(file.measure.ranks)),
-        trials=file.measure.trials,
-        budget_s=file.measure.budget_s,
-        timeout_s=file.measure.timeout_s,
-        gate_max_time_s=file.measure.gate_max_time_s,
+        **{name: getattr(file.measure, name) for name in ("trials", "budget_s", "timeout_s", "gate_max_time_s")},
         train=msgspec.convert(
             {k: v for k, v in msgspec.to_builtins(file.train).items() if v is not None}, TrainSettings
         ),
@@ -279,10 +253,9 @@ def _ablations(path: Path, file: File) -> dict[str, CudnnSettings]:
     return settings
 
 
-def _ladder(table: LadderTable) -> Ladder:
+def _ladder(table: LadderTable) -> tuple[Config, ...]:
     steps = [(step,) if isinstance(step, str) else tuple(step) for step in table.steps]
-    rungs = itertools.accumulate(steps)
-    return Ladder(table.name, tuple(Config(table.backend, climbed) for climbed in rungs))
+    return tuple(Config(table.backend, rungs) for rungs in itertools.accumulate(steps))
 
 
 def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> Callable[[Cell], AskedClaims]:

@@ -36,8 +36,7 @@ class _SlurmJob(SlurmJob[int]):
 
 
 class Slurm(submitit.SlurmExecutor):
-    """submitit's executor of a job whose script is given, by whose states a cluster without a database of jobs can be
-    followed."""
+    """submitit's executor of a job whose script is given; its states need no database of jobs."""
 
     job_class = _SlurmJob
 

@@ -86,7 +86,7 @@ def measure(
             progress.finished(record)
             state = state.after(trial, record)
         spent = budget_s is not None and time.monotonic() - started >= budget_s
-    unfinished = state.next_trial() is not None
+    unfinished = bool(state.certain())
     return EndedGate(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)
 
 
@@ -115,17 +115,15 @@ def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
 def of_gate(plan: Plan, longer: bool = True) -> Plan:
     """The plan with its cells' timed passes as in a gate: of short turns on the host, and where that is wished as long
     as the scenario has them there."""
-    longer_s = plan.scenario.gate_max_time_s if longer else None
-    return replace(plan, cells=tuple(_of_gate(planned, longer_s) for planned in plan.cells))
-
-
-def _of_gate(planned: PlannedCell, longer_s: float | None) -> PlannedCell:
-    measure = planned.cell.measure
-    if longer_s is not None:
-        measure = msgspec.structs.replace(measure, max_time_s=longer_s)
-    if is_on_host(planned.cell):
-        measure = msgspec.structs.replace(measure, block_steps=min(TURN_STEPS, measure.block_steps))
-    return replace(planned, cell=msgspec.structs.replace(planned.cell, measure=measure))
+    longer_s, cells = plan.scenario.gate_max_time_s if longer else None, []
+    for planned in plan.cells:
+        measure = planned.cell.measure
+        if longer_s is not None:
+            measure = msgspec.structs.replace(measure, max_time_s=longer_s)
+        if is_on_host(planned.cell):
+            measure = msgspec.structs.replace(measure, block_steps=min(TURN_STEPS, measure.block_steps))
+        cells.append(replace(planned, cell=msgspec.structs.replace(planned.cell, measure=measure)))
+    return replace(plan, cells=tuple(cells))
 
 
 TURN_STEPS = 3

@@ -10,7 +10,8 @@ from tcbench.core import files, store
 from tcbench.core.errors import TraceError
 from tcbench.core.record import Record
 from tcbench.core.timeline import Timeline
-from tcbench.tracing import nsys, perfetto, ranges
+from tcbench.tracing import nsys, perfetto
+from tcbench.tracing.attribution import from_record
 
 FILES = ".json.gz, .json (a trace), .sqlite, .nsys-rep, .qdrep, .qdstrm (Nsight Systems) or .jsonl (records)"
 
@@ -22,25 +23,21 @@ def read(path: Path) -> tuple[Timeline, ...]:
         raise TraceError(f"{path}: no such file; `tcbench profile` makes traces")
     if path.stat().st_size == 0:
         raise TraceError(f"{path}: the file is empty")
+    name = path.name.lower()
     try:
-        return _read(path)
+        if name.endswith((".json", ".json.gz")):
+            return perfetto.read(path)
+        if name.endswith(".sqlite"):
+            return nsys.read(path)
+        if name.endswith(nsys.REPORTS):
+            with files.scratch(Path(tempfile.gettempdir())) as folder:
+                target = folder / f"{path.stem}.sqlite"
+                nsys.to_sqlite(path, target)
+                return nsys.read(target)
+        if name.endswith(store.SUFFIX):
+            return _of_records(path)
     except ValueError as error:
         raise TraceError(f"{path}: {error}") from None
-
-
-def _read(path: Path) -> tuple[Timeline, ...]:
-    name = path.name.lower()
-    if name.endswith((".json", ".json.gz")):
-        return perfetto.read(path)
-    if name.endswith(".sqlite"):
-        return nsys.read(path)
-    if name.endswith(nsys.REPORTS):
-        with files.scratch(Path(tempfile.gettempdir())) as folder:
-            target = folder / f"{path.stem}.sqlite"
-            nsys.to_sqlite(path, target)
-            return nsys.read(target)
-    if name.endswith(store.SUFFIX):
-        return _of_records(path)
     raise TraceError(f"{path}: expected {FILES}")
 
 
@@ -50,7 +47,7 @@ def record_in(path: Path) -> Record | None:
 
 
 def _of_records(path: Path) -> tuple[Timeline, ...]:
-    recorded = [ranges.from_record(record) for record in store.current(store.read([path]).records)]
+    recorded = [from_record(record) for record in store.current(store.read([path]).records)]
     timelines = tuple(timeline for timeline in recorded if timeline is not None)
     if not timelines:
         raise TraceError(f"{path}: none of its {len(recorded)} records has phase times: nothing was measured")

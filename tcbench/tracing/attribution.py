@@ -1,4 +1,5 @@
-"""From a recording to a timeline: which step and phase each thing on the GPU belongs to.
+"""From a recording to a timeline: which step and phase each thing on the GPU belongs to; and from a record's phase
+times alone, without any tool.
 
 What the GPU does belongs to the phase in which the thread of the steps launched it, however long after it ran. A launch
 from another thread (PyTorch's backward pass has one of its own) counts too if it goes to a stream on which that thread
@@ -7,11 +8,12 @@ nodes belong to the phase that they were captured in where that is known, else t
 """
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tcbench.core.recording import ApiCall, HostSpan, Recording, Title
+from tcbench.core.record import Record
+from tcbench.core.recording import HostSpan, Recording, Title
 from tcbench.core.timeline import Span, Timeline, TimelineSource
 
 _T = TypeVar("_T")
@@ -49,8 +51,13 @@ def assemble(
 
     spans = [Span(at(s.begin_ns), at(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans]
     spans += [Span(at(w.begin_ns), at(w.end_ns), "io", "work", w.name, row=w.row) for w in io]
-    owners, calls = _Owners(recording.spans), {call.correlation: call for call in recording.calls}
-    ours = _streams_of_phases(recording, owners, calls)
+    owners, calls = _owners(recording.spans), {call.correlation: call for call in recording.calls}
+    launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
+    ours = {  # the streams on which the thread of the steps launches within phases
+        stream
+        for stream, call in launches
+        if call is not None and call.thread == recording.thread and owners(call.begin_ns)[1] is not None
+    }
     streams = {activity.stream for activity in activities}
     # Those of the steps before the others, each in order of its number.
     rows = {stream: row for row, stream in enumerate([*sorted(streams & ours), *sorted(streams - ours)])}
@@ -61,7 +68,7 @@ def assemble(
         call = calls.get(activity.correlation)
         step = phase = layer = None
         if call is not None and (call.thread == recording.thread or activity.stream in ours):
-            step, phase, layer = owners.at(call.begin_ns)
+            step, phase, layer = owners(call.begin_ns)
             launched.add(call.correlation)
         if activity.graph_node is not None:
             phase = recording.graph_phases.get(activity.graph_node, phase)
@@ -70,7 +77,7 @@ def assemble(
         when, row = (at(activity.begin_ns), at(activity.end_ns)), rows[activity.stream]
         spans.append(Span(*when, "gpu", activity.kind, activity.name, step, phase, row, activity.bytes, layer))
     for call in recording.calls:
-        step, phase, _ = owners.at(call.begin_ns)
+        step, phase, _ = owners(call.begin_ns)
         if step is not None and (call.thread == recording.thread or call.correlation in launched):
             row = int(call.thread != recording.thread)
             spans.append(Span(at(call.begin_ns), at(call.end_ns), "host", "api", call.name, step, phase, row))
@@ -78,18 +85,12 @@ def assemble(
     return Timeline(*facts, source, recording.phases, tuple(spans), title.unit)
 
 
-class _Owners:
-    """Tells the step, the phase and the layer that the thread of the steps was in at a time."""
-
-    def __init__(self, spans: Iterable[HostSpan]) -> None:
-        spans = tuple(spans)
-        self._steps = sorted((s.begin_ns, s.end_ns, s.step) for s in spans if s.kind == "step")
-        self._phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
-        self._layers = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "layer")
-
-    def at(self, time_ns: int) -> tuple[int | None, str | None, str | None]:
-        """(step, phase, layer); None where it was in none."""
-        return _inside(self._steps, time_ns), _inside(self._phases, time_ns), _inside(self._layers, time_ns)
+def _owners(spans: Sequence[HostSpan]) -> Callable[[int], tuple[int | None, str | None, str | None]]:
+    """Tells the step, the phase and the layer that the thread of the steps was in at a time; None where in none."""
+    steps = sorted((s.begin_ns, s.end_ns, s.step) for s in spans if s.kind == "step")
+    phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
+    layers = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "layer")
+    return lambda time_ns: (_inside(steps, time_ns), _inside(phases, time_ns), _inside(layers, time_ns))
 
 
 def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
@@ -97,11 +98,30 @@ def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
     return spans[index][2] if index >= 0 and time_ns <= spans[index][1] else None
 
 
-def _streams_of_phases(recording: Recording, owners: _Owners, calls: dict[int, ApiCall]) -> set[int]:
-    """The streams on which the thread of the steps launches within phases."""
-    launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
-    return {
-        stream
-        for stream, call in launches
-        if call is not None and call.thread == recording.thread and owners.at(call.begin_ns)[1] is not None
-    }
+def title_of(record: Record, rank: int = 0) -> Title:
+    """A timeline's title for a record's cell, and where that has many ranks for one of them."""
+    device_name = record.environment.device_name if record.environment else record.cell.device
+    if record.cell.host_speed != 1:
+        device_name += f", its host at {record.cell.host_speed:g} times its speed"
+    cell = record.cell
+    label = cell.label + (f": rank {rank}" if cell.ranks > 1 else "")
+    return Title(label=label, device=cell.device, device_name=device_name, batch_size=cell.batch_size, unit=cell.unit)
+
+
+def from_record(record: Record) -> Timeline | None:
+    """The profiled steps of a record on the host: its phase times laid end to end, which is what they are but for the
+    microseconds between them. A record keeps no times of the input's threads, layers or kernels. None where it has no
+    phase times."""
+    measured = record.measurement
+    if measured is None or not measured.profiled_steps:
+        return None
+    spans: list[HostSpan] = []
+    first, now_ns = measured.warmup_steps + measured.timed_steps, 0
+    for index in range(measured.profiled_steps):
+        step_begin_ns = now_ns
+        for phase in measured.phases:
+            begin_ns, now_ns = now_ns, now_ns + round(phase.host_s[index] * 1e9)
+            spans.append(HostSpan("phase", phase.name, first + index, phase.name, begin_ns, now_ns))
+        spans.append(HostSpan("step", "step", first + index, None, step_begin_ns, now_ns))
+    phases = tuple(phase.name for phase in measured.phases)
+    return assemble(title_of(record), Recording(thread=0, phases=phases, spans=tuple(spans)), "ranges")

@@ -122,13 +122,10 @@ def profile_of(record: Record, own: Recording, tool: HostTool, raw: str = "") ->
     timed_s = record.measurement.step_times_s
     lower, median, upper = statistics.quantiles(timed_s) if len(timed_s) > 1 else timed_s * 3
     return HostProfile(
-        label=record.cell.label,
         machine=record.environment.machine,
-        taken_at=record.started_at,
-        device=record.cell.device,
         device_name=record.environment.device_name,
-        image_size=record.cell.image_size,
-        model=record.cell.model,
+        **{name: getattr(record.cell, name) for name in ("label", "device", "image_size", "model")},
+        taken_at=record.started_at,
         tool=tool,
         steps=len(steps),
         samples=samples,

@@ -79,10 +79,12 @@ def to_sqlite(report: Path, target: Path) -> None:
         )
     if report.suffix == ".qdstrm":
         imported = target.with_suffix(".nsys-rep")
-        importer = _importer(installed)
-        if importer is None:
+        # In a folder `host-linux-...` beside nsys's own, or in Debian's /usr/lib/nsight-systems.
+        places = [*Path(installed.path).resolve().parents[1:3], Path("/usr/lib/nsight-systems")]
+        importers = [found for place in places for found in sorted(place.glob("host-linux-*/QdstrmImporter"))]
+        if not importers:
             raise TraceError(f"{report}: nsys {installed.version[0]}.{installed.version[1]} has no QdstrmImporter here")
-        answer = _call([str(importer), "--input-file", str(report), "--output-file", str(imported)])
+        answer = _call([str(importers[0]), "--input-file", str(report), "--output-file", str(imported)])
         if not imported.is_file():
             raise TraceError(f"{report}: not a report that QdstrmImporter reads ({answer.last_line})")
         report = imported
@@ -95,12 +97,6 @@ def to_sqlite(report: Path, target: Path) -> None:
 def report_of(stem: Path) -> Path | None:
     """The report that a recording left under a name without suffix."""
     return next((path for suffix in REPORTS if (path := stem.with_name(stem.name + suffix)).is_file()), None)
-
-
-def _importer(nsys: Nsys) -> Path | None:
-    """QdstrmImporter, in a folder `host-linux-...` beside nsys's own, or in Debian's /usr/lib/nsight-systems."""
-    places = [*Path(nsys.path).resolve().parents[1:3], Path("/usr/lib/nsight-systems")]
-    return next((importer for place in places for importer in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
 
 
 def _call(words: Sequence[str]) -> CommandAnswer:
@@ -145,10 +141,7 @@ def with_own(
 ) -> tuple[Recording, TimelineSource, Sequence[InputWork]]:
     """A report's activities in the steps of the worker's own recording, in the worker's time, and the input's work:
     what the report says of that, else what was sampled. The clocks are set by the beginnings of the steps that both
-    have.
-
-    Raises TraceError where the report has none of those steps.
-    """
+    have. Raises TraceError where the report has none of those steps."""
     begins = {span.step: span.begin_ns for span in own.spans if span.kind == "step"}
     offsets = [begins[s.step] - s.begin_ns for s in seen.spans if s.kind == "step" and s.step in begins]
     if not offsets:

@@ -29,7 +29,6 @@ _MOST_BYTES = 256 * 2**20
 _THREADS: dict[Lane, tuple[int, str]] = {"host": (1, "CPU"), "io": (1001, "input thread"), "gpu": (2001, "GPU stream")}
 """Of each lane: the id of its first thread, and what a thread is called."""
 
-
 _ARGS = [field for field in dataclasses.fields(Span) if field.name != "name"]
 """A span, whole: the times in an event are rounded."""
 
@@ -103,12 +102,10 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
 
 def read(path: Path) -> tuple[Timeline, ...]:
     """Timelines as they were written. Raises TraceError for another file, and ValueError as `Timeline` does."""
-    trace = _decode(path)
-    ours = trace.otherData.tcbench
-    assert ours is not None
+    ours, events = _decode(path)
     spans: list[list[Span]] = [[] for _ in ours.timelines]
     try:
-        for event in trace.traceEvents:
+        for event in events:
             if event.ph == "X":
                 spans[event.pid - 1].append(msgspec.convert({**event.args, "name": event.name}, Span))
     except (msgspec.ValidationError, IndexError, TypeError) as error:
@@ -121,8 +118,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
 
 def record_in(path: Path) -> Record | None:
     """The record of the trial in which a trace was taken, where it holds one. Raises TraceError."""
-    ours = _decode(path).otherData.tcbench
-    return None if ours is None else ours.record
+    return _decode(path)[0].record
 
 
 def _unpacked(path: Path) -> bytes:
@@ -136,7 +132,7 @@ def _unpacked(path: Path) -> bytes:
     return data
 
 
-def _decode(path: Path) -> _Trace:
+def _decode(path: Path) -> tuple[_Ours, tuple[_Event, ...]]:
     try:
         trace = msgspec.json.decode(_unpacked(path), type=_Trace)
     except OSError as error:
@@ -152,4 +148,4 @@ def _decode(path: Path) -> _Trace:
         raise TraceError(f"{path}: a trace, but not one that `tcbench profile` wrote")
     if ours.schema > SCHEMA:
         raise TraceError(f"{path}: its form {ours.schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench")
-    return trace
+    return ours, trace.traceEvents

@@ -1,6 +1,6 @@
 """The output of `tcbench numerics --rungs`: each config's distances beside its rung's tolerance, and the JSON."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,6 @@ from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.engine.work import HALVES
 from tcbench.present.document import document, fields
 from tcbench.present.tables import COUNT, Column, Table
-from tcbench.run.numerics_plan import SkippedConfig
 
 
 def headline(job: ParityJob) -> str:
@@ -94,7 +93,7 @@ def summary(reference: Reference, judged: Sequence[JudgedRun]) -> str:
     return f"{len(judged)} configs, and {REFERENCE}: {word}."
 
 
-def notes(judged: Sequence[JudgedRun], skipped: Sequence[SkippedConfig]) -> list[str]:
+def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
     """Notes that explain the table and name what is not in it."""
     lines = [
         "Largest relative distance of a step's loss; relative L2 distance of the gradients at the first weights, of "
@@ -108,7 +107,7 @@ def notes(judged: Sequence[JudgedRun], skipped: Sequence[SkippedConfig]) -> list
     runs = [config.run for config in judged]
     lines += [*_lengths(judged), *_optimizers(runs)]
     lines.append("Each rung's dtype, layout, fused operations, optimizer and graph are checked in its first steps.")
-    lines += [f"{left_out.config}: skipped: {left_out.reason}" for left_out in skipped]
+    lines += [f"{config}: skipped: {reason}" for config, reason in skipped.items()]
     return lines
 
 
@@ -132,7 +131,7 @@ def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
     return [f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}."] if distances else []
 
 
-def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Sequence[SkippedConfig]) -> str:
+def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> str:
     """Everything."""
 
     def run_json(config: JudgedRun) -> dict[str, Any]:
@@ -159,5 +158,5 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], s
         reference=held,
         slope_error=reference.slopes[0].error if reference.slopes else None,
         configs=list(map(run_json, judged)),
-        skipped=skipped,
+        skipped=[{"config": config, "reason": reason} for config, reason in skipped.items()],
     )

@@ -20,8 +20,8 @@ MATRICES = 20
 COMPARISONS = {
     "5 trials": Judgement(gate_truth.FIVE),
     "8 even trials": Judgement(gate_truth.EIGHT, machine=gate_truth.EVEN),
-    "gate": Judgement(gate_truth.GATE, compare.IN_TURNS),
-    "gate, drifting": Judgement(gate_truth.GATE, compare.IN_TURNS, gate_truth.DRIFTING),
+    "gate": Judgement(gate_truth.GATE, gate_truth.IN_TURNS),
+    "gate, drifting": Judgement(gate_truth.GATE, gate_truth.IN_TURNS, gate_truth.DRIFTING),
 }
 
 

@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from gate_truth import Judgement, settle
+from gate_truth import IN_TURNS, Judgement, settle
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.analysis import verdict
-from tcbench.analysis.compare import IN_TURNS
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Estimate, Group, LogRatio, log_ratio
 

@@ -263,7 +263,8 @@ def test_the_last_record_of_a_trial_counts_and_two_machines_runs_of_one_second_s
 
 def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
     first = store.new_path(tmp_path, "m", "cpu")
-    Store(first).close()
+    with Store(first):
+        pass
     second = store.new_path(tmp_path, "m", "cpu")
     assert second != first
     for name in ("cpu-20980101-000000", "cpu-20980101-000000-2", "cpu-20980101-000000-10"):

@@ -20,7 +20,7 @@ def test_the_clock_gives_the_seconds_between_marks_and_forgets_them():
 def test_peak_memory_keeps_what_was_freed():
     """In a process of its own: what this one has already taken would have to be taken again, and more."""
     code = """
-from tcbench.hardware.memory import peak_resident_bytes
+from tcbench.hardware.clock import peak_resident_bytes
 before = peak_resident_bytes()
 block = bytearray(before + 2**26)
 block[::4096] = b"x" * len(block[::4096])

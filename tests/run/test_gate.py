@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import factories
 import pytest
-from gate_truth import Judgement, settle
+from gate_truth import IN_TURNS, Judgement, settle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcbench.analysis.compare import IN_TURNS, METRICS, compare
+from tcbench.analysis.compare import METRICS, compare
 from tcbench.analysis.verdict import Rule, interims
 from tcbench.core.record import Record
 from tcbench.run import gate
@@ -31,9 +31,8 @@ def record(trial: Trial, rate: float = 40.0, status="ok", cells=CELLS, **changes
 def drive(state: Gate, execute: Callable[[Trial], Record], most: int = 1000):
     """The whole gate: its end, and every trial with its record, in order."""
     ran: list[tuple[Trial, Record]] = []
-    while (trial := state.next_trial()) and len(ran) < most:
-        assert state.certain()[0] == trial
-        ran.append((trial, execute(trial)))
+    while (ahead := state.certain()) and len(ran) < most:
+        ran.append((ahead[0], execute(ahead[0])))
         state = state.after(*ran[-1])
     return state, ran
 
@@ -248,7 +247,7 @@ def test_two_accidents_end_a_cell_whatever_its_other_trials_say(side):
         assert cell.why.startswith("2 of 4 trials crashed")
     else:
         assert (cell.verdict, cell.why) == ("inconclusive", "base gave up after 2 ok trials: crashed")
-    assert state.next_trial() is None
+    assert not state.certain()
     assert gate.summary(state) == ""
 
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import projects
 import pytest
@@ -35,7 +36,9 @@ def tree(tmp_path):
     def make(project, revision="HEAD", setup=None, said=None):
         commit_id = revisions.commit(project, "--base", revision)
         top = Path(tempfile.mkdtemp(dir=tmp_path)) / "tree"
-        return revisions.tree(project, commit_id, top, tmp_path, setup, (said if said is not None else []).append)
+        say = (said if said is not None else []).append
+        folder, python = revisions.tree(project, commit_id, top, tmp_path, setup, say)
+        return SimpleNamespace(top=top, folder=folder, python=python)
 
     return make
 

@@ -18,9 +18,9 @@ from standin_nvml import pynvml
 from tcbench.core.messages import Finished, Message, Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.run import runner as module
-from tcbench.run.numerics_runner import worker_command as numerics_command
+from tcbench.run.numerics_runner import NumericsRunner
 from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Launch, Runner, python_module, watch_device, worker_environment
+from tcbench.run.runner import Launch, Runner, python_module, worker_environment
 
 __all__ = ["pynvml"]
 
@@ -62,7 +62,7 @@ def test_a_process_of_ours_takes_no_module_from_the_current_directory(tmp_path):
     shown = subprocess.run(python_module(sys.executable, "numpy"), cwd=tmp_path, capture_output=True, text=True)
     assert "the folder" not in shown.stdout
     assert "numpy" in shown.stderr  # a package, which cannot be run
-    for command in (Launch().command(7), numerics_command(7)):
+    for command in (Launch().command(7), NumericsRunner(1, 1.0).command(7)):
         assert command[:3] == [sys.executable, "-P", "-m"]
         assert command[4:] == ["7"]
 
@@ -283,7 +283,7 @@ def test_on_the_cpu_nothing_of_cuda_is_imported():
     code = (
         f"import sys; sys.path.insert(0, {str(Path(factories.__file__).parent)!r})\n"
         "import factories; from tcbench.run import runner\n"
-        "assert runner.watch_device(factories.make_cell(), 0.0) is None\n"
+        "assert runner.Runner('r', 1.0).watch(factories.make_cell(), 0.0) is None\n"
         "unwanted = ('tcbench.engine.accelerators.cuda.nvml', 'pynvml', 'cupy')\n"
         "assert not any(name.startswith(unwanted) for name in sys.modules)"
     )
@@ -291,7 +291,7 @@ def test_on_the_cpu_nothing_of_cuda_is_imported():
 
 
 def test_a_real_watch_samples_through_nvml(pynvml):
-    watch = watch_device(factories.make_cell(device="cuda:0"), time.monotonic())
+    watch = Runner("r", 1.0).watch(factories.make_cell(device="cuda:0"), time.monotonic())
     assert watch.stop(None, None).samples[0].sm_clock_mhz == 1755
 
 

@@ -6,8 +6,7 @@ from tcbench import tracing
 from tcbench.core import record as records
 from tcbench.core.errors import StoreError, TraceError
 from tcbench.tracing import perfetto
-from tcbench.tracing.attribution import assemble
-from tcbench.tracing.ranges import from_record
+from tcbench.tracing.attribution import assemble, from_record
 
 TIMELINE = assemble(TITLE, recording(), "cupti")
 

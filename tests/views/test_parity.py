@@ -55,10 +55,10 @@ def test_the_last_line_counts_the_reference_too():
 
 
 def test_the_json_holds_everything_and_no_number_that_is_none():
-    value = json.loads(view.to_json(job(), held(math.nan), runs(), []))
+    value = json.loads(view.to_json(job(), held(math.nan), runs(), {}))
     assert (value["ok"], value["reference"]["ok"], value["slope_error"]) == (False, False, None)
     assert [one["ok"] for one in value["configs"]] == [True, True, True, False]
     fp16 = value["configs"][2]
     assert (fp16["allowed_gradient"], fp16["allowed_length"], fp16["allowed_optimizer"]) == (0.2, 0.01, 1e-3)
     assert fp16["seen"] == {"storage": "float16", "master weights": "float32"}
-    assert json.loads(view.to_json(job(), held(), runs()[:3], []))["ok"] is True
+    assert json.loads(view.to_json(job(), held(), runs()[:3], {}))["ok"] is True

@@ -36,9 +36,7 @@ class Equivalence:
 def equivalence(differences: Sequence[float], margin: float, least_error: float = 0.0) -> Equivalence:
     """Judge differences, one per pair. `different` takes level LEVEL / 2, since a verdict asks two questions. The
     standard error of the mean is never taken for less than `least_error`: what is read off a coarse scale repeats.
-
-    Raises ValueError without a pair, for a margin that is not positive, or a difference that is not finite.
-    """
+    Raises ValueError without a pair, for a margin that is not positive, or a difference that is not finite."""
     if not differences or not margin > 0 or not all(map(math.isfinite, differences)):
         raise ValueError("equivalence: expected finite differences and a margin above 0")
     n, mean = len(differences), statistics.fmean(differences)

@@ -80,14 +80,6 @@ class TechniqueCosts:
     memory_ratio: float | None = None
 
 
-@dataclass(frozen=True)
-class CurvePoint:
-    """A smoothed curve at a step: the mean over seeds with its 95% interval (the mean itself with one seed)."""
-
-    step: float
-    value: Interval
-
-
 CLAIMED = {"fp16": ("both", "dynamic"), "bf16": ("bf16",)}
 """The techniques that a rung stands for: the talk's fp16 has loss scaling, static or dynamic, and master weights."""
 
@@ -337,13 +329,13 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return Group.plain(values).mean_interval if len(values) > 1 else Interval(*[statistics.fmean(values)] * 3)
 
 
-def loss_curve(document: Document, technique: str, window: int) -> tuple[CurvePoint, ...]:
-    """The mean loss over seeds, window by window of that many steps, as far as all seeds got."""
-    return _curve([_windows(run.losses, window) for run in document.runs if run.technique == technique], window)
+def loss_curve(document: Document, technique: str, window: int) -> tuple[Interval, ...]:
+    """The mean loss over seeds with its 95% interval, window by window of that many steps, as far as all seeds got."""
+    return _curve([_windows(run.losses, window) for run in document.runs if run.technique == technique])
 
 
-def ratio_curve(document: Document, technique: str, window: int) -> tuple[CurvePoint, ...]:
-    """The loss over fp32's of the same seed and steps: geometric mean over seeds with its 95% interval."""
+def ratio_curve(document: Document, technique: str, window: int) -> tuple[Interval, ...]:
+    """The same of the loss over fp32's of the same seed and steps, whose mean is geometric."""
     name = document.setting.base.name
     base = {run.seed: _windows(run.losses, window) for run in document.runs if run.technique == name}
     logs = [
@@ -352,14 +344,12 @@ def ratio_curve(document: Document, technique: str, window: int) -> tuple[CurveP
         if run.technique == technique and run.seed in base
         for mine in (_windows(run.losses, window),)
     ]
-    return tuple(CurvePoint(point.step, _of_logs(point.value)) for point in _curve(logs, window))
+    return tuple(map(_of_logs, _curve(logs)))
 
 
 def _windows(losses: Sequence[float], window: int) -> list[float]:
     return [statistics.fmean(losses[i : i + window]) for i in range(0, len(losses) - window + 1, window)]
 
 
-def _curve(curves: Sequence[Sequence[float]], window: int) -> tuple[CurvePoint, ...]:
-    return tuple(
-        CurvePoint((i + 0.5) * window, mean_interval(values)) for i, values in enumerate(zip(*curves, strict=False))
-    )
+def _curve(curves: Sequence[Sequence[float]]) -> tuple[Interval, ...]:
+    return tuple(map(mean_interval, zip(*curves, strict=False)))

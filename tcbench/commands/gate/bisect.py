@@ -55,7 +55,7 @@ def bisect(
     project = revisions.project(Path.cwd())
     good = revisions.commit(project, "--bisect", good_name)
     listed = revisions.between(project, good, revisions.commit(project, "--bisect", bad_name))
-    bad = listed[-1].id
+    bad = [*listed][-1]
     say(f"{len(listed)} commits after {good[:12]} up to {bad[:12]}")
     with builds.workshop(setup, say) as make:
         ready, built = {}, []
@@ -68,8 +68,8 @@ def bisect(
         begun = bisections.Bisection(
             good=good,
             bad=bad,
-            commits=tuple(commit.id for commit in listed),
-            subjects=tuple(commit.subject for commit in listed),
+            commits=tuple(listed),
+            subjects=tuple(listed.values()),
             cells=tuple(planned.cell.key for planned in plan.cells),
             threshold=asked.rule.threshold,
             built=tuple(built),

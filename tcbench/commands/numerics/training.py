@@ -40,13 +40,13 @@ def train(
     path.unlink()
     begin = time.monotonic()
     ended: list[TrainingFinished] = []
-    runs_ahead = 1 + len(plan.jobs(setting, seeds, 1.0)) if alone else len(plan.ranks_jobs(setting, seeds))
+    runs_ahead = alone + len(plan.jobs(setting, seeds, 1.0))
     with stages(call.quiet, lambda: f" after {counted(len(ended), 'run')}; nothing is kept") as advance:
         runner = call.runner(setting, counting(advance, setting.steps * runs_ahead))
         if alone:
             gradients, scale, environment = _train_dtypes(setting, seeds, static_scale, runner, ended)
         else:  # no gradient is counted
-            ended.extend(last for _, last in runner.trained(plan.ranks_jobs(setting, seeds)))
+            ended.extend(last for _, last in runner.trained(plan.jobs(setting, seeds, 1.0)))
             gradients, scale = Gradients(seed=0, layers=(), steps=()), 1.0
             environment = next((last.environment for last in ended), None)
 

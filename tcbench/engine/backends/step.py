@@ -8,8 +8,7 @@ from typing import Any, Literal
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import DeclaredWork
 from tcbench.core.session import Clock, Facts, Phase
-from tcbench.hardware.clock import HostClock
-from tcbench.hardware.memory import peak_resident_bytes
+from tcbench.hardware.clock import HostClock, peak_resident_bytes
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,9 @@ class GpuProperties:
 
 @dataclass(frozen=True)
 class GpuFile:
-    """A GPU that need not be there.
-
-    `name` is how it was asked for (for a user's file: the name within), `device_name` what its driver would say, `sm`
-    the compute capability as one number (90 for 9.0), `sm_clock_hz` the highest clock, `json` what cuDNN is given.
-    """
+    """A GPU that need not be there. `name` is how it was asked for (for a user's file: the name within), `device_name`
+    what its driver would say, `sm` the compute capability as one number (90 for 9.0), `sm_clock_hz` the highest clock,
+    `json` what cuDNN is given."""
 
     name: str
     device_name: str

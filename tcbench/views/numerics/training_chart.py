@@ -15,7 +15,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from tcbench.analysis.numerics.equivalence import Equivalence
 from tcbench.analysis.numerics.judgement import (
-    CurvePoint,
     Margins,
     TechniqueVerdict,
     Word,
@@ -26,6 +25,7 @@ from tcbench.analysis.numerics.judgement import (
     techniques_of,
     verdicts,
 )
+from tcbench.analysis.stats import Interval
 from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
 from tcbench.present.charts.page import ChartPage, put
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS
@@ -94,11 +94,11 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     [losses, ratios], forest = page.panels([_PANEL, _ROW * max(1, len(judged))], 2)
     losses.set_title("Training loss", loc="left", weight="bold")
     ratios.set_title(f"Training loss over {whose}, same seed", loc="left", weight="bold")
-    steps = document.setting.steps
-    _curves(losses, {t.name: loss_curve(document, t.name, window) for t in techniques}, bands=False, steps=steps)
+    at: dict[str, Any] = {"window": window, "steps": document.setting.steps}
+    _curves(losses, {t.name: loss_curve(document, t.name, window) for t in techniques}, bands=False, **at)
     ratios.axhspan(1 / (1 + margins.loss), 1 + margins.loss, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
     others = {t.name: ratio_curve(document, t.name, window) for t in techniques if t != base}
-    _curves(ratios, others, bands=True, steps=steps)
+    _curves(ratios, others, bands=True, **at)
     ratios.axhline(1, color=_STYLES[base.name]["color"], linewidth=1.0)
     page.heading(forest[0], "At the end, on held-out images")
     _differences(forest[0], [v.loss for v in judged], judged, margins.loss, of_loss=True)
@@ -139,16 +139,16 @@ def _write_reason(axes: Axes, place: float, reason: str, room: float) -> None:
     put(axes, "\n".join(lines), (0, place), (4, 0), ha="left", color=QUIET, **at)
 
 
-def _curves(axes: Axes, curves: dict[str, tuple[CurvePoint, ...]], *, bands: bool, steps: int) -> None:
+def _curves(axes: Axes, curves: dict[str, tuple[Interval, ...]], *, bands: bool, window: int, steps: int) -> None:
     for name, points in curves.items():
         line = _STYLES[name]
-        x = [point.step for point in points]
+        x = [(i + 0.5) * window for i in range(len(points))]
         if bands:
-            lows, highs = [p.value.low for p in points], [p.value.high for p in points]
+            lows, highs = [point.low for point in points], [point.high for point in points]
             axes.fill_between(x, lows, highs, color=line["color"], alpha=0.16, linewidth=0)
-        y = [point.value.value for point in points]
+        y = [point.value for point in points]
         axes.plot(x, y, **line)
-        if points and points[-1].step < steps - 1.5 * (points[0].step * 2):
+        if points and x[-1] < steps - 1.5 * window:
             axes.plot(x[-1:], y[-1:], marker="x", color=line["color"], markersize=6, markeredgewidth=1.8)
     axes.set_yscale("log")
     axes.set_xlim(0, steps)
@@ -163,9 +163,9 @@ def _curves(axes: Axes, curves: dict[str, tuple[CurvePoint, ...]], *, bands: boo
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def _ends(drawn: tuple[float, float], curves: dict[str, tuple[CurvePoint, ...]]) -> tuple[float, float]:
+def _ends(drawn: tuple[float, float], curves: dict[str, tuple[Interval, ...]]) -> tuple[float, float]:
     """The axis' ends: what was drawn, but a band far wider than all curves is cut off."""
-    values = [point.value.value for points in curves.values() for point in points]
+    values = [point.value for points in curves.values() for point in points]
     values = [value for value in values if 0 < value < math.inf] or [1.0]
     return max(drawn[0], min(values) / _BAND_AT_MOST), min(drawn[1], max(values) * _BAND_AT_MOST)
 

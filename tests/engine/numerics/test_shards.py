@@ -34,7 +34,7 @@ def setting(**changes):
 
 
 def job(technique, of=None):
-    return next(j for j in plan.ranks_jobs(of or setting(), 1) if j.technique.name == technique)
+    return next(j for j in plan.jobs(of or setting(), 1, 1.0) if j.technique.name == technique)
 
 
 class Given(Feed):

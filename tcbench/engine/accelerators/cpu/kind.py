@@ -8,8 +8,7 @@ from tcbench.core.record import CudnnSettings
 from tcbench.engine.accelerators.cpu.heap import keep_freed_memory
 from tcbench.engine.accelerators.device import Device, DeviceKind, OpenDevice
 from tcbench.hardware import machine
-from tcbench.hardware.clock import HostClock
-from tcbench.hardware.memory import peak_resident_bytes
+from tcbench.hardware.clock import HostClock, peak_resident_bytes
 
 
 class Cpu(DeviceKind):

@@ -19,8 +19,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.session import Clock
 from tcbench.engine.accelerators.event_clock import EventClock
 from tcbench.engine.feeds import dali
-from tcbench.hardware.clock import HostClock
-from tcbench.hardware.memory import peak_resident_bytes
+from tcbench.hardware.clock import HostClock, peak_resident_bytes
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Images and labels (N,)."""
