@@ -101,10 +101,8 @@ def forecast(of: Forecast, *, all_configs: bool) -> tuple[list[Basis], list[str]
     batch size the fastest alone, unless `all_configs`. Raises SelectionError where there is none."""
     bases, left_out = [], []
     for cell in of.cells:
-        why = cell.cannot_run or cell.untraced
-        if cell.memory is not None and not cell.memory.fits:
-            why = f"does not fit into the memory of {of.gpu.name}"
-        if why:
+        too_large = None if cell.fits else f"does not fit into the memory of {of.gpu.name}"
+        if why := cell.cannot_run or cell.untraced or too_large:
             left_out.append(f"{cell.cell.label}: {why}")
             continue
         parameters = MODELS[cell.cell.model].parameters(cell.cell.n_classes)

@@ -1,9 +1,6 @@
-import dataclasses
-
 import pytest
 
-from tcbench.analysis.floor import MemoryNeed, step_floor
-from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
+from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.engine.work import Conv2d, ConvFprop, Relu
 from tcbench.hardware import gpus
 
@@ -38,23 +35,3 @@ def test_a_convolution_computes_at_the_rate_of_its_dtype_and_arithmetic():
     assert rates.of(conv("float32")) == rates.fp32_flops_s
     assert rates.of(conv("float32", "tf32")) == rates.tf32_flops_s
     assert rates.of(Relu(1000, "float16")) == rates.fp32_flops_s
-
-
-def test_the_floor_of_a_step_adds_up_every_launch():
-    gpu = gpus.load("V100")
-    big, small = conv("float32", n=64), Relu(1 << 20, "float32")
-    floor = step_floor([(big, 3), (small, 5)], gpu)
-    assert floor.flops == 3 * big.flops + 5 * small.flops
-    assert floor.bytes == 3 * big.bytes + 5 * small.bytes
-    rates = peak_rates(gpu)
-    in_conv, in_relu = 3 * big.flops / rates.fp32_flops_s, 5 * small.bytes / gpu.memory_bandwidth_bytes_s
-    assert floor.arithmetic_s == pytest.approx(in_conv)
-    assert floor.time_s == pytest.approx(in_conv + in_relu)
-    assert floor.images_per_s(64) == pytest.approx(64 / (in_conv + in_relu))
-
-
-def test_a_step_fits_when_arrays_workspace_and_allowance_do():
-    need = MemoryNeed(arrays_bytes=1000, workspace_bytes=20, card_bytes=1020 + ALLOWANCE_BYTES)
-    assert need.total_bytes == 1020 + ALLOWANCE_BYTES
-    assert need.fits
-    assert not dataclasses.replace(need, workspace_bytes=21).fits
