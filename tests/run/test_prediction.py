@@ -6,7 +6,7 @@ from factories import make_cell, make_environment, make_measurement, make_phases
 
 from tcbench.analysis.explanation import explain
 from tcbench.core.record import Cell, Input, Record
-from tcbench.core.step_time import Rehearsed, StepTime
+from tcbench.core.step_time import StepTime
 from tcbench.engine.accelerators.device import host
 from tcbench.hardware import gpus
 from tcbench.run import prediction
@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     def rehearsed(some: list[Cell]) -> object:
         for cell in some:
             cells.append(cell)
-            yield cell, Rehearsed(reason="no") if "kfac" in cell.rungs else Rehearsed(PARTS)
+            yield cell, "no" if "kfac" in cell.rungs else PARTS
 
     monkeypatch.setattr(prediction, "_rehearsed", rehearsed)
     return cells
