@@ -1,12 +1,16 @@
-"""A device's ceilings as they were measured on it, in the user's cache: the rates of a matrix product and a copy."""
+"""A device's ceilings, the rates of a matrix product and a copy: how they are measured, and those that were, in the
+user's cache."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
 from tcbench.core import cache, files
-from tcbench.engine.work import Conv2d, ConvFprop
+from tcbench.core.session import Clock
+from tcbench.engine.accelerators.protocol import Accelerator, Array
+from tcbench.engine.work import Conv2d, ConvFprop, DType, Math, Operand, Work
 from tcbench.hardware import machine
 
 VERSION = "ceilings-v2"
@@ -18,15 +22,49 @@ COPY_BYTES = 1 << 30
 """Of a GPU's copy, which reads and writes as many."""
 
 
+def product(size: int, dtype: DType, math: Math = "strict") -> ConvFprop:
+    """A product of two size x size matrices (2 size^3 FLOP) as a 1x1 convolution, by the plans that training uses, so
+    that the ceiling is one that a rung could reach."""
+    return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
+
+
 def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
-    """The product by which a GPU of this compute capability is measured in each precision that it has: a 1x1
-    convolution, by the plans that training uses, so that the ceiling is one that a rung could reach."""
+    """The product by which a GPU of this compute capability is measured in each precision that it has."""
+    works = {"fp32": product(size, "float32"), "fp16": product(size, "float16")}
+    return works | ({"tf32": product(size, "float32", "tf32")} if sm >= 80 else {})
 
-    def product(dtype: Any, math: Any = "strict") -> ConvFprop:
-        return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
 
-    works = {"fp32": product("float32"), "fp16": product("float16")}
-    return works | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
+def launches(works: Mapping[str, Work], accelerator: Accelerator) -> dict[str, Callable[[], None]]:
+    """Each work on arrays of random values: zeros take less power, and so are multiplied at a clock that training never
+    sees."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+
+    def array(operand: Operand) -> Array:
+        if operand.role == "out":
+            return accelerator.empty(operand.shape, operand.dtype)
+        return accelerator.upload(rng.standard_normal(operand.shape, np.float32).astype(operand.dtype))
+
+    def launch(work: Work) -> Callable[[], None]:
+        arrays = [array(operand) for operand in work.operands]
+        return lambda: accelerator.launch(work, *arrays)
+
+    return {name: launch(work) for name, work in works.items()}
+
+
+def least_s(runs: Mapping[str, Callable[[], object]], clock: Clock, rounds: int) -> dict[str, float]:
+    """The least seconds of each, which take turns, so that a device whose speed drifts does so for all: other work can
+    only lower a rate. The first round builds plans and warms up, and is not counted."""
+    for run in runs.values():
+        run()
+    clock.mark()
+    for _ in range(rounds):
+        for run in runs.values():
+            run()
+            clock.mark()
+    times_s = clock.read()
+    return {name: min(times_s[place :: len(runs)]) for place, name in enumerate(runs)}
 
 
 class MeasuredCeilings(msgspec.Struct, frozen=True, kw_only=True):
