@@ -114,9 +114,8 @@ class WorkPart:
     def share_of_roof(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The achieved rate over what is attainable at this intensity; None where no limit is known of it, as of a
         layer that found its operands in a cache."""
-        roof = ceilings.attainable_flops_s(self.intensity, precision)
-        share = self.flops_s / roof if self.flops_s is not None and roof and math.isfinite(roof) else None
-        return share if share is None or share <= 1 else None
+        least_s = self.least_s(ceilings, precision) if self.flops else None
+        return least_s / self.time_s if least_s and self.time_s else None
 
     def least_s(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The least time under the roof; None where no limit is known, or it took less."""
@@ -219,14 +218,17 @@ def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
 
 
 def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, work.Work]]:
-    """A layer's work in one phase, with the name of the part it belongs to."""
+    """A layer's work in one phase, with the name of the part it belongs to. Where the config fuses it, what follows a
+    convolution is one pass over the data, else one by one; a matrix product's bias belongs to it. An addition's
+    gradient is its input: nothing to do."""
     forward = phase == "forward"
     dtype = _STORED.get(precision_of(cell.rungs), "float32")
     if layer.kind not in ("conv", "fc"):
         yield from _other_works(cell.batch_size, layer, forward, dtype)
         return
-    size, geometry = layer.in_size, (layer.ksize, layer.ksize, layer.stride, layer.pad)
-    conv = work.Conv2d(cell.batch_size, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
+    n, c, size = cell.batch_size, layer.out_channels, layer.out_size
+    geometry = layer.in_size, layer.in_size, c, layer.ksize, layer.ksize, layer.stride, layer.pad
+    conv = work.Conv2d(n, layer.in_channels, *geometry, "NCHW", dtype)
     name = f"{layer.name}/{layer.kind}"
     if forward:
         yield name, work.ConvFprop(conv)
@@ -234,75 +236,50 @@ def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, work.Wor
         yield name, work.ConvWgrad(conv)
         if not layer.first:
             yield name, work.ConvDgrad(conv)
+    values = n * c * size * size
+    fused = layer.relu and layer.kind == "conv" and "fused" in cell.rungs
+    relu: work.Work = work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
     if layer.bias:
-        yield from _bias_works(cell, layer, forward, dtype)
+        name = name if layer.kind == "fc" else f"{layer.name}/bias" + "+relu" * fused
+        bias = (work.AddBiasRelu if fused else work.AddBias) if forward else work.BiasGradient
+        yield name, bias(n, c, dtype, size * size)
+        if fused and not forward:
+            yield name, relu
     else:
-        yield from _norm_works(cell, layer, forward, dtype)
+        after: Literal["none", "relu", "add_relu"] = "none" if not fused else "add_relu" if layer.add else "relu"
+        norm = work.Norm(n, c, size, size, "NCHW", dtype, after)
+        name = f"{layer.name}/bn" + {"none": "", "relu": "+relu", "add_relu": "+add+relu"}[after]
+        yield name, work.BatchNormForward(norm, 2e-5, 0.1) if forward else work.BatchNormBackward(norm)
+        if layer.add and forward and not fused:
+            yield f"{layer.name}/add", work.Add(values, dtype)
+    if layer.relu and not fused:
+        yield f"{layer.name}/relu", relu
 
 
 def _other_works(n: int, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
     """Of a layer without parameters. A name that is not its kind's stands before that, as in timelines."""
-    c, size, pixels = layer.in_channels, layer.in_size, layer.in_size**2
-
-    def named(kind: str) -> str:
-        return kind if layer.name == kind else f"{layer.name}/{kind}"
-
+    c, size, pixels, stage = layer.in_channels, layer.in_size, layer.in_size**2, layer.stage
+    kind = "average pool" if layer.kind == "tiled_average" else layer.kind.replace("_", " ")
+    name = kind if layer.name == kind else f"{layer.name}/{kind}"
     if layer.kind == "max_pool":
         pool = work.Pool(n, c, size, size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype, layer.ceil)
-        yield named("max pool"), work.MaxPoolForward(pool) if forward else work.MaxPoolBackward(pool)
+        yield name, work.MaxPoolForward(pool) if forward else work.MaxPoolBackward(pool)
     elif layer.kind == "average_pool":
         average = work.GlobalAverageForward if forward else work.GlobalAverageBackward
-        yield named("average pool"), average(n, c, size, size, "NCHW", dtype)
+        yield name, average(n, c, size, size, "NCHW", dtype)
     elif layer.kind == "tiled_average":
         tiled = work.TiledAverageForward if forward else work.TiledAverageBackward
-        yield named("average pool"), tiled(n, c, size, layer.out_size, "NCHW", dtype)
-    elif isinstance(layer.stage, Lrn):
-        lrn = layer.stage
-        normalise = work.LrnForward if forward else work.LrnBackward
-        yield named("lrn"), normalise(n, c, pixels, "NCHW", dtype, lrn.size, lrn.alpha, lrn.beta, lrn.k)
-    elif isinstance(layer.stage, Dropout):
+        yield name, tiled(n, c, size, layer.out_size, "NCHW", dtype)
+    elif isinstance(stage, Lrn):
+        lrn = work.LrnForward if forward else work.LrnBackward
+        yield name, lrn(n, c, pixels, "NCHW", dtype, stage.size, stage.alpha, stage.beta, stage.k)
+    elif isinstance(stage, Dropout):
         drop = work.DropoutForward if forward else work.DropoutBackward
-        yield named("dropout"), drop(n, c, pixels, "NCHW", dtype, layer.stage.ratio)
+        yield name, drop(n, c, pixels, "NCHW", dtype, stage.ratio)
     else:
         copy = work.PutColumns if forward else work.TakeColumns
         for first, part in zip(itertools.accumulate(layer.parts, initial=0), layer.parts, strict=False):
-            yield named("concat"), copy(n, part * pixels, c * pixels, first * pixels, dtype)
-
-
-def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
-    """The bias and ReLU that follow a convolution, in one pass where the config fuses them, or a matrix product, whose
-    bias belongs to it."""
-    n, c, pixels = cell.batch_size, layer.out_channels, layer.out_size**2
-    values = n * c * pixels
-    fused = layer.relu and layer.kind == "conv" and "fused" in cell.rungs
-    name = f"{layer.name}/fc" if layer.kind == "fc" else f"{layer.name}/bias" + "+relu" * fused
-    if forward:
-        yield name, (work.AddBiasRelu if fused else work.AddBias)(n, c, dtype, pixels)
-    else:
-        yield name, work.BiasGradient(n, c, dtype, pixels)
-    if layer.relu and not (fused and forward):
-        at = name if fused else f"{layer.name}/relu"
-        yield at, work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
-
-
-def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
-    """The work that follows a convolution: in one pass over the data where the config fuses it, else one by one. An
-    addition's gradient is its input: nothing to do."""
-    n, c, size = cell.batch_size, layer.out_channels, layer.out_size
-    fused = "fused" in cell.rungs
-    after: Literal["none", "relu", "add_relu"] = "none"
-    if fused and layer.relu:
-        after = "add_relu" if layer.add else "relu"
-    norm = work.Norm(n, c, size, size, "NCHW", dtype, after)
-    name = f"{layer.name}/bn" + {"none": "", "relu": "+relu", "add_relu": "+add+relu"}[after]
-    yield name, work.BatchNormForward(norm, 2e-5, 0.1) if forward else work.BatchNormBackward(norm)
-    if after != "none":
-        return
-    values = n * c * size * size
-    if layer.add and forward:
-        yield f"{layer.name}/add", work.Add(values, dtype)
-    if layer.relu:
-        yield f"{layer.name}/relu", work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
+            yield name, copy(n, part * pixels, c * pixels, first * pixels, dtype)
 
 
 def worth_showing(parts: Iterable[WorkPart]) -> list[WorkPart]:
