@@ -44,19 +44,17 @@ def explain(
     others are expected to reach there."""
     records = tuple(records)
     summaries = summarise(records)
-    explanations = []
     groups, beside = by_code(records), grouped((_place(summary), summary) for summary in summaries)
-    for summary in summaries:
+
+    def of(summary: CellSummary) -> Explanation:
         trials = [record for record in groups[summary.key] if record.status == "ok"]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
-            explanations.append(Explanation(summary, None))
-            continue
-        bottleneck = explain_records(trials)
-        tried, dominant = _beside(summary, beside[_place(summary)]), bottleneck.dominant
+            return Explanation(summary, None)
+        bottleneck, tried = explain_records(trials), _beside(summary, beside[_place(summary)])
         gains = candidates(bottleneck, summary.cell.rungs, problem(summary), tried, expected(summary, bottleneck))
-        advice = next_rung(gains, dominant.name if dominant else None)
-        explanations.append(Explanation(summary, bottleneck, gains, advice))
-    return tuple(explanations)
+        return Explanation(summary, bottleneck, gains, next_rung(gains, bottleneck.dominant))
+
+    return tuple(map(of, summaries))
 
 
 def _place(summary: CellSummary) -> object:
@@ -67,7 +65,7 @@ def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tupl
     """Of a place (`_place`): the configs that may be candidates by rungs, ablations apart."""
     may_be = is_candidate(summary.cell.rungs)
     return {
-        other.cell.rungs: Tried(other.images_per_s.value, over)
+        other.cell.rungs: (other.images_per_s.value, over)
         for other in summaries
         if other.cell.scenario_cudnn is None and summary.cell.scenario_cudnn is None and other.images_per_s is not None
         if may_be(other.cell.rungs)

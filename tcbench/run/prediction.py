@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 import tcbench
-from tcbench.analysis.advice import Expected, effects_of
+from tcbench.analysis.advice import Expected, effects_of, in_place_of
 from tcbench.analysis.bottleneck import Bottleneck
-from tcbench.analysis.expected import in_place_of
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tcbench.analysis.expected import ON_HOST, images_per_s
+from tcbench.analysis.advice import ON_HOST, images_per_s
 from tcbench.analysis.stats import Interval
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
