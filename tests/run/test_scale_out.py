@@ -53,7 +53,7 @@ def test_power_is_the_energy_counters_while_steps_were_timed_else_the_readings(c
     gpu = GpuSamples(state=GpuState(mig=mig), samples=samples, timed_from_s=4.0, timed_to_s=7.0)
     [basis] = run.measured([msgspec.structs.replace(trial(), gpu=gpu)], all_configs=True)
     assert basis.step.power_w == power_w
-    [size] = run.scale_out([basis], [64], ABCI).sizes
+    [[size]] = run.scale_out([basis], [64], ABCI).bases.values()
     assert size.fastest.energy_j == (power_w and pytest.approx(64 * power_w * size.fastest.time_to_train_s))
 
 
