@@ -86,16 +86,11 @@ class StageNeeds:
         when they take turns: `host-bound` then means that computing takes most of the step. So it is with the
         all-reduce everywhere: `network-bound` means that ranks spend more of a step on it than on anything else.
         """
-        stages: list[tuple[float, BoundVerdict]] = []
-        if self.overlapped or self.gpu_s is None:
-            stages += [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
-        else:
-            stages.append((self.host_side_s, "input-bound" if (self.input_s or 0.0) > self.host_s else "host-bound"))
-        if self.gpu_s is not None:
-            stages.append((self.gpu_s, "gpu-bound"))
-        stages.append((self.network_s, "network-bound"))
-        (longest_s, verdict), *others = sorted(stages, key=lambda stage: -stage[0])
-        second_s = max((needed_s for needed_s, _ in others), default=0.0)
+        stages: list[tuple[float, BoundVerdict]] = [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
+        if self.gpu_s is not None and not self.overlapped:
+            stages = [(self.host_side_s, "input-bound" if (self.input_s or 0.0) > self.host_s else "host-bound")]
+        stages += [(self.gpu_s or 0.0, "gpu-bound"), (self.network_s, "network-bound")]
+        (longest_s, verdict), (second_s, _), *_ = sorted(stages, key=lambda stage: -stage[0])
         return "balanced" if second_s > BALANCED_ABOVE * longest_s else verdict
 
 

@@ -1,8 +1,8 @@
 """The forecast of a scenario on a GPU that is not here: plans, kernels, memory, launches, and the time of each cell."""
 
 import collections
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tcbench.core.errors import SelectionError
@@ -13,10 +13,11 @@ from tcbench.engine.accelerators.device import Progress, Prospects, Way
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
-from tcbench.run.demand import trace_all
+from tcbench.run.demand import Demand, trace_all
 from tcbench.run.plan import Plan
 
 PROCESSES = 2
+_NOTHING = Demand({}, 0, (), 0)
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,14 @@ class WorkForecast:
 @dataclass(frozen=True)
 class CellForecast:
     """A cell on that GPU. `cannot_run`: why the config does not run there at all; `untraced`: why nothing is known of
-    it. In either case there is nothing else. `phases`: the host's requests to the GPU by phase; `replayed`: launches
-    within a captured graph; `arrays_bytes`: all arrays at their peak, weights and velocities among them."""
+    it. In either case there is nothing else."""
 
     cell: Cell
     gpu: GpuFile
     cannot_run: str | None = None
     untraced: str | None = None
     works: tuple[WorkForecast, ...] = ()
-    phases: Mapping[str, int] = field(default_factory=dict)
-    replayed: int = 0
-    arrays_bytes: int = 0
+    demand: Demand = _NOTHING
     allowance_bytes: ClassVar[int] = ALLOWANCE_BYTES
 
     @property
@@ -67,8 +65,9 @@ class CellForecast:
 
     @property
     def memory_bytes(self) -> int:
-        """The need of the card's memory, with the allowance for context and libraries."""
-        return self.arrays_bytes + self.workspace_bytes + self.allowance_bytes
+        """The need of the card's memory: all arrays at their peak (weights and velocities among them), the workspace,
+        and the allowance for context and libraries."""
+        return self.demand.peak_bytes + self.workspace_bytes + self.allowance_bytes
 
     @property
     def fits(self) -> bool:
@@ -108,10 +107,6 @@ class CellForecast:
     @property
     def images_per_s_expected(self) -> float:
         return self.cell.batch_size / self.expected_s
-
-    @property
-    def requests(self) -> int:
-        return sum(self.phases.values())
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -164,13 +159,6 @@ def forecast(
             way = prospects.way(work, cell.cudnn.workspace_bytes)
             times_s = work_floor_s(work, rates, gpu.memory_bandwidth_bytes_s), expected_s(work, gpu)
             works.append(WorkForecast(work, count, way, *times_s))
-        return CellForecast(
-            cell,
-            gpu,
-            works=tuple(works),
-            phases=demand.phases,
-            replayed=demand.replayed,
-            arrays_bytes=demand.peak_bytes,
-        )
+        return CellForecast(cell, gpu, works=tuple(works), demand=demand)
 
     return Forecast(plan, gpu, tuple(of(each.cell, each.skip_reason) for each in plan.cells), prospects)

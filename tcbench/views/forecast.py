@@ -46,7 +46,7 @@ def table(forecast: Forecast) -> ConfigTable[CellForecast]:
         Column("workspace", lambda cell: least + size(cell.workspace_bytes), BYTES, spare=True),
         Column(f"memory of\n{size(forecast.gpu.memory_bytes)}", lambda cell: cell.memory_bytes, BYTES),
         Column("fits", lambda cell: Text("yes", "green") if cell.fits else Text("NO", "bold red"), COUNT),
-        Column("launches\nby host", lambda cell: cell.requests, COUNT, spare=True),
+        Column("launches\nby host", lambda cell: cell.demand.requests, COUNT, spare=True),
         Column("TFLOP", lambda cell: digits(cell.flops / 1e12), COUNT, spare=True),
         Column("GB", lambda cell: digits(cell.bytes / 1e9), COUNT, spare=True),
         Column("images/s\nexpected", lambda cell: cell.images_per_s_expected, Kind("{:.0f}".format)),
@@ -124,8 +124,8 @@ def details(forecast: Forecast) -> Iterable[tuple[str, Table[WorkForecast]]]:
         if not cell.is_known:
             continue
         works = sorted(cell.works, key=lambda work: -work.count * work.floor_s)
-        per_phase = ", ".join(f"{name} {requests}" for name, requests in cell.phases.items())
-        replayed = f"; the graph replays {cell.replayed}" if cell.replayed else ""
+        per_phase = ", ".join(f"{name} {requests}" for name, requests in cell.demand.phases.items())
+        replayed = f"; the graph replays {cell.demand.replayed}" if cell.demand.replayed else ""
         at_most = f"at most {cell.images_per_s_at_most:.0f} images/s"
         yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}; {at_most}", Table(_DETAILS, works)
 
@@ -178,9 +178,9 @@ def _cell_json(cell: CellForecast) -> dict[str, Any]:
     if not cell.is_known:
         return value
     return value | {
-        **fields(cell, "fits memory_bytes arrays_bytes workspace_bytes allowance_bytes flops bytes floor_s"),
-        **fields(cell, "floor_in_arithmetic_s images_per_s_at_most expected_s images_per_s_expected"),
-        **fields(cell, "launches_by_host=phases launches_replayed=replayed engines problems"),
+        **fields(cell, "fits memory_bytes arrays_bytes=demand.peak_bytes workspace_bytes allowance_bytes flops bytes"),
+        **fields(cell, "floor_s floor_in_arithmetic_s images_per_s_at_most expected_s images_per_s_expected"),
+        **fields(cell, "launches_by_host=demand.phases launches_replayed=demand.replayed engines problems"),
         "works": [
             fields(work, "name=work.name kind=work.kind key=work.key launches=count by=way.by")
             | fields(work, "workspace_bytes=way.workspace_bytes problem=way.problem")

@@ -113,7 +113,7 @@ def test_every_work_of_every_cell_is_planned_called_or_compiled_for_that_gpu(sta
         assert {work.way.by for work in cell.of_kind("graph")} == {"eng7_k2=1"}
         assert cell.engines == {"eng7": len(cell.of_kind("graph"))}
         assert cell.workspace_bytes == 7 * 2**20  # conv_fprop's: the stem's has no statistics
-        assert cell.arrays_bytes > 10**6
+        assert cell.demand.peak_bytes > 10**6
         assert cell.floor_s > 0
     base, _, fused, *_ = forecast.cells
     assert base.of_kind("call") and not fused.of_kind("call")
@@ -177,7 +177,7 @@ def test_without_cudnn_and_cupy_memory_and_floor_are_forecast_all_the_same(stand
     cell = forecast.cells[0]
     assert cell.problems == ()
     assert (cell.floor_s, cell.floor_in_arithmetic_s) == (whole.floor_s, whole.floor_in_arithmetic_s)
-    assert (cell.arrays_bytes, cell.workspace_bytes) == (whole.arrays_bytes, 64 * 2**20)
+    assert (cell.demand.peak_bytes, cell.workspace_bytes) == (whole.demand.peak_bytes, 64 * 2**20)
     assert {work.way.by for work in cell.of_kind("graph")} == {None}
 
 
@@ -269,11 +269,11 @@ def test_every_kind_of_work_survives_being_kept(stand, tmp_path):
 def test_what_the_host_asks_for_is_counted_by_phase(stand, tmp_path):
     forecast = forecast_of(H200, tmp_path)
     base, _, _, graph, _ = forecast.cells
-    assert [*base.phases] == ["io", "forward", "backward", "update"]
-    assert base.requests == sum(work.count for work in base.works)
-    assert graph.phases == {"io": 0, "replay": 1}
-    assert graph.requests == 1
-    assert graph.replayed >= sum(work.count for work in graph.works) > 100
+    assert [*base.demand.phases] == ["io", "forward", "backward", "update"]
+    assert base.demand.requests == sum(work.count for work in base.works)
+    assert graph.demand.phases == {"io": 0, "replay": 1}
+    assert graph.demand.requests == 1
+    assert graph.demand.replayed >= sum(work.count for work in graph.works) > 100
 
 
 def test_the_floor_of_a_step_adds_up_every_launch():
@@ -299,7 +299,9 @@ def test_the_floor_of_a_step_adds_up_every_launch():
 def test_a_step_fits_when_arrays_workspace_and_allowance_do():
     def cell(workspace_bytes):
         works = (WorkForecast(Relu(1, "float32"), 1, Way("relu", workspace_bytes), 0.0, 0.0),)
-        return CellForecast(make_cell(), V100, works=works, arrays_bytes=V100.memory_bytes - ALLOWANCE_BYTES - 20)
+        return CellForecast(
+            make_cell(), V100, works=works, demand=Demand({}, 0, (), V100.memory_bytes - ALLOWANCE_BYTES - 20)
+        )
 
     assert cell(20).memory_bytes == V100.memory_bytes
     assert cell(20).fits and not cell(21).fits
@@ -339,7 +341,7 @@ def test_the_talks_out_of_memory_is_foretold(real_cudnn):
         ("fp16+dali+batched+nhwc+fused", 256): True,
     }
     assert all(cell.problems == () for cell in forecast.cells)
-    arrays_gib = {(cell.cell.config, cell.cell.batch_size): cell.arrays_bytes / 2**30 for cell in forecast.cells}
+    arrays_gib = {(cell.cell.config, cell.cell.batch_size): cell.demand.peak_bytes / 2**30 for cell in forecast.cells}
     assert arrays_gib["fp32", 256] == pytest.approx(21.2, abs=0.1)
     assert arrays_gib["fp32", 128] == pytest.approx(10.7, abs=0.1)
     assert arrays_gib["fp16", 256] == pytest.approx(10.7, abs=0.1)

@@ -13,6 +13,7 @@ from tcbench.engine.accelerators.device import Prospects, Way
 from tcbench.hardware import gpus, networks
 from tcbench.run import plan, scenario
 from tcbench.run import scale_out as run
+from tcbench.run.demand import Demand
 from tcbench.run.forecast import CellForecast, Forecast
 
 ABCI = networks.load("abci")
@@ -72,7 +73,7 @@ def a_forecast(*cells):
 
 def test_where_nothing_fits_there_is_nothing_to_scale_out():
     cell = factories.make_cell("fp32", 256)
-    large = CellForecast(cell, V100, arrays_bytes=V100.memory_bytes)
+    large = CellForecast(cell, V100, demand=Demand({}, 0, (), V100.memory_bytes))
     with pytest.raises(SelectionError, match="on V100: fp32, batch size 256: does not fit into the memory of V100"):
         run.forecast(a_forecast(large), all_configs=True)
     with pytest.raises(SelectionError, match="needs compute capability"):

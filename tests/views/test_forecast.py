@@ -6,6 +6,7 @@ from tcbench.engine.accelerators.device import Device, Prospects, Way
 from tcbench.engine.work import BatchNormCallForward, Conv2d, ConvFprop, Norm, Relu
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
+from tcbench.run.demand import Demand
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.views import forecast as view
 
@@ -26,8 +27,8 @@ def cell(config="fp16", batch_size=32, *, arrays_gib=2.0, problem=None, checked=
         WorkForecast(NORM, 53, Way("batch_norm_call_forward"), 2e-3, 3e-3),
         WorkForecast(RELU, 49, Way("relu_forward"), 1e-4, 1e-4),
     )
-    phases = {"io": 0, "forward": 155}
-    return CellForecast(asked, GPU, works=works, phases=phases, arrays_bytes=int(arrays_gib * 2**30))
+    demand = Demand({"io": 0, "forward": 155}, 0, (), int(arrays_gib * 2**30))
+    return CellForecast(asked, GPU, works=works, demand=demand)
 
 
 def forecast(*cells, plans_unchecked=None, kernels_unchecked=None):
