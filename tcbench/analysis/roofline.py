@@ -1,8 +1,5 @@
-"""The roofline: how fast a step's parts run against the machine's ceilings. Pure functions.
-
-Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
-Architectures", CACM 52(4), 2009. A part that needs F floating-point operations and must move B bytes runs at no more
-than min(peak, F / B * bandwidth): F / B is its arithmetic intensity, in FLOP per byte.
+"""The roofline: how fast a step's parts run against the machine's ceilings (`tcbench.engine.accelerators.ceilings`).
+Pure functions.
 
 FLOPs and bytes are those of `tcbench.engine.work`: a multiply-accumulate is two operations, and the bytes are
 the least traffic, every operand read or written once. They depend on the model and on what is stored (16 or 32 bits),
@@ -25,6 +22,7 @@ from tcbench.core.groups import grouped, summed
 from tcbench.core.record import Cell, Measurement, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine import work
+from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings
 from tcbench.engine.backends import model_of
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Dropout, Layer, Lrn
@@ -39,8 +37,6 @@ two bytes each and the master weight has four: the same sum."""
 
 
 ConfigPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
-MEMORY = "memory"
-"""The name of the bandwidth among what is withdrawn."""
 
 
 def precision_of(rungs: Iterable[str]) -> ConfigPrecision:
@@ -48,48 +44,6 @@ def precision_of(rungs: Iterable[str]) -> ConfigPrecision:
     rungs = set(rungs)
     halves: tuple[ConfigPrecision, ...] = ("fp16", "bf16", "tf32")
     return next((name for name in halves if name in rungs), "fp32")
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """The limits of a device. `rates`: FLOP/s by precision; bf16 that is not there computes as fp16 does, others as
-    fp32. `says`: where they come from, for people. `withdrawn`: precisions, or MEMORY, that were measured too low, so
-    that nothing is known to limit them."""
-
-    device_name: str
-    rates: tuple[tuple[str, float], ...]
-    bandwidth_bytes_s: float
-    measured: bool
-    says: str
-    withdrawn: frozenset[str] = frozenset()
-
-    def flops_s(self, precision: ConfigPrecision) -> float:
-        """Infinite where it is withdrawn."""
-        rates = dict(self.rates)
-        known = rates.get(precision) or (rates.get("fp16") if precision == "bf16" else None) or rates["fp32"]
-        return math.inf if precision in self.withdrawn else known
-
-    def beaten_by(self, timed: Iterable[tuple[WorkPart, ConfigPrecision]]) -> frozenset[str]:
-        """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in
-        a cache; of what a whole phase moves, most has left it."""
-        beaten: set[str] = set()
-        for part, precision in timed:
-            if part.time_s and part.flops / self.flops_s(precision) > part.time_s:
-                beaten.add(precision)
-            if part.time_s and part.name == part.phase and part.bytes / self.bandwidth_bytes_s > part.time_s:
-                beaten.add(MEMORY)
-        return frozenset(beaten)
-
-    def without(self, beaten: frozenset[str]) -> Ceilings:
-        bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
-        return replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
-
-    def ridge(self, precision: ConfigPrecision) -> float:
-        """The intensity, in FLOP per byte, from which on arithmetic is the ceiling."""
-        return self.flops_s(precision) / self.bandwidth_bytes_s
-
-    def attainable_flops_s(self, intensity: float, precision: ConfigPrecision) -> float:
-        return min(self.flops_s(precision), intensity * self.bandwidth_bytes_s)
 
 
 @dataclass(frozen=True)
@@ -119,8 +73,20 @@ class WorkPart:
 
     def least_s(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The least time under the roof; None where no limit is known, or it took less."""
-        least_s = max(self.flops / ceilings.flops_s(precision), self.bytes / ceilings.bandwidth_bytes_s)
+        least_s = ceilings.least_s(self.flops, self.bytes, precision)
         return least_s if least_s and (self.time_s is None or least_s <= self.time_s) else None
+
+
+def beaten_by(timed: Iterable[tuple[WorkPart, ConfigPrecision]], ceilings: Ceilings) -> frozenset[str]:
+    """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in a
+    cache; of what a whole phase moves, most has left it."""
+    beaten: set[str] = set()
+    for part, precision in timed:
+        if part.time_s and part.flops / ceilings.at(precision) > part.time_s:
+            beaten.add(precision)
+        if part.time_s and part.name == part.phase and part.bytes / ceilings.bandwidth_bytes_s > part.time_s:
+            beaten.add(MEMORY)
+    return frozenset(beaten)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tcbench.core.record import Cell
 from tcbench.engine.accelerators import device
 from tcbench.engine.accelerators.attained import expected_s
 from tcbench.engine.accelerators.device import Progress, Prospects, Way
-from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.demand import Demand, trace_all
@@ -138,7 +138,7 @@ def forecast(
 ) -> Forecast:
     """Forecast every cell that can run there. `fresh` ignores what is kept. Raises SelectionError for a GPU whose peak
     rates are not known, or that the cuDNN here has no code for: its plans would be none of that GPU's."""
-    rates = peak_rates(gpu)
+    limits = peak_rates(gpu)
     kind, _ = device.absent(gpu)
     if misfit := kind.misfit(gpu):
         raise SelectionError(f"GPU {gpu.name}: {misfit}")
@@ -157,8 +157,7 @@ def forecast(
         works = []
         for work, count in demand.works:
             way = prospects.way(work, cell.cudnn.workspace_bytes)
-            times_s = work_floor_s(work, rates, gpu.memory_bandwidth_bytes_s), expected_s(work, gpu)
-            works.append(WorkForecast(work, count, way, *times_s))
+            works.append(WorkForecast(work, count, way, limits.floor_s(work), expected_s(work, gpu)))
         return CellForecast(cell, gpu, works=tuple(works), demand=demand)
 
     return Forecast(plan, gpu, tuple(of(each.cell, each.skip_reason) for each in plan.cells), prospects)

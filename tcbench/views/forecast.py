@@ -21,12 +21,12 @@ def headline(forecast: Forecast) -> str:
     gpu, cell = forecast.gpu, forecast.cells[0].cell
     alone = len({each.cell.model for each in forecast.cells}) == 1
     network = f", {cell.model}" if alone else ""  # several have a column
-    rates = peak_rates(gpu)
-    tf32 = f" {rates.tf32_flops_s / 1e12:.0f} (TF32)," if rates.tf32_flops_s > rates.fp32_flops_s else ""
+    rates = {name: rate / 1e12 for name, rate in peak_rates(gpu).flops_s.items()}
+    tf32 = f" {rates['tf32']:.0f} (TF32)," if rates["tf32"] > rates["fp32"] else ""
     return (
         f"{forecast.plan.scenario.name}{network} on {gpu.device_name}, {cell.image_size}x{cell.image_size} pixels: "
         f"{size(gpu.memory_bytes)} at {gpu.memory_bandwidth_bytes_s / 1e9:.0f} GB/s; at most "
-        f"{rates.fp32_flops_s / 1e12:.1f} (fp32),{tf32} {rates.fp16_flops_s / 1e12:.0f} (fp16) TFLOP/s"
+        f"{rates['fp32']:.1f} (fp32),{tf32} {rates['fp16']:.0f} (fp16) TFLOP/s"
     )
 
 
@@ -155,7 +155,6 @@ def _shape(work: WorkForecast) -> str:
 def to_json(forecast: Forecast) -> str:
     """Everything, with units in the names."""
     gpu = forecast.gpu
-    rates = peak_rates(gpu)
     return document(
         "tcbench-forecast",
         scenario=forecast.plan.scenario.name,
@@ -163,8 +162,7 @@ def to_json(forecast: Forecast) -> str:
             **fields(gpu, "name device_name"),
             "compute_capability": [gpu.sm // 10, gpu.sm % 10],
             **fields(gpu, "multiprocessors memory_bytes memory_bandwidth_bytes_s"),
-            **fields(rates, "peak_fp32_flops_s=fp32_flops_s peak_tf32_flops_s=tf32_flops_s"),
-            "peak_fp16_flops_s": rates.fp16_flops_s,
+            **{f"peak_{name}_flops_s": rate for name, rate in peak_rates(gpu).flops_s.items()},
         },
         attained=attained(gpu).name,
         **fields(forecast.prospects, "cudnn=library plans_unchecked kernels_unchecked"),

@@ -11,7 +11,7 @@ from tcbench.engine.accelerators.cuda.cudnn.libraries import LibraryError
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.engine.accelerators.cuda.kernels.compile import CompileError
 from tcbench.engine.accelerators.device import Device, Way
-from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.engine.backends import trace
 from tcbench.engine.work import Conv2d, ConvFprop, Relu
 from tcbench.hardware import gpus
@@ -278,9 +278,9 @@ def test_what_the_host_asks_for_is_counted_by_phase(stand, tmp_path):
 
 def test_the_floor_of_a_step_adds_up_every_launch():
     big = ConvFprop(Conv2d(64, 64, 28, 28, 64, 3, 3, 1, 1, "NHWC", "float32"))
-    small, rates = Relu(1 << 20, "float32"), peak_rates(V100)
+    small, limits = Relu(1 << 20, "float32"), peak_rates(V100)
     works = [(big, 3), (small, 5)]
-    floors_s = [work_floor_s(work, rates, V100.memory_bandwidth_bytes_s) for work, _ in works]
+    floors_s = [limits.floor_s(work) for work, _ in works]
     cell = CellForecast(
         make_cell(batch_size=64),
         V100,
@@ -290,7 +290,7 @@ def test_the_floor_of_a_step_adds_up_every_launch():
     )
     assert cell.flops == 3 * big.flops + 5 * small.flops
     assert cell.bytes == 3 * big.bytes + 5 * small.bytes
-    in_conv, in_relu = 3 * big.flops / rates.fp32_flops_s, 5 * small.bytes / V100.memory_bandwidth_bytes_s
+    in_conv, in_relu = 3 * big.flops / limits.at("fp32"), 5 * small.bytes / V100.memory_bandwidth_bytes_s
     assert cell.floor_in_arithmetic_s == pytest.approx(in_conv)
     assert cell.floor_s == pytest.approx(in_conv + in_relu)
     assert cell.images_per_s_at_most == pytest.approx(64 / (in_conv + in_relu))

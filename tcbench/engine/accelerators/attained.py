@@ -22,7 +22,8 @@ from typing import Any, cast, get_args
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.peaks import PeakRates, Precision, peak_rates
+from tcbench.engine.accelerators.ceilings import Ceilings, Precision
+from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware.gpus import GpuFile
 
 _FILE = "attained.toml"
@@ -70,7 +71,7 @@ class Attained:
     """
 
     card: GpuFile
-    peaks: PeakRates
+    peaks: Ceilings
     products: Mapping[Precision, float]
     bandwidth: float
     convolutions: _ByConvolution
@@ -125,7 +126,7 @@ def _by_table(card: GpuFile) -> Attained:
     )
 
 
-def _in_proportion(here: Attained, measured: ceilings.MeasuredCeilings) -> Attained:
+def _in_proportion(here: Attained, measured: Ceilings) -> Attained:
     """By how many times as fast as expected the same convolutions and the same copy ran: what was measured is no bare
     product, and holds a convolution's inefficiency already."""
     faster = {
@@ -236,7 +237,7 @@ def _work_s(work: w.Work, here: Attained) -> float:
 def _inverse_s(work: w.CholeskyInverse, here: Attained) -> float:
     """A decomposition (1/3 of size³) and a solution for every column of the identity (2 size³), row after row, between
     two kernels that read and write the matrix: what tcbench/engine/accelerators/cuda/solver.py asks for."""
-    flops_s = (7 / 3) * work.size**3 / (here.peaks.fp32_flops_s * here.solver)
+    flops_s = (7 / 3) * work.size**3 / (here.peaks.at("fp32") * here.solver)
     rows_s = 3 * work.size * here.solver_row_s  # once down to decompose, once up and once down to solve
     return flops_s + rows_s + 2 * work.bytes / here.bandwidth_bytes_s + 4 * here.kernel_s
 

@@ -1,16 +1,22 @@
-"""A device's ceilings, the rates of a matrix product and a copy: how they are measured, and those that were, in the
-user's cache."""
+"""The most that a device can do: the rates of arithmetic, in each precision, and of memory. How they are measured, by a
+matrix product and a copy, and those that were, in the user's cache.
 
+A piece of work that needs F floating-point operations and must move B bytes runs at no more than min(peak, F / B *
+bandwidth): S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
+Architectures", CACM 52(4), 2009. F / B is its arithmetic intensity, in FLOP per byte.
+"""
+
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
 from tcbench.core import cache, files
 from tcbench.core.session import Clock
 from tcbench.engine.accelerators.protocol import Accelerator, Array
-from tcbench.engine.work import Conv2d, ConvFprop, DType, Math, Operand, Work
+from tcbench.engine.work import HALVES, Conv2d, ConvFprop, DType, Math, Operand, Work
 from tcbench.hardware import machine
 
 VERSION = "ceilings-v2"
@@ -67,13 +73,61 @@ def least_s(runs: Mapping[str, Callable[[], object]], clock: Clock, rounds: int)
     return {name: min(times_s[place :: len(runs)]) for place, name in enumerate(runs)}
 
 
-class MeasuredCeilings(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures that the measuring process prints and the cache keeps. `flops_s` is by precision."""
+MEMORY = "memory"
+"""The name of the bandwidth among what is withdrawn."""
+Precision = Literal["fp32", "tf32", "fp16"]
+"""Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits of either kind with float32 sums."""
+
+
+class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The limits of a device. `flops_s`: floating-point operations per second (a multiply-accumulate is two) by
+    precision; `says`: where they come from, for people. `measured`: by the process that measures, which prints them so,
+    as the cache keeps them. `withdrawn`: precisions, or MEMORY, that were measured too low, so that nothing is known to
+    limit them."""
 
     device_name: str
     flops_s: dict[str, float]
     bandwidth_bytes_s: float
     says: str
+    measured: bool = True
+    withdrawn: frozenset[str] = frozenset()
+
+    def __hash__(self) -> int:
+        return hash((self.device_name, self.bandwidth_bytes_s, self.says))
+
+    def at(self, precision: str) -> float:
+        """FLOP/s; infinite where that is withdrawn. bf16 that is not there computes as fp16 does, others as fp32."""
+        known = self.flops_s.get(precision) or (self.flops_s.get("fp16") if precision == "bf16" else None)
+        return math.inf if precision in self.withdrawn else known or self.flops_s["fp32"]
+
+    def precision(self, work: Work) -> Precision:
+        """The arithmetic of a piece of work: float32 for all but convolutions, whatever they store; and of a GPU
+        without TF32."""
+        conv = getattr(work, "conv", None)
+        if conv is None:
+            return "fp32"
+        if conv.dtype in HALVES:
+            return "fp16"
+        return "tf32" if conv.math == "tf32" and self.at("tf32") > self.at("fp32") else "fp32"
+
+    def least_s(self, flops: float, n_bytes: float, precision: str) -> float:
+        """The roofline's bound."""
+        return max(flops / self.at(precision), n_bytes / self.bandwidth_bytes_s)
+
+    def floor_s(self, work: Work) -> float:
+        """The same for one launch."""
+        return self.least_s(work.flops, work.bytes, self.precision(work))
+
+    def ridge(self, precision: str) -> float:
+        """The intensity from which on arithmetic is the ceiling."""
+        return self.at(precision) / self.bandwidth_bytes_s
+
+    def attainable_flops_s(self, intensity: float, precision: str) -> float:
+        return min(self.at(precision), intensity * self.bandwidth_bytes_s)
+
+    def without(self, beaten: frozenset[str]) -> Self:
+        bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
+        return msgspec.structs.replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
 
     def best(self, other: Self) -> Self:
         """The higher of each two rates: whatever else a machine does at the time can only lower them."""
@@ -87,15 +141,15 @@ def path(name: str) -> Path:
     return cache.folder(VERSION) / f"{machine.slug(name)}.json"
 
 
-def kept(file: Path) -> MeasuredCeilings | None:
+def kept(file: Path) -> Ceilings | None:
     """None where nothing is kept, or it cannot be read."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=MeasuredCeilings)
+        return msgspec.json.decode(file.read_bytes(), type=Ceilings)
     except (OSError, ValueError):
         return None
 
 
-def keep(file: Path, measured: MeasuredCeilings) -> MeasuredCeilings:
+def keep(file: Path, measured: Ceilings) -> Ceilings:
     """Keep the best that was ever measured, and give it back. Raises StoreError."""
     before = kept(file)
     best = measured if before is None else measured.best(before)
@@ -103,7 +157,7 @@ def keep(file: Path, measured: MeasuredCeilings) -> MeasuredCeilings:
     return best
 
 
-def of_device(device_name: str) -> MeasuredCeilings | None:
+def of_device(device_name: str) -> Ceilings | None:
     """Those of a device by its driver's name for it, whichever machine measured them: the last by file name."""
     every = (kept(file) for file in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
     return next((measured for measured in every if measured and measured.device_name == device_name), None)

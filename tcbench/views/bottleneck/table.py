@@ -92,7 +92,7 @@ def utilisation(explanation: Explanation) -> float | None:
     limits = ceilings.known(summary) if summary.gflops_s else None
     if summary.gflops_s is None or limits is None:
         return None
-    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.flops_s(precision_of(summary.cell.rungs))
+    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.at(precision_of(summary.cell.rungs))
 
 
 def _phase_s(name: str, of: Bottleneck) -> float | None:

@@ -20,9 +20,9 @@ DATA_SHEETS = {
 def test_peak_rates_are_the_data_sheets(name):
     rates = peak_rates(gpus.load(name))
     fp32, tf32, fp16 = DATA_SHEETS[name]
-    assert rates.fp32_flops_s == pytest.approx(fp32 * 1e12, rel=0.02)
-    assert rates.fp16_flops_s == pytest.approx(fp16 * 1e12, rel=0.02)
-    assert rates.tf32_flops_s == (pytest.approx(tf32 * 1e12, rel=0.02) if tf32 else rates.fp32_flops_s)
+    assert rates.at("fp32") == pytest.approx(fp32 * 1e12, rel=0.02)
+    assert rates.at("fp16") == pytest.approx(fp16 * 1e12, rel=0.02)
+    assert rates.at("tf32") == (pytest.approx(tf32 * 1e12, rel=0.02) if tf32 else rates.at("fp32"))
 
 
 def conv(dtype="float16", math="strict", n=8, c=64):
@@ -31,7 +31,7 @@ def conv(dtype="float16", math="strict", n=8, c=64):
 
 def test_a_convolution_computes_at_the_rate_of_its_dtype_and_arithmetic():
     rates = peak_rates(gpus.load("A100"))
-    assert rates.of(conv()) == rates.of(conv("bfloat16")) == rates.fp16_flops_s
-    assert rates.of(conv("float32")) == rates.fp32_flops_s
-    assert rates.of(conv("float32", "tf32")) == rates.tf32_flops_s
-    assert rates.of(Relu(1000, "float16")) == rates.fp32_flops_s
+    assert rates.precision(conv()) == rates.precision(conv("bfloat16")) == "fp16"
+    assert rates.precision(conv("float32")) == rates.precision(Relu(1000, "float16")) == "fp32"
+    assert rates.precision(conv("float32", "tf32")) == "tf32"
+    assert peak_rates(gpus.load("V100")).precision(conv("float32", "tf32")) == "fp32"

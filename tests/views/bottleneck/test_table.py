@@ -11,10 +11,11 @@ from reports import results
 from tcbench.analysis import explanation
 from tcbench.analysis.diff import of_records
 from tcbench.analysis.explanation import explain
-from tcbench.analysis.roofline import Ceilings, PartCost, WorkPart, roofline
+from tcbench.analysis.roofline import PartCost, WorkPart, roofline
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, ratio, summarise
 from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.present.page.render import render
 from tcbench.present.tables import Screen
 from tcbench.views.bottleneck import table as view
@@ -88,7 +89,7 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     slower = msgspec.structs.replace(record, measurement=factories.make_measurement([0.5] * 12))
     figures = "phases 550 ms, a step 400 ms"
     assert f"fp32, batch size 4: {figures}" in view.notes(explain([record]))[-1]
-    under = roofline(summarise([record])[0], [record], Ceilings("a machine", (("fp32", 1e11),), 2e10, True, "made up"))
+    under = roofline(summarise([record])[0], [record], Ceilings("a machine", {"fp32": 1e11}, 2e10, "made up"))
     assert figures in roofline_view.notes([under])[-1]
     apart = of_records([record], [slower])
     assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
