@@ -96,11 +96,10 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
     from tcbench.views.bottleneck import table as view
 
     bottlenecks = list(map(summarise, timelines))
-    known = [ceilings.of_record(timeline.record) for timeline in timelines]
-    costs = [costliest(timeline, limits) for timeline, limits in zip(timelines, known, strict=True)]
+    costs = [costliest(timeline, ceilings.of_record(timeline.record)) for timeline in timelines]
     if json:
         typer.echo(view.timelines_json(timelines, bottlenecks, costs))
         return
     for place, timeline in enumerate(timelines):
-        lines = view.lines_of(bottlenecks[place]) + view.costs_lines(costs[place], known[place] is not None)
-        typer.echo("\n".join([*([""] if place else []), timeline.device_name, *lines]))
+        lines = [timeline.device_name, *view.lines_of(bottlenecks[place]), *view.costs_lines(costs[place])]
+        typer.echo("\n".join([*[""] * bool(place), *lines]))

@@ -189,19 +189,19 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
     return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
 
 
-def costs_lines(costs: Sequence[PartCost], known: bool) -> list[str]:
-    """The costliest parts of a step, ranked, in lines. `known`: the ceilings are."""
+def costs_lines(costs: Sequence[PartCost]) -> list[str]:
+    """The costliest parts of a step, ranked, in lines."""
     if not costs:
         return []
     lines = [f"costliest, {percent(sum(cost.share for cost in costs), 0)} of a step together:"]
     names, phases = (max(len(getattr(cost.part, what)) for cost in costs) for what in ("name", "phase"))
     for cost in costs:
         part, reached = cost.part, "" if cost.of_ceiling is None else f", {percent(cost.of_ceiling, 0)} of that reached"
-        bound = f"bounded by {cost.bound}{reached}" if cost.bound else "" if known or not part.bytes else "unknown"
+        bound = f"bounded by {cost.bound}{reached}" if cost.bound else "unknown" if part.bytes else ""
         phase = "" if part.phase == part.name else part.phase
         line = f"  {percent(cost.share):>6}  {milliseconds(part.time_s or 0.0):>8}  {part.name:<{names}}  "
         lines.append(f"{line}{phase:<{phases}}  {bound}".rstrip())
-    if not known and any(cost.part.bytes for cost in costs):
+    if any(cost.part.bytes and not cost.bound for cost in costs):
         lines.append("unknown: what bounds them, until `tcbench roofline` has measured this machine's ceilings")
     return lines
 

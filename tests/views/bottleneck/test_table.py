@@ -58,13 +58,13 @@ def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be
         PartCost(WorkPart("io", "io", 0, 0, 0.002), 0.1),
         PartCost(loss, 0),
     ]
-    assert view.costs_lines(costs, known=True) == [
+    assert view.costs_lines(costs) == [
         "costliest, 60% of a step together:",
         "   50.0%     12 ms  a/conv  forward  bounded by arithmetic, 25% of that reached",
         "   10.0%      2 ms  io",
         "    0.0%      1 ms  loss    forward",
     ]
-    unknown = view.costs_lines([PartCost(conv, 0.5), *costs[1:]], known=False)
+    unknown = view.costs_lines([PartCost(conv, 0.5), *costs[1:]])
     assert unknown[1].endswith("a/conv  forward  unknown") and "`tcbench roofline`" in unknown[-1]
 
 
