@@ -8,20 +8,18 @@ GPU, or on a model of one, is traced, and its works have the times of the table
 import contextlib
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 import tcbench
-from tcbench.analysis.advice import Expected, effects_of, in_place_of
-from tcbench.analysis.bottleneck import Bottleneck
-from tcbench.analysis.explanation import Explanation
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.advice import effects_of
+from tcbench.analysis.explanation import Explanation, explain, with_rungs
 from tcbench.analysis.summary import CellSummary
 from tcbench.core import cache, process
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.process import Fault, Worker
-from tcbench.core.record import Cell, Environment, MeasureSettings
+from tcbench.core.record import Cell, Environment, MeasureSettings, Record
 from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.attained import attained, expected_s
 from tcbench.engine.accelerators.device import Progress, host, is_on_host, kind_of
@@ -29,7 +27,7 @@ from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
 from tcbench.run.demand import Demand, program, trace_all
-from tcbench.run.plan import Plan
+from tcbench.run.plan import Plan, advisable
 from tcbench.run.runner import python_module, worker_environment
 
 TIMES = "step-times-v1"
@@ -127,17 +125,17 @@ def _key(cell: Cell) -> Key:
 # -- of the configs that could be tried beside measured ones ---------------------------------------------------------
 
 
-def of_untried(
-    explanations: Sequence[Explanation], *, processes: int, progress: Progress
-) -> Callable[[CellSummary, Bottleneck], Expected]:
-    """What `tcbench.analysis.explanation.explain` is to expect of configs: told for those cells of which the same
-    results know nothing faster, and of all others what is kept. No `processes`: only what is kept."""
+def explained(records: Iterable[Record], *, processes: int, progress: Progress) -> tuple[Explanation, ...]:
+    """What holds cells back and what could be tried, with what the model expects of it. Parts of steps are told for
+    those cells of which the same results know nothing faster, and of all others taken where they are kept. No
+    `processes`: only what is kept."""
+    records = tuple(records)
     asked: dict[Cell, CellSummary] = {}
     at_once: set[Cell] = set()
-    for e in explanations:
+    for e in explain(records, advisable):
         if e.bottleneck is not None:
             own = e.summary.cell
-            others = {_with(own, gain.rungs): gain for gain in e.gains}
+            others = {with_rungs(own, gain.rungs): gain for gain in e.gains}
             asked |= dict.fromkeys([own, *others], e.summary)
             if e.advice is None or e.advice.ratio is None:
                 at_once |= {own, *(cell for cell, gain in others.items() if gain.ratio is None)}
@@ -153,17 +151,7 @@ def of_untried(
         parts |= by_table(on_card, card, processes=0, progress=progress)
         new = [cell for cell in on_card if cell in at_once and cell not in parts]
         parts |= by_table(new, card, processes=processes, progress=progress)
-
-    def expected(summary: CellSummary, bottleneck: Bottleneck) -> Expected:
-        own = parts.get(summary.cell)
-
-        def of(rungs: Sequence[str]) -> Interval | None:
-            other = parts.get(_with(summary.cell, rungs))
-            return None if own is None or other is None else in_place_of(bottleneck, own, other)
-
-        return of
-
-    return expected
+    return explain(records, advisable, parts)
 
 
 def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: Progress) -> dict[Cell, StepTime]:
@@ -179,9 +167,3 @@ def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: 
         for cell, demand in demands.items()
         if isinstance(demand, Demand)
     }
-
-
-def _with(cell: Cell, rungs: Sequence[str]) -> Cell:
-    if tuple(rungs) == cell.rungs:
-        return cell
-    return msgspec.structs.replace(cell, config="+".join(rungs), rungs=tuple(rungs))
