@@ -1,7 +1,6 @@
 """The forecast of a scenario on a GPU that is not here: plans, kernels, memory, launches, and the time of each cell."""
 
 import collections
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,11 +29,6 @@ class WorkForecast:
     way: Way
     floor_s: float
     expected_s: float
-
-    @property
-    def engine(self) -> str | None:
-        """cuDNN's engine, without the knobs."""
-        return self.way.by.partition("_")[0] if self.way.by and self.work.kind == "graph" else None
 
 
 @dataclass(frozen=True)
@@ -86,13 +80,14 @@ class CellForecast:
         """The least time of a whole step: the sum of the bounds of all launches. It is no prediction. Each launch is
         counted as doing its sums directly and its traffic with device memory once, so that only data still in the L2
         cache, or a convolution by Winograd's method, can be faster."""
-        return _floor_s(self.works)
+        return sum(work.count * work.floor_s for work in self.works)
 
     @property
     def floor_in_arithmetic_s(self) -> float:
         """The part of it in launches that arithmetic bounds; the rest waits for memory."""
         bandwidth = self.gpu.memory_bandwidth_bytes_s
-        return _floor_s(work for work in self.works if work.floor_s > work.work.bytes / bandwidth)
+        bound = (work for work in self.works if work.floor_s > work.work.bytes / bandwidth)
+        return sum(work.count * work.floor_s for work in bound)
 
     @property
     def images_per_s_at_most(self) -> float:
@@ -115,12 +110,9 @@ class CellForecast:
 
     @property
     def engines(self) -> dict[str, int]:
-        """cuDNN's engines and for how many graphs of the cell each is chosen, most first."""
-        return dict(collections.Counter(work.engine for work in self.works if work.engine).most_common())
-
-
-def _floor_s(works: Iterable[WorkForecast]) -> float:
-    return sum(work.count * work.floor_s for work in works)
+        """cuDNN's engines, without their knobs, and for how many graphs of the cell each is chosen, most first."""
+        tags = (work.way.by for work in self.of_kind("graph") if work.way.by)
+        return dict(collections.Counter(tag.partition("_")[0] for tag in tags).most_common())
 
 
 @dataclass(frozen=True)
