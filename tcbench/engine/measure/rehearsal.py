@@ -201,13 +201,8 @@ class Rehearsals:
         finally:
             session.close()
         input_s, overlapped = self._input(its_backend, cell, stand_in)
-        return StepTime(
-            device_s=self._device_s(site, phases) / period,
-            host_s=host_s,
-            input_s=input_s,
-            overlapped=overlapped,
-            on_host=True,
-        )
+        device_s = self._device_s(site, phases) / period
+        return StepTime(device_s=device_s, host_s=host_s, input_s=input_s, overlapped=overlapped, on_host=True)
 
     def _device_s(self, site: OpenDevice, phases: Sequence[Sequence[LoggedLaunch]]) -> float:
         """Phases that launch what another's did take what that one's took: so that what tells two configs apart is not

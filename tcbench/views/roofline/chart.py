@@ -262,13 +262,10 @@ def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Place]:
     a, b = _pixels(axes, start), _pixels(axes, end)
     if math.dist(a, b) < 1.5 * _POINT / 72 * DPI:
         return []
-    style: Any = {
-        "arrowstyle": "-|>",
-        "mutation_scale": 8,
-        "color": PHASE_COLOURS.get(end.part.phase, OTHER),
-        "zorder": 2.9,
-    }
-    axes.add_patch(FancyArrowPatch(start.at, end.at, shrinkA=_POINT / 2 + 1, shrinkB=_POINT / 2 + 1, **style))
+    gaps: Any = dict.fromkeys(("shrinkA", "shrinkB"), _POINT / 2 + 1)
+    colour = PHASE_COLOURS.get(end.part.phase, OTHER)
+    arrow = FancyArrowPatch(start.at, end.at, arrowstyle="-|>", mutation_scale=8, color=colour, zorder=2.9, **gaps)
+    axes.add_patch(arrow)
     return [(x, y) for x, y in np.linspace(a, b, 12)]
 
 
