@@ -14,7 +14,6 @@ import hashlib
 import importlib.resources
 import itertools
 import math
-import operator
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -246,7 +245,8 @@ def _convolution_s(kind: str, work: w.Work, here: Attained) -> float:
     conv: w.Conv2d = work.conv  # type: ignore[attr-defined]
     precision = here.peaks.precision(work)
     shares = here.convolutions[kind, filter_of(conv), precision]
-    bound_s = max(map(operator.truediv, convolution_bounds_s(kind, work, here.card), shares))
+    bounds_s = convolution_bounds_s(kind, work, here.card)
+    bound_s = max(least_s / share for least_s, share in zip(bounds_s, shares, strict=True))
     return bound_s + here.convolution_s + _transposes_s(work, conv, precision, here)
 
 
