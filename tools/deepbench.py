@@ -99,15 +99,15 @@ def main() -> None:
     here = attained(card)
     print(f"{'kind':6} {'filter':17} {'':4} kernels   table's fractions: error   best: error")
     for (kind, shape, precision), measured in sorted(kernels(arguments.sheet, card).items(), key=lambda item: item[0]):
-        shares = here.convolutions[kind, shape, "fp32" if precision == "fp32" else "fp16"]
+        by_table = here.convolutions[kind, shape, "fp32" if precision == "fp32" else "fp16"]
         latency_s = here.convolution_s
         best = min(
             itertools.product(ARITHMETIC, SPATIAL_MEMORY if "spatial" in shape else MEMORY),
             key=lambda fractions: error(measured, *fractions, latency_s),
         )
         print(
-            f"{kind:6} {shape:17} {precision} {len(measured):7}   {shares.arithmetic:.2f} {shares.memory:.2f}: "
-            f"{error(measured, shares.arithmetic, shares.memory, latency_s):.2f}"
+            f"{kind:6} {shape:17} {precision} {len(measured):7}   {by_table[0]:.2f} {by_table[1]:.2f}: "
+            f"{error(measured, *by_table, latency_s):.2f}"
             f"             {best[0]:.2f} {best[1]:.2f}: {error(measured, *best, latency_s):.2f}"
         )
 

@@ -1,9 +1,10 @@
 """The rung that acts on a bottleneck, and what it is expected to bring. Pure functions.
 
 What was measured goes before what is modelled: a config of the same results that adds rungs and is surely faster is the
-next one; one that is not is never advised. Of others the model of a step's time says what to expect, where it knows
-both configs (`tcbench.analysis.expected`); where it does not, a rung that acts on what holds the cell back is named
-alone.
+next one; one that is not is never advised. Of others the model of a step's time (`tcbench.core.step_time`) says what to
+expect, where it knows both configs; where it does not, a rung that acts on what holds the cell back is named alone.
+Two steps of one machine are compared by the model, and the measured one gives the scale: what the machine was doing
+then, and what the model does not know, slows both. docs/method.md has the errors.
 
 Knows rungs by name and what kind of time each saves; whether a rung goes with others is asked of the caller.
 """
@@ -12,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tcbench.analysis.bottleneck import CURVATURE, Bottleneck
+from tcbench.analysis.bottleneck import CURVATURE, Bottleneck, PhaseCost
 from tcbench.analysis.stats import Interval
+from tcbench.core.step_time import StepTime
 
 Effect = (
     Literal["overlap", "input", "update", "layers", "host", "arithmetic", "curvature"]
@@ -86,12 +88,8 @@ LEAST_GAIN = 1.02
 """A rung that is expected to bring less than so many times the rate is not worth trying."""
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A config that adds rungs, as it was measured in the same results: its rate, and that over the cell's."""
-
-    images_per_s: float
-    ratio: Interval
+Tried = tuple[float, Interval]
+"""A config as it was measured in the same results: its images/s, and that over the cell's."""
 
 
 @dataclass(frozen=True)
@@ -132,29 +130,28 @@ def candidates(
     """Everything that can be done to a config, in the order of the ladder: known remedies that make a config and act on
     something it does, and configs of the same results that add rungs to it."""
     measured = {frozenset(config): its for config, its in (tried or {}).items()}
-    gains: dict[frozenset[str], Gain] = {}
-
-    def gain(config: tuple[str, ...], its: Tried | None, evidence: str = "") -> Gain:
-        added = tuple(rung for rung in config if rung not in rungs)
-        removed = () if added else tuple(rung for rung in rungs if rung not in config)
-        foreseen = expected(config)
-        if its is not None:
-            return Gain(added, config, foreseen, its.ratio.low > 1, its.images_per_s, its.ratio, removed, evidence)
-        if foreseen is not None:
-            helps = foreseen.value > LEAST_GAIN * bottleneck.images_per_s
-        else:
-            helps = bool(_helping(bottleneck) & set(effects_of(added, removed)))
-        return Gain(added, config, foreseen, helps, removed=removed, evidence=evidence)
-
+    known: dict[frozenset[str], tuple[tuple[str, ...], str]] = {}
     for remedy in REMEDIES:
         config = _with(rungs, remedy)
         if config is not None and _acts(remedy.effect, bottleneck) and problem(config) is None:
-            its = measured.get(frozenset(config))
-            gains.setdefault(frozenset(config), gain(config, its, remedy.evidence))
-    for config, its in (tried or {}).items():
+            known.setdefault(frozenset(config), (config, remedy.evidence))
+    for config in tried or ():
         if _adds_to(rungs, config):
-            gains.setdefault(frozenset(config), gain(config, its))
-    return tuple(gains.values())
+            known.setdefault(frozenset(config), (config, ""))
+
+    def gain(config: tuple[str, ...], evidence: str) -> Gain:
+        added = tuple(rung for rung in config if rung not in rungs)
+        removed = () if added else tuple(rung for rung in rungs if rung not in config)
+        foreseen, (images_per_s, ratio) = expected(config), measured.get(frozenset(config), (None, None))
+        if ratio is not None:
+            helps = ratio.low > 1
+        elif foreseen is not None:
+            helps = foreseen.value > LEAST_GAIN * bottleneck.images_per_s
+        else:
+            helps = bool(_helping(bottleneck) & set(effects_of(added, removed)))
+        return Gain(added, config, foreseen, helps, images_per_s, ratio, removed, evidence)
+
+    return tuple(gain(*config) for config in known.values())
 
 
 def is_candidate(rungs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
@@ -167,7 +164,7 @@ def _adds_to(rungs: Sequence[str], config: Sequence[str]) -> bool:
     return len(config) > len(rungs) and tuple(config[: len(rungs)]) == tuple(rungs)
 
 
-def next_rung(gains: Iterable[Gain], dominant: str | None = None) -> Gain | None:
+def next_rung(gains: Iterable[Gain], dominant: PhaseCost | None = None) -> Gain | None:
     """The one to try, of those that act against what holds the cell back: of the smallest additions that were measured
     the fastest, else of those of which the model expects something the one that brings most, else the first on the
     ladder, of those that act on a `dominant` phase where some do. None when nothing that is known acts against it."""
@@ -178,7 +175,7 @@ def next_rung(gains: Iterable[Gain], dominant: str | None = None) -> Gain | None
     foreseen = [(gain.expected.value, gain) for gain in able if gain.expected is not None]
     if foreseen:
         return max(foreseen, key=lambda entry: entry[0])[1]
-    on_it = [gain for gain in able if dominant and _is_on(effects_of(gain.added, gain.removed), dominant)]
+    on_it = [gain for gain in able if dominant and _is_on(effects_of(gain.added, gain.removed), dominant.name)]
     return next(iter(on_it or able), None)
 
 
@@ -219,3 +216,35 @@ def effects_of(added: Iterable[str], removed: Iterable[str] = ()) -> tuple[Effec
     }
     keys = [*(((rung,), frozenset[str]()) for rung in added), *(((), frozenset({rung})) for rung in removed)]
     return tuple(dict.fromkeys(alone[key] for key in keys if key in alone))
+
+
+# -- what a config that was not run is expected to reach ---------------------------------------------------------------
+
+ON_HOST = 0.29
+"""Nine of ten predictions of a step whose works were timed here lie within this share (docs/method.md)."""
+BY_TABLE = 0.25
+"""The same of a step by the table: as far apart as the virtual GPU and published rates are (docs/virtual.md)."""
+
+
+def images_per_s(images: int, parts: StepTime) -> Interval:
+    """The rate of steps with these parts, and the limits within which nine of ten lie."""
+    rate, error = images / parts.step_s, ON_HOST if parts.on_host else BY_TABLE
+    return Interval(rate, rate * (1 - error), rate * (1 + error))
+
+
+def in_place_of(measured: Bottleneck, own: StepTime, other: StepTime) -> Interval:
+    """The rate of another config on the device of a measured one; `own` are the measured one's parts by the model.
+
+    On a host that computes all parts add up, and the whole step is in proportion. Beside a GPU each stage is in
+    proportion to its own part, and the longest decides again."""
+    if own.on_host:
+        return images_per_s(measured.images_per_step, other) * (own.step_s / measured.step_s)
+    needs = measured.needs
+    gpu_s = own.device_s if needs.gpu_s is None else needs.gpu_s
+    scaled = StepTime(
+        device_s=gpu_s * other.device_s / own.device_s + needs.network_s,
+        host_s=needs.host_s * other.host_s / own.host_s,
+        input_s=needs.input_s or 0.0,
+        overlapped=needs.overlapped or other.overlapped,
+    )
+    return images_per_s(measured.images_per_step, scaled)

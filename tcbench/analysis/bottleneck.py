@@ -86,16 +86,11 @@ class StageNeeds:
         when they take turns: `host-bound` then means that computing takes most of the step. So it is with the
         all-reduce everywhere: `network-bound` means that ranks spend more of a step on it than on anything else.
         """
-        stages: list[tuple[float, BoundVerdict]] = []
-        if self.overlapped or self.gpu_s is None:
-            stages += [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
-        else:
-            stages.append((self.host_side_s, "input-bound" if (self.input_s or 0.0) > self.host_s else "host-bound"))
-        if self.gpu_s is not None:
-            stages.append((self.gpu_s, "gpu-bound"))
-        stages.append((self.network_s, "network-bound"))
-        (longest_s, verdict), *others = sorted(stages, key=lambda stage: -stage[0])
-        second_s = max((needed_s for needed_s, _ in others), default=0.0)
+        stages: list[tuple[float, BoundVerdict]] = [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
+        if self.gpu_s is not None and not self.overlapped:
+            stages = [(self.host_side_s, "input-bound" if (self.input_s or 0.0) > self.host_s else "host-bound")]
+        stages += [(self.gpu_s or 0.0, "gpu-bound"), (self.network_s, "network-bound")]
+        (longest_s, verdict), (second_s, _), *_ = sorted(stages, key=lambda stage: -stage[0])
         return "balanced" if second_s > BALANCED_ABOVE * longest_s else verdict
 
 
@@ -294,11 +289,11 @@ def summarise(timeline: Timeline) -> Bottleneck:
     n = len(steps)
     begin_s, host_end_s = timeline.begin_s, timeline.end_s
     on_device = _of_steps(timeline, begin_s, host_end_s)
-    end_s = max([host_end_s, *(span.end_s for span in on_device)])
+    whole = [(begin_s, max([host_end_s, *(span.end_s for span in on_device)]))]
 
     def covered(spans: Iterable[Span]) -> Intervals:
         union = intervals.union((span.begin_s, span.end_s) for span in spans)
-        return intervals.intersection(union, [(begin_s, end_s)])
+        return intervals.intersection(union, whole)
 
     busy, io_threads = covered(on_device), covered(timeline.of("io"))
     on_host = [span for span in timeline.of("host", "phase") if span.end_s > begin_s and span.begin_s < host_end_s]
@@ -321,14 +316,13 @@ def summarise(timeline: Timeline) -> Bottleneck:
     making = io_threads or in_phase.get(INPUT, [])
     beside = intervals.union([*busy, *(others if overlapped else ())])
     made_s = intervals.length(making)
-    span_s = end_s - begin_s
     return Bottleneck(
         label=timeline.label,
         on_gpu=bool(on_device),
         batch_size=timeline.batch_size,
         source="timeline",
         steps=n,
-        step_s=span_s / n,
+        step_s=intervals.length(whole) / n,
         needs=StageNeeds(
             input_s=intervals.length(io_threads) / n if overlapped else host_io_s,
             host_s=sum(phase.host_s for phase in phases) - host_io_s - network_host_s,
@@ -340,7 +334,7 @@ def summarise(timeline: Timeline) -> Bottleneck:
         io_overlap=intervals.length(intervals.intersection(making, beside)) / made_s if made_s else None,
         waits_for_input_s=host_io_s if overlapped else 0.0,
         waits_for_gpu_s=intervals.length(waiting) / n if on_device else None,
-        device=_activity(on_device, busy, in_phase, waiting, begin_s, end_s, n) if on_device else None,
+        device=_activity(on_device, busy, in_phase, waiting, whole, n) if on_device else None,
     )
 
 
@@ -382,11 +376,10 @@ def _activity(
     busy: Intervals,
     in_phase: Mapping[str, Intervals],
     waiting: Intervals,
-    begin_s: float,
-    end_s: float,
+    whole: Intervals,
     n: int,
 ) -> DeviceActivity:
-    idle = intervals.difference([(begin_s, end_s)], busy)
+    idle = intervals.difference(whole, busy)
     reading = intervals.difference(in_phase.get(INPUT, []), waiting)
     launching = intervals.difference(intervals.difference(_but_input(in_phase), waiting), reading)
     causes: dict[Cause, Intervals] = {"launching": launching, "input": reading, "synchronising": waiting}
@@ -398,7 +391,7 @@ def _activity(
     copies = [span for span in on_device if span.kind in ("copy", "memset")]
     known = [span.bytes for span in copies if span.bytes is not None]
     return DeviceActivity(
-        span_s=end_s - begin_s,
+        span_s=intervals.length(whole),
         busy_s=intervals.length(busy),
         idle=Idle(launching_s, input_s, synchronising_s, other_s),
         gaps=_gaps(idle, causes, in_phase),

@@ -40,7 +40,6 @@ class Seen:
     ended, without `tuning_s`, which the first of them took to tune plans that are kept. All but that are as they would
     have been while the run began: divided by the estimate's pace."""
 
-    cell: Cell
     step_s: float | None = None
     startup_s: float | None = None
     to_target: float | None = None
@@ -60,7 +59,7 @@ class Seen:
         tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - step_s) if tuned else 0.0
         durations_s = (*self.durations_s, max(0.0, record.duration_s - tuning_s) / pace)
         startup_s = max(0.0, record.duration_s - steps_s) / pace
-        return Seen(record.cell, step_s / pace, startup_s, to_target, durations_s, max(tuning_s, self.tuning_s))
+        return Seen(step_s / pace, startup_s, to_target, durations_s, max(tuning_s, self.tuning_s))
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class TimeLeft:
     `foreseen`: seconds of a step by the model, of cells of which it has told them."""
 
     remaining: tuple[Cell, ...] = ()
-    seen: tuple[Seen, ...] = ()
+    seen: Mapping[Cell, Seen] = field(default_factory=dict)
     running: tuple[Cell, float] | None = None
     tuning: tuple[Cell, float] | None = None
     ratios: tuple[float, ...] = ()
@@ -81,13 +80,12 @@ class TimeLeft:
 
     def finished(self, record: Record) -> TimeLeft:
         """The first of the remaining trials has ended."""
-        of_cell = next((seen for seen in self.seen if seen.cell == record.cell), Seen(record.cell))
-        others = (seen for seen in self.seen if seen.cell != record.cell)
-        now = self
+        of_cell, now = self.seen.get(record.cell, Seen()), self
         if self.seen and record.status == "ok":
             (*_, took_s) = of_cell.after(record, 1.0).durations_s
             now = replace(self, ratios=(*self.ratios, took_s / self._untuned_s(record.cell))[-_LAST_TRIALS:])
-        return replace(now, remaining=self.remaining[1:], seen=(*others, of_cell.after(record, now.pace)))
+        seen = {**self.seen, record.cell: of_cell.after(record, now.pace)}
+        return replace(now, remaining=self.remaining[1:], seen=seen)
 
     def tuned(self, cell: Cell, tuning_s: float) -> TimeLeft:
         """The running trial takes so long to tune its plans."""
@@ -108,14 +106,13 @@ class TimeLeft:
 
     def _untuned_s(self, cell: Cell) -> float:
         """Seconds expected of a trial without tuning, at the pace while the run began."""
-        durations_s = next((seen.durations_s for seen in self.seen if seen.cell == cell), ())
-        if durations_s:
+        if durations_s := self.seen.get(cell, Seen()).durations_s:
             return statistics.median(durations_s)
         step_s = self.step_s(cell)
         least_s, most_s = _timed_s(cell, step_s)
-        shares = [seen.to_target for seen in self.seen if seen.to_target is not None]
+        shares = [seen.to_target for seen in self.seen.values() if seen.to_target is not None]
         timed_s = least_s + (most_s - least_s) * (sum(shares) + _TO_TARGET) / (len(shares) + 1)
-        startups = [(seen.cell, seen.startup_s) for seen in self.seen if seen.startup_s is not None]
+        startups = [(other, seen.startup_s) for other, seen in self.seen.items() if seen.startup_s is not None]
         startup_s = _alike(cell, startups) if startups else _STARTUP_S * self.slowdown
         return startup_s + (_WARMUP_STEPS + cell.measure.profiled_steps) * step_s + timed_s
 
@@ -124,27 +121,23 @@ class TimeLeft:
         kept."""
         if self.tuning and self.tuning[0] == cell:
             return self.tuning[1]
-        if not self.seen or any(seen.durations_s for seen in self.seen if seen.cell == cell):
+        if not self.seen or self.seen.get(cell, Seen()).durations_s:
             return 0.0
-        return _alike(cell, [(other.cell, other.tuning_s) for other in self.seen])
+        return _alike(cell, [(other, seen.tuning_s) for other, seen in self.seen.items()])
 
     def step_s(self, cell: Cell) -> float:
-        """Seconds expected of a step, at the pace while the run began."""
+        """Seconds expected of a step, at the pace while the run began: by the model where it has told the cell's, else
+        by the network's arithmetic, in proportion to those seen."""
         if self.running and self.running[0] == cell:
             return self.running[1]
-        steps = [(seen.cell, math.log(seen.step_s)) for seen in self.seen if seen.step_s]
+        steps = [(other, math.log(seen.step_s)) for other, seen in self.seen.items() if seen.step_s]
         steps += [(self.running[0], math.log(self.running[1]))] if self.running else []
-        if cell in self.foreseen:
-            slower = [(other, log - math.log(self.foreseen[other])) for other, log in steps if other in self.foreseen]
-            return self.foreseen[cell] * (math.exp(_alike(cell, slower)) if slower else self.slowdown)
-        if steps:
-            growth = _growth(steps)
-            like_this = [
-                (other, log + growth * _times(cell, other) + math.log(_image_s(cell) / _image_s(other)))
-                for other, log in steps
-            ]
-            return math.exp(_alike(cell, like_this))
-        return cell.batch_size * _image_s(cell) * self.slowdown
+        model = self.foreseen
+        if cell not in model:
+            growth = _growth(steps) if steps else 1.0
+            model = {of: _image_s(of) * of.batch_size**growth for of in (cell, *dict(steps))}
+        slower = [(other, log - math.log(model[other])) for other, log in steps if other in model]
+        return model[cell] * (math.exp(_alike(cell, slower)) if slower else self.slowdown)
 
     def remaining_s(self, spent_on_first_s: float = 0.0) -> float:
         """Seconds until the run ends, `spent_on_first_s` of the running trial being over."""

@@ -1,13 +1,17 @@
 """The bottleneck of each cell of a whole matrix, and the rung to try next. Pure functions of records."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tcbench.analysis.advice import Expected, Gain, Problem, Tried, candidates, is_candidate, next_rung
+import msgspec
+
+from tcbench.analysis.advice import Gain, Problem, Tried, candidates, in_place_of, is_candidate, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
+from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, by_code, ratio, summarise
 from tcbench.core.groups import grouped
-from tcbench.core.record import Record
+from tcbench.core.record import Cell, Record
+from tcbench.core.step_time import StepTime
 
 
 @dataclass(frozen=True)
@@ -37,26 +41,37 @@ class Explanation:
 def explain(
     records: Iterable[Record],
     problem: Callable[[CellSummary], Problem] = lambda _: lambda _: None,
-    expected: Callable[[CellSummary, Bottleneck], Expected] = lambda *_: lambda _: None,
+    parts: Mapping[Cell, StepTime] | None = None,
 ) -> tuple[Explanation, ...]:
     """One explanation per machine, cell and code, in the order of first appearance. `records` are those that
-    `store.current` leaves. `problem`: says of a cell which rungs do not make a config on its device; `expected`: what
-    others are expected to reach there."""
+    `store.current` leaves. `problem`: says of a cell which rungs do not make a config on its device; `parts`: what the
+    model of a step's time has told of cells."""
     records = tuple(records)
     summaries = summarise(records)
-    explanations = []
     groups, beside = by_code(records), grouped((_place(summary), summary) for summary in summaries)
-    for summary in summaries:
+
+    def of(summary: CellSummary) -> Explanation:
         trials = [record for record in groups[summary.key] if record.status == "ok"]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
-            explanations.append(Explanation(summary, None))
-            continue
-        bottleneck = explain_records(trials)
-        tried, dominant = _beside(summary, beside[_place(summary)]), bottleneck.dominant
-        gains = candidates(bottleneck, summary.cell.rungs, problem(summary), tried, expected(summary, bottleneck))
-        advice = next_rung(gains, dominant.name if dominant else None)
-        explanations.append(Explanation(summary, bottleneck, gains, advice))
-    return tuple(explanations)
+            return Explanation(summary, None)
+        bottleneck, tried = explain_records(trials), _beside(summary, beside[_place(summary)])
+        own = (parts or {}).get(summary.cell)
+
+        def expected(rungs: Sequence[str]) -> Interval | None:
+            other = (parts or {}).get(with_rungs(summary.cell, rungs))
+            return None if own is None or other is None else in_place_of(bottleneck, own, other)
+
+        gains = candidates(bottleneck, summary.cell.rungs, problem(summary), tried, expected)
+        return Explanation(summary, bottleneck, gains, next_rung(gains, bottleneck.dominant))
+
+    return tuple(map(of, summaries))
+
+
+def with_rungs(cell: Cell, rungs: Sequence[str]) -> Cell:
+    """The cell of another config in this one's place."""
+    if tuple(rungs) == cell.rungs:
+        return cell
+    return msgspec.structs.replace(cell, config="+".join(rungs), rungs=tuple(rungs))
 
 
 def _place(summary: CellSummary) -> object:
@@ -67,7 +82,7 @@ def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tupl
     """Of a place (`_place`): the configs that may be candidates by rungs, ablations apart."""
     may_be = is_candidate(summary.cell.rungs)
     return {
-        other.cell.rungs: Tried(other.images_per_s.value, over)
+        other.cell.rungs: (other.images_per_s.value, over)
         for other in summaries
         if other.cell.scenario_cudnn is None and summary.cell.scenario_cudnn is None and other.images_per_s is not None
         if may_be(other.cell.rungs)

@@ -1,8 +1,5 @@
-"""The roofline: how fast a step's parts run against the machine's ceilings. Pure functions.
-
-Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
-Architectures", CACM 52(4), 2009. A part that needs F floating-point operations and must move B bytes runs at no more
-than min(peak, F / B * bandwidth): F / B is its arithmetic intensity, in FLOP per byte.
+"""The roofline: how fast a step's parts run against the machine's ceilings (`tcbench.engine.accelerators.ceilings`).
+Pure functions.
 
 FLOPs and bytes are those of `tcbench.engine.work`: a multiply-accumulate is two operations, and the bytes are
 the least traffic, every operand read or written once. They depend on the model and on what is stored (16 or 32 bits),
@@ -25,6 +22,7 @@ from tcbench.core.groups import grouped, summed
 from tcbench.core.record import Cell, Measurement, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine import work
+from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings
 from tcbench.engine.backends import model_of
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Dropout, Layer, Lrn
@@ -39,8 +37,6 @@ two bytes each and the master weight has four: the same sum."""
 
 
 ConfigPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
-MEMORY = "memory"
-"""The name of the bandwidth among what is withdrawn."""
 
 
 def precision_of(rungs: Iterable[str]) -> ConfigPrecision:
@@ -48,48 +44,6 @@ def precision_of(rungs: Iterable[str]) -> ConfigPrecision:
     rungs = set(rungs)
     halves: tuple[ConfigPrecision, ...] = ("fp16", "bf16", "tf32")
     return next((name for name in halves if name in rungs), "fp32")
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """The limits of a device. `rates`: FLOP/s by precision; bf16 that is not there computes as fp16 does, others as
-    fp32. `says`: where they come from, for people. `withdrawn`: precisions, or MEMORY, that were measured too low, so
-    that nothing is known to limit them."""
-
-    device_name: str
-    rates: tuple[tuple[str, float], ...]
-    bandwidth_bytes_s: float
-    measured: bool
-    says: str
-    withdrawn: frozenset[str] = frozenset()
-
-    def flops_s(self, precision: ConfigPrecision) -> float:
-        """Infinite where it is withdrawn."""
-        rates = dict(self.rates)
-        known = rates.get(precision) or (rates.get("fp16") if precision == "bf16" else None) or rates["fp32"]
-        return math.inf if precision in self.withdrawn else known
-
-    def beaten_by(self, timed: Iterable[tuple[WorkPart, ConfigPrecision]]) -> frozenset[str]:
-        """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in
-        a cache; of what a whole phase moves, most has left it."""
-        beaten: set[str] = set()
-        for part, precision in timed:
-            if part.time_s and part.flops / self.flops_s(precision) > part.time_s:
-                beaten.add(precision)
-            if part.time_s and part.name == part.phase and part.bytes / self.bandwidth_bytes_s > part.time_s:
-                beaten.add(MEMORY)
-        return frozenset(beaten)
-
-    def without(self, beaten: frozenset[str]) -> Ceilings:
-        bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
-        return replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
-
-    def ridge(self, precision: ConfigPrecision) -> float:
-        """The intensity, in FLOP per byte, from which on arithmetic is the ceiling."""
-        return self.flops_s(precision) / self.bandwidth_bytes_s
-
-    def attainable_flops_s(self, intensity: float, precision: ConfigPrecision) -> float:
-        return min(self.flops_s(precision), intensity * self.bandwidth_bytes_s)
 
 
 @dataclass(frozen=True)
@@ -114,14 +68,25 @@ class WorkPart:
     def share_of_roof(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The achieved rate over what is attainable at this intensity; None where no limit is known of it, as of a
         layer that found its operands in a cache."""
-        roof = ceilings.attainable_flops_s(self.intensity, precision)
-        share = self.flops_s / roof if self.flops_s is not None and roof and math.isfinite(roof) else None
-        return share if share is None or share <= 1 else None
+        least_s = self.least_s(ceilings, precision) if self.flops else None
+        return least_s / self.time_s if least_s and self.time_s else None
 
     def least_s(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """The least time under the roof; None where no limit is known, or it took less."""
-        least_s = max(self.flops / ceilings.flops_s(precision), self.bytes / ceilings.bandwidth_bytes_s)
+        least_s = ceilings.least_s(self.flops, self.bytes, precision)
         return least_s if least_s and (self.time_s is None or least_s <= self.time_s) else None
+
+
+def beaten_by(timed: Iterable[tuple[WorkPart, ConfigPrecision]], ceilings: Ceilings) -> frozenset[str]:
+    """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in a
+    cache; of what a whole phase moves, most has left it."""
+    beaten: set[str] = set()
+    for part, precision in timed:
+        if part.time_s and part.flops / ceilings.at(precision) > part.time_s:
+            beaten.add(precision)
+        if part.time_s and part.name == part.phase and part.bytes / ceilings.bandwidth_bytes_s > part.time_s:
+            beaten.add(MEMORY)
+    return frozenset(beaten)
 
 
 @dataclass(frozen=True)
@@ -219,14 +184,17 @@ def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
 
 
 def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, work.Work]]:
-    """A layer's work in one phase, with the name of the part it belongs to."""
+    """A layer's work in one phase, with the name of the part it belongs to. Where the config fuses it, what follows a
+    convolution is one pass over the data, else one by one; a matrix product's bias belongs to it. An addition's
+    gradient is its input: nothing to do."""
     forward = phase == "forward"
     dtype = _STORED.get(precision_of(cell.rungs), "float32")
     if layer.kind not in ("conv", "fc"):
         yield from _other_works(cell.batch_size, layer, forward, dtype)
         return
-    size, geometry = layer.in_size, (layer.ksize, layer.ksize, layer.stride, layer.pad)
-    conv = work.Conv2d(cell.batch_size, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
+    n, c, size = cell.batch_size, layer.out_channels, layer.out_size
+    geometry = layer.in_size, layer.in_size, c, layer.ksize, layer.ksize, layer.stride, layer.pad
+    conv = work.Conv2d(n, layer.in_channels, *geometry, "NCHW", dtype)
     name = f"{layer.name}/{layer.kind}"
     if forward:
         yield name, work.ConvFprop(conv)
@@ -234,75 +202,50 @@ def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, work.Wor
         yield name, work.ConvWgrad(conv)
         if not layer.first:
             yield name, work.ConvDgrad(conv)
+    values = n * c * size * size
+    fused = layer.relu and layer.kind == "conv" and "fused" in cell.rungs
+    relu: work.Work = work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
     if layer.bias:
-        yield from _bias_works(cell, layer, forward, dtype)
+        name = name if layer.kind == "fc" else f"{layer.name}/bias" + "+relu" * fused
+        bias = (work.AddBiasRelu if fused else work.AddBias) if forward else work.BiasGradient
+        yield name, bias(n, c, dtype, size * size)
+        if fused and not forward:
+            yield name, relu
     else:
-        yield from _norm_works(cell, layer, forward, dtype)
+        after: Literal["none", "relu", "add_relu"] = "none" if not fused else "add_relu" if layer.add else "relu"
+        norm = work.Norm(n, c, size, size, "NCHW", dtype, after)
+        name = f"{layer.name}/bn" + {"none": "", "relu": "+relu", "add_relu": "+add+relu"}[after]
+        yield name, work.BatchNormForward(norm, 2e-5, 0.1) if forward else work.BatchNormBackward(norm)
+        if layer.add and forward and not fused:
+            yield f"{layer.name}/add", work.Add(values, dtype)
+    if layer.relu and not fused:
+        yield f"{layer.name}/relu", relu
 
 
 def _other_works(n: int, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
     """Of a layer without parameters. A name that is not its kind's stands before that, as in timelines."""
-    c, size, pixels = layer.in_channels, layer.in_size, layer.in_size**2
-
-    def named(kind: str) -> str:
-        return kind if layer.name == kind else f"{layer.name}/{kind}"
-
+    c, size, pixels, stage = layer.in_channels, layer.in_size, layer.in_size**2, layer.stage
+    kind = "average pool" if layer.kind == "tiled_average" else layer.kind.replace("_", " ")
+    name = kind if layer.name == kind else f"{layer.name}/{kind}"
     if layer.kind == "max_pool":
         pool = work.Pool(n, c, size, size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype, layer.ceil)
-        yield named("max pool"), work.MaxPoolForward(pool) if forward else work.MaxPoolBackward(pool)
+        yield name, work.MaxPoolForward(pool) if forward else work.MaxPoolBackward(pool)
     elif layer.kind == "average_pool":
         average = work.GlobalAverageForward if forward else work.GlobalAverageBackward
-        yield named("average pool"), average(n, c, size, size, "NCHW", dtype)
+        yield name, average(n, c, size, size, "NCHW", dtype)
     elif layer.kind == "tiled_average":
         tiled = work.TiledAverageForward if forward else work.TiledAverageBackward
-        yield named("average pool"), tiled(n, c, size, layer.out_size, "NCHW", dtype)
-    elif isinstance(layer.stage, Lrn):
-        lrn = layer.stage
-        normalise = work.LrnForward if forward else work.LrnBackward
-        yield named("lrn"), normalise(n, c, pixels, "NCHW", dtype, lrn.size, lrn.alpha, lrn.beta, lrn.k)
-    elif isinstance(layer.stage, Dropout):
+        yield name, tiled(n, c, size, layer.out_size, "NCHW", dtype)
+    elif isinstance(stage, Lrn):
+        lrn = work.LrnForward if forward else work.LrnBackward
+        yield name, lrn(n, c, pixels, "NCHW", dtype, stage.size, stage.alpha, stage.beta, stage.k)
+    elif isinstance(stage, Dropout):
         drop = work.DropoutForward if forward else work.DropoutBackward
-        yield named("dropout"), drop(n, c, pixels, "NCHW", dtype, layer.stage.ratio)
+        yield name, drop(n, c, pixels, "NCHW", dtype, stage.ratio)
     else:
         copy = work.PutColumns if forward else work.TakeColumns
         for first, part in zip(itertools.accumulate(layer.parts, initial=0), layer.parts, strict=False):
-            yield named("concat"), copy(n, part * pixels, c * pixels, first * pixels, dtype)
-
-
-def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
-    """The bias and ReLU that follow a convolution, in one pass where the config fuses them, or a matrix product, whose
-    bias belongs to it."""
-    n, c, pixels = cell.batch_size, layer.out_channels, layer.out_size**2
-    values = n * c * pixels
-    fused = layer.relu and layer.kind == "conv" and "fused" in cell.rungs
-    name = f"{layer.name}/fc" if layer.kind == "fc" else f"{layer.name}/bias" + "+relu" * fused
-    if forward:
-        yield name, (work.AddBiasRelu if fused else work.AddBias)(n, c, dtype, pixels)
-    else:
-        yield name, work.BiasGradient(n, c, dtype, pixels)
-    if layer.relu and not (fused and forward):
-        at = name if fused else f"{layer.name}/relu"
-        yield at, work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
-
-
-def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
-    """The work that follows a convolution: in one pass over the data where the config fuses it, else one by one. An
-    addition's gradient is its input: nothing to do."""
-    n, c, size = cell.batch_size, layer.out_channels, layer.out_size
-    fused = "fused" in cell.rungs
-    after: Literal["none", "relu", "add_relu"] = "none"
-    if fused and layer.relu:
-        after = "add_relu" if layer.add else "relu"
-    norm = work.Norm(n, c, size, size, "NCHW", dtype, after)
-    name = f"{layer.name}/bn" + {"none": "", "relu": "+relu", "add_relu": "+add+relu"}[after]
-    yield name, work.BatchNormForward(norm, 2e-5, 0.1) if forward else work.BatchNormBackward(norm)
-    if after != "none":
-        return
-    values = n * c * size * size
-    if layer.add and forward:
-        yield f"{layer.name}/add", work.Add(values, dtype)
-    if layer.relu:
-        yield f"{layer.name}/relu", work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
+            yield name, copy(n, part * pixels, c * pixels, first * pixels, dtype)
 
 
 def worth_showing(parts: Iterable[WorkPart]) -> list[WorkPart]:

@@ -36,10 +36,8 @@ def explain(
     tcbench explain results/*/naruse2018-*.jsonl --details
     tcbench explain profile.json.gz                   what a timeline shows
     """
-    from tcbench.analysis.explanation import explain as explanations
     from tcbench.present import simulated
     from tcbench.run import forecast, prediction
-    from tcbench.run.plan import advisable
     from tcbench.views.bottleneck import table as view
     from tcbench.views.host import table as host_profiles
 
@@ -48,11 +46,9 @@ def explain(
         _show_timelines(given.timelines, format_ == "json")
     if not given.records:
         return
-    known = explanations(given.records, advisable)
     kept = "; what is finished is kept: the same command goes on from there"
     with stages(quiet, lambda: kept) as advance:
-        expected = prediction.of_untried(known, processes=forecast.PROCESSES, progress=advance)
-    explained = explanations(given.records, advisable, expected)
+        explained = prediction.explained(given.records, processes=forecast.PROCESSES, progress=advance)
     if format_ == "json":
         typer.echo(view.to_json(explained))
         return
@@ -96,11 +92,10 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
     from tcbench.views.bottleneck import table as view
 
     bottlenecks = list(map(summarise, timelines))
-    known = [ceilings.of_record(timeline.record) for timeline in timelines]
-    costs = [costliest(timeline, limits) for timeline, limits in zip(timelines, known, strict=True)]
+    costs = [costliest(timeline, ceilings.of_record(timeline.record)) for timeline in timelines]
     if json:
         typer.echo(view.timelines_json(timelines, bottlenecks, costs))
         return
     for place, timeline in enumerate(timelines):
-        lines = view.lines_of(bottlenecks[place]) + view.costs_lines(costs[place], known[place] is not None)
-        typer.echo("\n".join([*([""] if place else []), timeline.device_name, *lines]))
+        lines = [timeline.device_name, *view.lines_of(bottlenecks[place]), *view.costs_lines(costs[place])]
+        typer.echo("\n".join([*[""] * bool(place), *lines]))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tcbench.run.scale_out import ScaleOut
 
 MANY = options.Group("Many ranks")
+_KEPT = "; what is finished is kept: the same command continues from there"
 _NETWORKS = "dgx-1, dgx-a100, dgx-h100, abci, big-basin, mn-1, p40-100gbe"
 
 
@@ -135,8 +136,7 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     card = gpus.load(gpu)
     _, its_device = device.absent(card)
     planned = plan.make(scenarios.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
-    done = "; what is finished is kept: the same command continues from there"
-    with stages(quiet, lambda: done) as advance:
+    with stages(quiet, lambda: _KEPT) as advance:
         return forecasts.forecast(planned, card, fresh=fresh, progress=advance)
 
 
@@ -170,8 +170,7 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
     if chosen.device != host().name:
         raise SelectionError(f"--device {chosen.device}: expected {host().name}; of a GPU, --gpu")
     planned = plan_of(chosen)
-    done = "; what is finished is kept: the same command continues from there"
-    with stages(quiet, lambda: done) as advance:
+    with stages(quiet, lambda: _KEPT) as advance:
         images.check_folder(planned, advance)
         images.generate(planned, advance)
         cells = [each.cell for each in planned.cells if each.skip_reason is None]

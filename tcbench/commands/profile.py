@@ -223,9 +223,9 @@ def _summary(timeline: Timeline) -> str:
     from tcbench.run import ceilings
     from tcbench.views.bottleneck.table import costs_lines
 
-    known = ceilings.of_record(timeline.record)
+    costs = costliest(timeline, ceilings.of_record(timeline.record))
     verdict = f"{timeline.label} on {timeline.device_name}: {bottleneck.summarise(timeline).sentence}"
-    return "\n".join([verdict, *costs_lines(costliest(timeline, known), known is not None)])
+    return "\n".join([verdict, *costs_lines(costs)])
 
 
 def _next_step(timeline: Timeline, trace: Path) -> NextStep:

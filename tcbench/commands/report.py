@@ -68,17 +68,14 @@ def report(
     if compare is not None and baseline is not None:
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 
-    from tcbench.analysis.explanation import explain
     from tcbench.run import prediction
-    from tcbench.run.plan import advisable
 
     given = read_with_documents(results, out)
     output = place(output, given.paths, "report.html")
     beside = output.with_name(f"{output.stem}-trials.csv")  # all trials, where the page has no room for them
     refuse_input(context, beside)
     records = given.records
-    expected = prediction.of_untried(explain(records, advisable), processes=0, progress=lambda *_: None)
-    explanations = explain(records, advisable, expected)
+    explanations = prediction.explained(records, processes=0, progress=lambda *_: None)
     timelines, notes = _timelines(given)
     page = build(
         ReportInput(

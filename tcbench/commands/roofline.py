@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
 from tcbench.present import options
 from tcbench.present.app import command, make_console
 from tcbench.present.results import chosen as chosen_of
 from tcbench.present.results import place, read_with_timelines
 
 if TYPE_CHECKING:
-    from tcbench.analysis.roofline import Ceilings
     from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Selection
 
@@ -64,25 +64,20 @@ def roofline(
     given = read_with_timelines(results, out, alone=False)
     summaries = chosen_of(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
     rooflines, groups = [], by_code(given.records)
-    known: dict[tuple[str | None, str, int], Ceilings] = {}
-    for summary in summaries:
-        device = device_of(summary)
-        if device not in known:
-            known[device] = ceilings.of(summary, fresh)
-        trials = [record for record in groups[summary.key] if record.status == "ok"]
-        rooflines.append(under_roof(summary, trials, known[device], given.timelines))
-    for device, first in known.items():
-        on_device = [roofline for roofline in rooflines if device_of(roofline.summary) == device]
-        timed = [entry for roofline in on_device for entry in roofline.timed]
-        known[device] = ceilings.standing(on_device[0].summary, first, timed, fresh)
-    rooflines = [replace(roofline, ceilings=known[device_of(roofline.summary)]) for roofline in rooflines]
+    for on_device in grouped((device_of(summary), summary) for summary in summaries).values():
+        limits = ceilings.of(on_device[0], fresh)
+        trials = ([record for record in groups[summary.key] if record.status == "ok"] for summary in on_device)
+        those = [under_roof(*one, limits, given.timelines) for one in zip(on_device, trials, strict=True)]
+        limits = ceilings.standing(on_device[0], limits, [entry for one in those for entry in one.timed], fresh)
+        rooflines += [replace(one, ceilings=limits) for one in those]
+    rooflines.sort(key=lambda one: summaries.index(one.summary))
     output = place(output, given.paths, "roofline.png")
     save(roofline_chart(rooflines, every=every), output, options.ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(rooflines))
         return
     console = make_console(details=details)
-    console.say(*map(view.headline, dict.fromkeys(known.values())), "")
+    console.say(*map(view.headline, dict.fromkeys(one.ceilings for one in rooflines)), "")
     pairs = base_and_fastest(rooflines)
     shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
     console.table(view.phases_table(shown))

@@ -24,8 +24,5 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
         return max(before_s + self.host_s, self.device_s, beside_s)
 
 
-class Rehearsed(msgspec.Struct, frozen=True):
-    """The answer for one cell: its step's parts, or why they are not known."""
-
-    parts: StepTime | None = None
-    reason: str | None = None
+Told = StepTime | str
+"""What is known of a cell's step: its parts, or why they are not."""

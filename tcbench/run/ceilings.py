@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tcbench.analysis.roofline import Ceilings, ConfigPrecision, WorkPart
+from tcbench.analysis.roofline import ConfigPrecision, WorkPart, beaten_by
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
 from tcbench.core.record import Record
 from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.ceilings import MeasuredCeilings
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
@@ -33,7 +33,7 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
     """
     limits = None if fresh else _kept(summary)
     if limits is None and _is_here(summary):
-        return _ceilings(_keep(summary, _measure(summary)))
+        return _keep(summary, _measure(summary))
     limits = limits or _from_file(summary)
     if limits is None:
         raise SelectionError(
@@ -59,27 +59,20 @@ def standing(
     """For `roofline`: the ceilings of a device that no part which was timed there ran faster than. One that was beaten
     is measured anew, unless that was done just now (`fresh`) or the device is not here, and withdrawn where it is still
     beaten."""
-    if known.beaten_by(timed) and not fresh and _is_here(summary):
+    if beaten_by(timed, known) and not fresh and _is_here(summary):
         known = of(summary, fresh=True)
-    return known.without(known.beaten_by(timed))
+    return known.without(beaten_by(timed, known))
 
 
 def _name_of(summary: CellSummary) -> str:
     return f"{summary.machine}-{summary.cell.threads}" if summary.cell.device == "cpu" else str(summary.machine)
 
 
-def _ceilings(measured: MeasuredCeilings) -> Ceilings:
-    return Ceilings(
-        measured.device_name, tuple(measured.flops_s.items()), measured.bandwidth_bytes_s, True, measured.says
-    )
-
-
 def _kept(summary: CellSummary) -> Ceilings | None:
-    measured = ceilings.kept(ceilings.path(_name_of(summary)))
-    return None if measured is None else _ceilings(measured)
+    return ceilings.kept(ceilings.path(_name_of(summary)))
 
 
-def _keep(summary: CellSummary, measured: MeasuredCeilings) -> MeasuredCeilings:
+def _keep(summary: CellSummary, measured: Ceilings) -> Ceilings:
     """The best ever measured. A cache that cannot be written costs time, never a result."""
     try:
         return ceilings.keep(ceilings.path(_name_of(summary)), measured)
@@ -92,11 +85,9 @@ def _from_file(summary: CellSummary) -> Ceilings | None:
     card = card_of(summary)
     if card is None:
         return None
-    rates = peak_rates(card)
-    by_precision = (("fp32", rates.fp32_flops_s), ("tf32", rates.tf32_flops_s), ("fp16", rates.fp16_flops_s))
     says = f"the published peak of the {card.name}, not measured"
     shown = summary.environment.device_name if summary.environment else card.device_name
-    return Ceilings(shown, by_precision, card.memory_bandwidth_bytes_s, False, says)
+    return msgspec.structs.replace(peak_rates(card), device_name=shown, says=says)
 
 
 def card_of(summary: CellSummary) -> GpuFile | None:
@@ -111,7 +102,7 @@ def _is_here(summary: CellSummary) -> bool:
     return kind.simulates is None and any(device.machine == summary.machine for device in kind.devices())
 
 
-def _measure(summary: CellSummary) -> MeasuredCeilings:
+def _measure(summary: CellSummary) -> Ceilings:
     """In a process of its own, with no more threads than there are processors. Raises TcbenchError."""
     threads = max(1, min(summary.cell.threads, machine.usable_cpus()))
     cell = msgspec.structs.replace(summary.cell, threads=threads)
@@ -119,7 +110,7 @@ def _measure(summary: CellSummary) -> MeasuredCeilings:
     answer = process.ask(command, environment=worker_environment(cell))
     if answer.code:
         raise TcbenchError(f"the ceilings of {summary.machine} could not be measured: {answer.last_line}")
-    return msgspec.json.decode(answer.stdout, type=MeasuredCeilings)
+    return msgspec.json.decode(answer.stdout, type=Ceilings)
 
 
 # -- in the measuring process --------------------------------------------------------------------------------------

@@ -33,24 +33,17 @@ from tcbench.engine.backends import trace
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
-TRACES = "traces-v2"
+TRACES = "traces-v3"
 """Names the form of kept traces."""
 
 
 @dataclass(frozen=True)
-class PhaseRequests:
-    """The number of the host's requests to the GPU in one phase."""
-
-    name: str
-    requests: int
-
-
-@dataclass(frozen=True)
 class Demand:
-    """A Trace without its order. `works`: each distinct work with how often a step launches it, in a captured graph
-    or not; `replayed`: launches within the captured graph; `prepared`: as in Trace."""
+    """A Trace without its order. `phases`: the number of the host's requests to the GPU in each; `works`: each distinct
+    work with how often a step launches it, in a captured graph or not; `replayed`: launches within the captured graph;
+    `prepared`: as in Trace."""
 
-    phases: tuple[PhaseRequests, ...]
+    phases: dict[str, int]
     replayed: int
     works: tuple[tuple[Work, int], ...]
     peak_bytes: int
@@ -58,13 +51,13 @@ class Demand:
 
     @classmethod
     def of(cls, trace: Trace) -> Demand:
-        phases = tuple(PhaseRequests(phase.name, len(phase.events)) for phase in trace.step)
+        phases = {phase.name: len(phase.events) for phase in trace.step}
         counts = collections.Counter(trace.works)
         return cls(phases, len(trace.replayed), tuple(counts.items()), trace.peak_bytes, trace.prepared)
 
     @property
     def requests(self) -> int:
-        return sum(phase.requests for phase in self.phases)
+        return sum(self.phases.values())
 
 
 def _trace(cell: Cell, properties: GpuProperties) -> Demand | str:

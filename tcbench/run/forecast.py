@@ -1,41 +1,34 @@
-"""The forecast of a scenario on a GPU that is not here: plans, kernels, memory, launches and the floor of each cell."""
+"""The forecast of a scenario on a GPU that is not here: plans, kernels, memory, launches, and the time of each cell."""
 
 import collections
 from dataclasses import dataclass
+from typing import ClassVar
 
-from tcbench.analysis.floor import Floor, MemoryNeed, step_floor
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.engine.accelerators import device
 from tcbench.engine.accelerators.attained import expected_s
-from tcbench.engine.accelerators.device import Progress, Prospects
-from tcbench.engine.accelerators.peaks import peak_rates, work_floor_s
+from tcbench.engine.accelerators.device import Progress, Prospects, Way
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
-from tcbench.run.demand import Demand, PhaseRequests, trace_all
+from tcbench.run.demand import Demand, trace_all
 from tcbench.run.plan import Plan
 
 PROCESSES = 2
+_NOTHING = Demand({}, 0, (), 0)
 
 
 @dataclass(frozen=True)
 class WorkForecast:
-    """One distinct work of a step. `by`: cuDNN's plan tag (engine and knobs), the older call's or the kernel's name;
-    None where nothing does it (`problem` says why) or it was not checked. `floor_s` and `expected_s` are one
-    launch's."""
+    """One distinct work of a step: `by` cuDNN's plan tag (engine and knobs), the older call's or the kernel's name.
+    `floor_s` and `expected_s` are one launch's: the least that the roofline allows, and what such cards attain."""
 
     work: Work
     count: int
-    by: str | None
-    workspace_bytes: int
-    problem: str | None
+    way: Way
     floor_s: float
     expected_s: float
-
-    @property
-    def engine(self) -> str | None:
-        """cuDNN's engine, without the knobs."""
-        return self.by.partition("_")[0] if self.by and self.work.kind == "graph" else None
 
 
 @dataclass(frozen=True)
@@ -44,17 +37,61 @@ class CellForecast:
     it. In either case there is nothing else."""
 
     cell: Cell
+    gpu: GpuFile
     cannot_run: str | None = None
     untraced: str | None = None
     works: tuple[WorkForecast, ...] = ()
-    phases: tuple[PhaseRequests, ...] = ()
-    replayed: int = 0
-    memory: MemoryNeed | None = None
-    floor: Floor | None = None
+    demand: Demand = _NOTHING
+    allowance_bytes: ClassVar[int] = ALLOWANCE_BYTES
+
+    @property
+    def is_known(self) -> bool:
+        return self.cannot_run is None and self.untraced is None
 
     def of_kind(self, kind: str) -> tuple[WorkForecast, ...]:
         """The works that are done by a cuDNN graph ("graph"), one of its older calls ("call"), or a kernel of ours."""
         return tuple(work for work in self.works if work.work.kind == kind)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """cuDNN's largest."""
+        return max((work.way.workspace_bytes for work in self.works), default=0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The need of the card's memory: all arrays at their peak (weights and velocities among them), the workspace,
+        and the allowance for context and libraries."""
+        return self.demand.peak_bytes + self.workspace_bytes + self.allowance_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.memory_bytes <= self.gpu.memory_bytes
+
+    @property
+    def flops(self) -> int:
+        return sum(work.count * work.work.flops for work in self.works)
+
+    @property
+    def bytes(self) -> int:
+        return sum(work.count * work.work.bytes for work in self.works)
+
+    @property
+    def floor_s(self) -> float:
+        """The least time of a whole step: the sum of the bounds of all launches. It is no prediction. Each launch is
+        counted as doing its sums directly and its traffic with device memory once, so that only data still in the L2
+        cache, or a convolution by Winograd's method, can be faster."""
+        return sum(work.count * work.floor_s for work in self.works)
+
+    @property
+    def floor_in_arithmetic_s(self) -> float:
+        """The part of it in launches that arithmetic bounds; the rest waits for memory."""
+        bandwidth = self.gpu.memory_bandwidth_bytes_s
+        bound = (work for work in self.works if work.floor_s > work.work.bytes / bandwidth)
+        return sum(work.count * work.floor_s for work in bound)
+
+    @property
+    def images_per_s_at_most(self) -> float:
+        return self.cell.batch_size / self.floor_s
 
     @property
     def expected_s(self) -> float:
@@ -63,78 +100,56 @@ class CellForecast:
         return sum(work.count * work.expected_s for work in self.works)
 
     @property
-    def requests(self) -> int:
-        return sum(phase.requests for phase in self.phases)
+    def images_per_s_expected(self) -> float:
+        return self.cell.batch_size / self.expected_s
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Why some of its works cannot be done, each reason once."""
-        return tuple(dict.fromkeys(work.problem for work in self.works if work.problem))
+        return tuple(dict.fromkeys(work.way.problem for work in self.works if work.way.problem))
 
     @property
-    def engines(self) -> tuple[tuple[str, int], ...]:
-        """cuDNN's engines and for how many graphs of the cell each is chosen, most first."""
-        return tuple(collections.Counter(work.engine for work in self.works if work.engine).most_common())
+    def engines(self) -> dict[str, int]:
+        """cuDNN's engines, without their knobs, and for how many graphs of the cell each is chosen, most first."""
+        tags = (work.way.by for work in self.of_kind("graph") if work.way.by)
+        return dict(collections.Counter(tag.partition("_")[0] for tag in tags).most_common())
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """All cells of a plan. `cudnn` is the version whose plans they are. `plans_unchecked` and `kernels_unchecked`: why
-    there are no plans or kernels, where this machine lacks what it takes; the workspace is then the limit's."""
+    """All cells of a plan; `prospects`: of their works, with the library whose plans they are."""
 
     plan: Plan
     gpu: GpuFile
     cells: tuple[CellForecast, ...]
-    cudnn: str | None
-    plans_unchecked: str | None
-    kernels_unchecked: str | None
+    prospects: Prospects
 
 
 def forecast(
-    plan: Plan, gpu: GpuFile, *, fresh: bool = False, processes: int = PROCESSES, progress: Progress | None = None
+    plan: Plan, gpu: GpuFile, *, fresh: bool = False, processes: int = PROCESSES, progress: Progress = lambda *_: None
 ) -> Forecast:
     """Forecast every cell that can run there. `fresh` ignores what is kept. Raises SelectionError for a GPU whose peak
     rates are not known, or that the cuDNN here has no code for: its plans would be none of that GPU's."""
-    peak_rates(gpu)
+    limits = peak_rates(gpu)
     kind, _ = device.absent(gpu)
     if misfit := kind.misfit(gpu):
         raise SelectionError(f"GPU {gpu.name}: {misfit}")
-    say = progress or (lambda *_: None)
     runnable = [planned.cell for planned in plan.cells if planned.skip_reason is None]
-    traced = trace_all(runnable, gpu.properties(), fresh=fresh, processes=processes, progress=say)
-    demands = {cell: demand for cell, demand in traced.items() if isinstance(demand, Demand)}
-    works = [(work, cell.cudnn.workspace_bytes) for cell, demand in demands.items() for work, _ in demand.works]
-    prospects = kind.prospects(works, gpu, fresh=fresh, processes=processes, progress=say)
+    traced = trace_all(runnable, gpu.properties(), fresh=fresh, processes=processes, progress=progress)
+    demands = [(cell, demand) for cell, demand in traced.items() if not isinstance(demand, str)]
+    asked = [(work, cell.cudnn.workspace_bytes) for cell, demand in demands for work, _ in demand.works]
+    prospects = kind.prospects(asked, gpu, fresh=fresh, processes=processes, progress=progress)
 
     def of(cell: Cell, skip_reason: str | None) -> CellForecast:
         if skip_reason is not None:
-            return CellForecast(cell, cannot_run=skip_reason)
+            return CellForecast(cell, gpu, cannot_run=skip_reason)
         demand = traced[cell]
         if isinstance(demand, str):
-            return CellForecast(cell, untraced=demand)
-        return _cell(cell, demand, gpu, prospects)
+            return CellForecast(cell, gpu, untraced=demand)
+        works = []
+        for work, count in demand.works:
+            way = prospects.way(work, cell.cudnn.workspace_bytes)
+            works.append(WorkForecast(work, count, way, limits.floor_s(work), expected_s(work, gpu)))
+        return CellForecast(cell, gpu, works=tuple(works), demand=demand)
 
-    return Forecast(
-        plan=plan,
-        gpu=gpu,
-        cells=tuple(of(planned.cell, planned.skip_reason) for planned in plan.cells),
-        cudnn=prospects.library,
-        plans_unchecked=prospects.plans_unchecked,
-        kernels_unchecked=prospects.kernels_unchecked,
-    )
-
-
-def _cell(cell: Cell, demand: Demand, gpu: GpuFile, prospects: Prospects) -> CellForecast:
-    rates, works = peak_rates(gpu), []
-    for work, count in demand.works:
-        way = prospects.way(work, cell.cudnn.workspace_bytes)
-        times_s = work_floor_s(work, rates, gpu.memory_bandwidth_bytes_s), expected_s(work, gpu)
-        works.append(WorkForecast(work, count, way.by, way.workspace_bytes, way.problem, *times_s))
-    return CellForecast(
-        cell=cell,
-        works=tuple(works),
-        phases=demand.phases,
-        replayed=demand.replayed,
-        memory=MemoryNeed(demand.peak_bytes, max(w.workspace_bytes for w in works), gpu.memory_bytes),
-        floor=step_floor(demand.works, gpu),
-    )
+    return Forecast(plan, gpu, tuple(of(each.cell, each.skip_reason) for each in plan.cells), prospects)

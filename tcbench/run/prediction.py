@@ -8,29 +8,26 @@ GPU, or on a model of one, is traced, and its works have the times of the table
 import contextlib
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 import tcbench
-from tcbench.analysis.advice import Expected, Gain, effects_of
-from tcbench.analysis.bottleneck import Bottleneck
-from tcbench.analysis.expected import in_place_of
-from tcbench.analysis.explanation import Explanation
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.advice import effects_of
+from tcbench.analysis.explanation import Explanation, explain, with_rungs
 from tcbench.analysis.summary import CellSummary
 from tcbench.core import cache, process
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.process import Fault, Worker
-from tcbench.core.record import Cell, Environment, MeasureSettings
-from tcbench.core.step_time import Rehearsed, StepTime
+from tcbench.core.record import Cell, Environment, MeasureSettings, Record
+from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.attained import attained, expected_s
 from tcbench.engine.accelerators.device import Progress, host, is_on_host, kind_of
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
 from tcbench.run.demand import Demand, program, trace_all
-from tcbench.run.plan import Plan
+from tcbench.run.plan import Plan, advisable
 from tcbench.run.runner import python_module, worker_environment
 
 TIMES = "step-times-v1"
@@ -61,23 +58,23 @@ def foreseen(plan: Plan) -> dict[Cell, float]:
     return {cell: parts.step_s for cell, parts in kept(planned.cell for planned in plan.cells).items()}
 
 
-def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[Cell, StepTime | str]:
+def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[Cell, Told]:
     """The parts of each cell's step on this machine's processor, from the cache or timed now; or why they are not
     known. Each answer is kept as it comes: interrupted, the same call goes on from there."""
     asked = list(dict.fromkeys(cells))
-    told: dict[Cell, StepTime | str] = dict(() if fresh else kept(asked))
+    told: dict[Cell, Told] = dict(() if fresh else kept(asked))
     left = [cell for cell in asked if cell not in told]
     progress(_STAGE, len(told), len(asked))
     known = Cache(cache.folder(TIMES))
     for cell, answer in _rehearsed(left):
-        told[cell] = answer.parts or answer.reason or "nothing is known of it"
-        if answer.parts is not None:
-            known.put(_key(cell), Entry(msgspec.to_builtins(answer.parts)))
+        told[cell] = answer or "nothing is known of it"
+        if isinstance(answer, StepTime):
+            known.put(_key(cell), Entry(msgspec.to_builtins(answer)))
         progress(_STAGE, len(told), len(asked))
     return {cell: told[cell] for cell in asked}
 
 
-def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, Rehearsed]]:
+def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, Told]]:
     """Each cell's answer: those with the same number of threads in one process, which libraries tell it as they are
     imported."""
     for threads in dict.fromkeys(cell.threads for cell in cells):
@@ -86,7 +83,7 @@ def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, Rehearsed]]:
         worker = Worker(
             lambda pipe: python_module(sys.executable, "tcbench.engine.measure.rehearsal", str(pipe)),
             msgspec.json.encode(alike),
-            msgspec.json.Decoder(Rehearsed).decode,
+            msgspec.json.Decoder(Told).decode,
             timeout_s=_LIMIT_S,
             environment=worker_environment(alike[0]),
         )
@@ -94,7 +91,7 @@ def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, Rehearsed]]:
             while alike:
                 for _, answer in process.receive([worker]):
                     if isinstance(answer, Fault):
-                        yield from ((cell, Rehearsed(reason=answer.reason)) for cell in alike)
+                        yield from ((cell, answer.reason) for cell in alike)
                         alike = []
                         break
                     yield alike.pop(0), answer
@@ -128,43 +125,33 @@ def _key(cell: Cell) -> Key:
 # -- of the configs that could be tried beside measured ones ---------------------------------------------------------
 
 
-def of_untried(
-    explanations: Sequence[Explanation], *, processes: int, progress: Progress
-) -> Callable[[CellSummary, Bottleneck], Expected]:
-    """What `tcbench.analysis.explanation.explain` is to expect of configs: told for those cells of which the same
-    results know nothing faster, and of all others what is kept. No `processes`: only what is kept."""
-    asked = {cell: e.summary for e in explanations if e.bottleneck for cell in _cells(e)}
-    at_once = {
-        cell
-        for e in explanations
-        if e.bottleneck and (e.advice is None or e.advice.ratio is None)
-        for cell in _cells(e, lambda gain: gain.ratio is None)
-    }
+def explained(records: Iterable[Record], *, processes: int, progress: Progress) -> tuple[Explanation, ...]:
+    """What holds cells back and what could be tried, with what the model expects of it. Parts of steps are told for
+    those cells of which the same results know nothing faster, and of all others taken where they are kept. No
+    `processes`: only what is kept."""
+    records = tuple(records)
+    asked: dict[Cell, CellSummary] = {}
+    at_once: set[Cell] = set()
+    for e in explain(records, advisable):
+        if e.bottleneck is not None:
+            own = e.summary.cell
+            others = {with_rungs(own, gain.rungs): gain for gain in e.gains}
+            asked |= dict.fromkeys([own, *others], e.summary)
+            if e.advice is None or e.advice.ratio is None:
+                at_once |= {own, *(cell for cell, gain in others.items() if gain.ratio is None)}
     by_host = [cell for cell, summary in asked.items() if is_on_host(cell) and _was_here(summary.environment)]
     parts = kept(by_host)
     if processes:
-        told = predict(
-            [cell for cell in by_host if cell in at_once and cell not in parts], fresh=False, progress=progress
-        )
+        new = [cell for cell in by_host if cell in at_once and cell not in parts]
+        told = predict(new, fresh=False, progress=progress)
         parts |= {cell: answer for cell, answer in told.items() if isinstance(answer, StepTime)}
     by_name = {cell: card_of(summary) for cell, summary in asked.items() if cell not in by_host and cell.ranks == 1}
     for card in dict.fromkeys(filter(None, by_name.values())):
         on_card = [cell for cell, its in by_name.items() if its == card]
         parts |= by_table(on_card, card, processes=0, progress=progress)
-        if processes:
-            new = [cell for cell in on_card if cell in at_once and cell not in parts]
-            parts |= by_table(new, card, processes=processes, progress=progress)
-
-    def expected(summary: CellSummary, bottleneck: Bottleneck) -> Expected:
-        own = parts.get(summary.cell)
-
-        def of(rungs: Sequence[str]) -> Interval | None:
-            other = parts.get(_with(summary.cell, rungs))
-            return None if own is None or other is None else in_place_of(bottleneck, own, other)
-
-        return of
-
-    return expected
+        new = [cell for cell in on_card if cell in at_once and cell not in parts]
+        parts |= by_table(new, card, processes=processes, progress=progress)
+    return explain(records, advisable, parts)
 
 
 def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: Progress) -> dict[Cell, StepTime]:
@@ -180,15 +167,3 @@ def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: 
         for cell, demand in demands.items()
         if isinstance(demand, Demand)
     }
-
-
-def _cells(explanation: Explanation, of: Callable[[Gain], bool] = lambda _: True) -> list[Cell]:
-    """The explained cell, and those of what could be done to it."""
-    cell = explanation.summary.cell
-    return [cell, *(_with(cell, gain.rungs) for gain in explanation.gains if of(gain))]
-
-
-def _with(cell: Cell, rungs: Sequence[str]) -> Cell:
-    if tuple(rungs) == cell.rungs:
-        return cell
-    return msgspec.structs.replace(cell, config="+".join(rungs), rungs=tuple(rungs))

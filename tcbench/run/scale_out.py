@@ -1,19 +1,11 @@
 """The steps that a model of many ranks stands on: measured ones of records, or those of a forecast."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tcbench.analysis.scale_out import (
-    ALGORITHMS,
-    OVERLAP,
-    Algorithm,
-    RankStep,
-    Scaled,
-    gradient_bytes,
-    measured_step,
-    scaled,
-)
+from tcbench.analysis.scale_out import ALGORITHMS, OVERLAP, RankStep, Scaled, gradient_bytes, measured_step, scaled
 from tcbench.analysis.summary import by_code, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
@@ -39,43 +31,37 @@ class Basis:
 class Size:
     """A basis on so many ranks: by each algorithm without overlap and with it."""
 
-    basis: Basis
     ranks: int
-    by: dict[tuple[Algorithm, bool], Scaled]
+    ways: tuple[Scaled, ...]
 
     @property
     def fastest(self) -> Scaled:
-        return min(self.by.values(), key=lambda scaled: scaled.step_s)
+        return min(self.ways, key=lambda scaled: scaled.step_s)
 
     @property
     def slowest(self) -> Scaled:
-        return max(self.by.values(), key=lambda scaled: scaled.step_s)
+        return max(self.ways, key=lambda scaled: scaled.step_s)
 
 
 @dataclass(frozen=True)
 class ScaleOut:
-    """Every basis on every number of ranks, basis by basis. `left_out`: cells that are no basis, and why."""
+    """Every basis on every number of ranks. `left_out`: cells that are no basis, and why."""
 
     network: RankNetwork
-    sizes: tuple[Size, ...]
-    left_out: tuple[str, ...] = ()
-
-    @property
-    def bases(self) -> tuple[Basis, ...]:
-        return tuple(dict.fromkeys(size.basis for size in self.sizes))
+    bases: dict[Basis, list[Size]]
+    left_out: Sequence[str] = ()
 
 
 def scale_out(
     bases: Sequence[Basis], ranks: Sequence[int], network: RankNetwork, left_out: Sequence[str] = ()
 ) -> ScaleOut:
     """Every basis on every number of ranks."""
-    ways = [(algorithm, overlapped) for algorithm in ALGORITHMS for overlapped in (False, True)]
-    sizes = (
-        Size(basis, n, {way: scaled(basis.step, n, network, way[0], OVERLAP * way[1]) for way in ways})
-        for basis in bases
-        for n in ranks
-    )
-    return ScaleOut(network, tuple(sizes), tuple(left_out))
+
+    def size(basis: Basis, n: int) -> Size:
+        ways = itertools.product(ALGORITHMS, (0.0, OVERLAP))
+        return Size(n, tuple(scaled(basis.step, n, network, *way) for way in ways))
+
+    return ScaleOut(network, {basis: [size(basis, n) for n in ranks] for basis in bases}, left_out)
 
 
 def measured(records: Iterable[Record], *, all_configs: bool) -> list[Basis]:
@@ -101,14 +87,11 @@ def forecast(of: Forecast, *, all_configs: bool) -> tuple[list[Basis], list[str]
     batch size the fastest alone, unless `all_configs`. Raises SelectionError where there is none."""
     bases, left_out = [], []
     for cell in of.cells:
-        why = cell.cannot_run or cell.untraced
-        if cell.memory is not None and not cell.memory.fits:
-            why = f"does not fit into the memory of {of.gpu.name}"
-        if why:
+        too_large = None if cell.fits else f"does not fit into the memory of {of.gpu.name}"
+        if why := cell.cannot_run or cell.untraced or too_large:
             left_out.append(f"{cell.cell.label}: {why}")
             continue
-        parameters = MODELS[cell.cell.model].parameters(cell.cell.n_classes)
-        n_bytes = gradient_bytes(cell.cell, parameters)
+        n_bytes = gradient_bytes(cell.cell, MODELS[cell.cell.model].parameters(cell.cell.n_classes))
         step = RankStep(cell.expected_s, cell.cell.batch_size, n_bytes, of.gpu.power_limit_w)
         bases.append(Basis(cell.cell, of.gpu.device_name, step, "forecast"))
     if not bases:

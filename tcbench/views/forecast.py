@@ -21,50 +21,41 @@ def headline(forecast: Forecast) -> str:
     gpu, cell = forecast.gpu, forecast.cells[0].cell
     alone = len({each.cell.model for each in forecast.cells}) == 1
     network = f", {cell.model}" if alone else ""  # several have a column
-    rates = peak_rates(gpu)
-    tf32 = f" {rates.tf32_flops_s / 1e12:.0f} (TF32)," if rates.tf32_flops_s > rates.fp32_flops_s else ""
+    rates = {name: rate / 1e12 for name, rate in peak_rates(gpu).flops_s.items()}
+    tf32 = f" {rates['tf32']:.0f} (TF32)," if rates["tf32"] > rates["fp32"] else ""
     return (
         f"{forecast.plan.scenario.name}{network} on {gpu.device_name}, {cell.image_size}x{cell.image_size} pixels: "
         f"{size(gpu.memory_bytes)} at {gpu.memory_bandwidth_bytes_s / 1e9:.0f} GB/s; at most "
-        f"{rates.fp32_flops_s / 1e12:.1f} (fp32),{tf32} {rates.fp16_flops_s / 1e12:.0f} (fp16) TFLOP/s"
+        f"{rates['fp32']:.1f} (fp32),{tf32} {rates['fp16']:.0f} (fp16) TFLOP/s"
     )
 
 
 def table(forecast: Forecast) -> ConfigTable[CellForecast]:
     """One row per cell, batch size by batch size."""
-    checked = forecast.plans_unchecked is None
+    checked = forecast.prospects.plans_unchecked is None
     least = "" if checked else "≤ "
 
     def plans(cell: CellForecast) -> Text:
         graphs = cell.of_kind("graph")
-        planned = sum(work.by is not None for work in graphs)
+        planned = sum(work.way.by is not None for work in graphs)
         words = str(planned) if planned == len(graphs) else f"{planned}/{len(graphs)}"
         return Text(words, "red" if cell.problems else "") if checked else Text("?", "yellow")
 
     columns: list[Column[CellForecast]] = [
         Column("cuDNN\nplans", plans, COUNT),
-        Column("workspace", lambda cell: cell.memory and least + size(cell.memory.workspace_bytes), BYTES, spare=True),
-        Column(
-            f"memory of\n{size(forecast.gpu.memory_bytes)}", lambda cell: cell.memory and cell.memory.total_bytes, BYTES
-        ),
-        Column("fits", _fits, COUNT),
-        Column("launches\nby host", lambda cell: cell.requests, COUNT, spare=True),
-        Column("TFLOP", lambda cell: cell.floor and digits(cell.floor.flops / 1e12), COUNT, spare=True),
-        Column("GB", lambda cell: cell.floor and digits(cell.floor.bytes / 1e9), COUNT, spare=True),
-        Column("images/s\nexpected", lambda cell: cell.cell.batch_size / cell.expected_s, _WHOLE),
+        Column("workspace", lambda cell: least + size(cell.workspace_bytes), BYTES, spare=True),
+        Column(f"memory of\n{size(forecast.gpu.memory_bytes)}", lambda cell: cell.memory_bytes, BYTES),
+        Column("fits", lambda cell: Text("yes", "green") if cell.fits else Text("NO", "bold red"), COUNT),
+        Column("launches\nby host", lambda cell: cell.demand.requests, COUNT, spare=True),
+        Column("TFLOP", lambda cell: digits(cell.flops / 1e12), COUNT, spare=True),
+        Column("GB", lambda cell: digits(cell.bytes / 1e9), COUNT, spare=True),
+        Column("images/s\nexpected", lambda cell: cell.images_per_s_expected, Kind("{:.0f}".format)),
     ]
     return ConfigTable(columns, forecast.cells, cell=lambda cell: cell.cell, instead=_not_forecast, gap=1)
 
 
-_WHOLE = Kind("{:.0f}".format)
-
-
-def _fits(cell: CellForecast) -> Text:
-    return Text("yes", "green") if cell.memory and cell.memory.fits else Text("NO", "bold red")
-
-
 def _not_forecast(cell: CellForecast) -> str | None:
-    return None if cell.memory and cell.floor else "never" if cell.cannot_run else "unknown"
+    return None if cell.is_known else "never" if cell.cannot_run else "unknown"
 
 
 def reasons(forecast: Forecast) -> list[str]:
@@ -79,10 +70,9 @@ def reasons(forecast: Forecast) -> list[str]:
 
 def verdict(forecast: Forecast) -> str:
     """`36 cells fit, 4 do not (...)`."""
-    forecast_cells = [cell for cell in forecast.cells if cell.memory]
-    too_large = [cell for cell in forecast_cells if cell.memory and not cell.memory.fits]
-    n = len(forecast_cells)
-    fit = f"{n - len(too_large)} of {n} cells fit into {size(forecast.gpu.memory_bytes)}"
+    known = [cell for cell in forecast.cells if cell.is_known]
+    too_large = [cell for cell in known if not cell.fits]
+    fit = f"{len(known) - len(too_large)} of {len(known)} cells fit into {size(forecast.gpu.memory_bytes)}"
     if not too_large:
         return fit + "."
     configs = grouped((cell.cell.batch_size, cell.cell.config) for cell in too_large)
@@ -91,7 +81,7 @@ def verdict(forecast: Forecast) -> str:
 
 def engines(forecast: Forecast) -> list[str]:
     """The cuDNN engines that the plans of each first rung use, over all batch sizes."""
-    by_rung = grouped((cell.cell.rungs[0], name) for cell in forecast.cells for name, _ in cell.engines)
+    by_rung = grouped((cell.cell.rungs[0], name) for cell in forecast.cells for name in cell.engines)
     return [f"{rung}: {', '.join(sorted({*names}, key=_number))}" for rung, names in by_rung.items()]
 
 
@@ -103,24 +93,24 @@ def _number(engine: str) -> tuple[int, str]:
 def notes(forecast: Forecast) -> list[str]:
     """Notes on how to read the table: what each figure includes and leaves out."""
     lines: list[str] = []
-    if forecast.plans_unchecked:
+    found = forecast.prospects
+    if found.plans_unchecked:
         lines.append(
-            Caution(f"Plans: not checked: {forecast.plans_unchecked}. The workspace is assumed to be at its limit.")
+            Caution(f"Plans: not checked: {found.plans_unchecked}. The workspace is assumed to be at its limit.")
         )
     else:
         calls = any(cell.of_kind("call") for cell in forecast.cells)
         more = "; batch normalisation by cuDNN's older calls needs none" if calls else ""
         lines.append(
-            f"Plans: built by cuDNN {forecast.cudnn}, the heuristic's first{more}; "
+            f"Plans: built by cuDNN {found.library}, the heuristic's first{more}; "
             "autotuning may choose others, up to the workspace limit."
         )
         lines += [f"Engines of {line}." for line in engines(forecast)]
-    if forecast.kernels_unchecked:
-        lines.append(Caution(f"Kernels: not compiled: {forecast.kernels_unchecked}."))
-    allowance = size(ALLOWANCE_BYTES)
+    if found.kernels_unchecked:
+        lines.append(Caution(f"Kernels: not compiled: {found.kernels_unchecked}."))
     lines += [
-        f"Memory: peak of all arrays, the largest workspace, and an estimated {allowance} for the device's context and "
-        "libraries; memory of a feed (DALI's decoding on the GPU) is not included.",
+        f"Memory: peak of all arrays, the largest workspace, and an estimated {size(ALLOWANCE_BYTES)} for the device's "
+        "context and libraries; memory of a feed (DALI's decoding on the GPU) is not included.",
         "Launches: requests of the host per step, without the feed's; cuDNN may run several kernels for one.",
         "Expected: the GPU's share of the step, by what such cards attain of their peaks (docs/virtual.md: from which "
         "sources, and how well that predicts). A host or an input that cannot keep up makes the step longer.",
@@ -131,12 +121,12 @@ def notes(forecast: Forecast) -> list[str]:
 def details(forecast: Forecast) -> Iterable[tuple[str, Table[WorkForecast]]]:
     """For each cell that was forecast, a heading and a table of its operations, the longest floor first."""
     for cell in forecast.cells:
-        if cell.memory is None or cell.floor is None:
+        if not cell.is_known:
             continue
         works = sorted(cell.works, key=lambda work: -work.count * work.floor_s)
-        per_phase = ", ".join(f"{phase.name} {phase.requests}" for phase in cell.phases)
-        replayed = f"; the graph replays {cell.replayed}" if cell.replayed else ""
-        at_most = f"at most {cell.floor.images_per_s(cell.cell.batch_size):.0f} images/s"
+        per_phase = ", ".join(f"{name} {requests}" for name, requests in cell.demand.phases.items())
+        replayed = f"; the graph replays {cell.demand.replayed}" if cell.demand.replayed else ""
+        at_most = f"at most {cell.images_per_s_at_most:.0f} images/s"
         yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}; {at_most}", Table(_DETAILS, works)
 
 
@@ -146,8 +136,12 @@ _DETAILS: tuple[Column[WorkForecast], ...] = (
     Column("times", lambda work: work.count, COUNT, wraps=True),
     Column("work", lambda work: _DOERS[work.work.kind] + work.work.name, wraps=False),
     Column("on", lambda work: _shape(work)),
-    Column("by", lambda work: work.by or work.problem or "not checked", style=lambda work: "" if work.by else "yellow"),
-    Column("workspace", lambda work: (work.by and work.workspace_bytes) or None, BYTES),
+    Column(
+        "by",
+        lambda work: work.way.by or work.way.problem or "not checked",
+        style=lambda work: "" if work.way.by else "yellow",
+    ),
+    Column("workspace", lambda work: (work.way.by and work.way.workspace_bytes) or None, BYTES),
     Column("at least", lambda work: work.count * work.floor_s, SECONDS),
     Column("expected", lambda work: work.count * work.expected_s, SECONDS),
 )
@@ -161,7 +155,6 @@ def _shape(work: WorkForecast) -> str:
 def to_json(forecast: Forecast) -> str:
     """Everything, with units in the names."""
     gpu = forecast.gpu
-    rates = peak_rates(gpu)
     return document(
         "tcbench-forecast",
         scenario=forecast.plan.scenario.name,
@@ -169,33 +162,26 @@ def to_json(forecast: Forecast) -> str:
             **fields(gpu, "name device_name"),
             "compute_capability": [gpu.sm // 10, gpu.sm % 10],
             **fields(gpu, "multiprocessors memory_bytes memory_bandwidth_bytes_s"),
-            **fields(rates, "peak_fp32_flops_s=fp32_flops_s peak_tf32_flops_s=tf32_flops_s"),
-            "peak_fp16_flops_s": rates.fp16_flops_s,
+            **{f"peak_{name}_flops_s": rate for name, rate in peak_rates(gpu).flops_s.items()},
         },
         attained=attained(gpu).name,
-        **fields(forecast, "cudnn plans_unchecked kernels_unchecked"),
+        **fields(forecast.prospects, "cudnn=library plans_unchecked kernels_unchecked"),
         cells=[_cell_json(cell) for cell in forecast.cells],
         notes=notes(forecast),
     )
 
 
 def _cell_json(cell: CellForecast) -> dict[str, Any]:
-    asked, floor = cell.cell, cell.floor
-    value = fields(asked, "config batch_size image_size key") | fields(cell, "cannot_run untraced")
-    if cell.memory is None or floor is None:
+    value = fields(cell.cell, "config batch_size image_size key") | fields(cell, "cannot_run untraced")
+    if not cell.is_known:
         return value
     return value | {
-        **fields(cell.memory, "fits memory_bytes=total_bytes arrays_bytes workspace_bytes allowance_bytes"),
-        **fields(floor, "flops bytes floor_s=time_s floor_in_arithmetic_s=arithmetic_s"),
-        "images_per_s_at_most": floor.images_per_s(asked.batch_size),
-        "expected_s": cell.expected_s,
-        "images_per_s_expected": asked.batch_size / cell.expected_s,
-        "launches_by_host": {phase.name: phase.requests for phase in cell.phases},
-        "launches_replayed": cell.replayed,
-        "engines": dict(cell.engines),
-        "problems": cell.problems,
+        **fields(cell, "fits memory_bytes arrays_bytes=demand.peak_bytes workspace_bytes allowance_bytes flops bytes"),
+        **fields(cell, "floor_s floor_in_arithmetic_s images_per_s_at_most expected_s images_per_s_expected"),
+        **fields(cell, "launches_by_host=demand.phases launches_replayed=demand.replayed engines problems"),
         "works": [
-            fields(work, "name=work.name kind=work.kind key=work.key launches=count by workspace_bytes problem")
+            fields(work, "name=work.name kind=work.kind key=work.key launches=count by=way.by")
+            | fields(work, "workspace_bytes=way.workspace_bytes problem=way.problem")
             | fields(work, "flops=work.flops bytes=work.bytes floor_s expected_s")
             for work in cell.works
         ],

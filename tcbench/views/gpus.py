@@ -1,6 +1,6 @@
 """Output of `tcbench list --gpus`: the GPUs that come with tcbench, and those that are here."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,8 +8,9 @@ import typer
 from rich.text import Text
 
 from tcbench.core.groups import grouped
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.engine.accelerators.device import Served, Support, absent, kinds
-from tcbench.engine.accelerators.peaks import PeakRates, peak_rates
+from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
@@ -27,7 +28,7 @@ class _GpuRow:
     capability: tuple[int, int]
     support: Support | None
     figures: GpuFile | None
-    rates: PeakRates | None
+    rates: Ceilings | None
     here: tuple[str, ...]
 
     @property
@@ -54,8 +55,8 @@ def show(as_json: bool, details: bool = False) -> None:
 def _notes(rows: Sequence[_GpuRow]) -> Iterator[str]:
     yield "`uv sync --extra NAME` installs the newest packages that serve a GPU."
     yield "TFLOP/s: dense, highest clock; 16-bit sums in float32."
-    for source in dict.fromkeys(row.rates.source for row in rows if row.rates):
-        names = ", ".join(row.name for row in rows if row.rates and row.rates.source == source)
+    for source in dict.fromkeys(row.rates.says for row in rows if row.rates):
+        names = ", ".join(row.name for row in rows if row.rates and row.rates.says == source)
         yield f"{names}: {source}"
 
 
@@ -84,9 +85,9 @@ def _rows() -> Iterator[_GpuRow]:
 
 
 def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
-    def tera(heading: str, rate: Callable[[PeakRates], float], needs: str = "") -> Column[_GpuRow]:
+    def tera(heading: str, precision: str, needs: str = "") -> Column[_GpuRow]:
         def peak(row: _GpuRow) -> float | None:
-            return (rate(row.rates) or None) if row.rates and (not needs or needs in row.formats) else None
+            return row.rates.flops_s[precision] if row.rates and (not needs or needs in row.formats) else None
 
         return Column(heading, peak, Kind(lambda flops_s: f"{flops_s / 1e12:.0f}"))
 
@@ -106,9 +107,9 @@ def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
             lambda row: " ".join(fmt if fmt in row.formats else " " * len(fmt) for fmt in FORMATS),
             wraps=False,
         ),
-        tera("fp32", lambda rates: rates.fp32_flops_s),
-        tera("tf32", lambda rates: rates.tf32_flops_s, "tf32"),
-        tera("16-bit", lambda rates: rates.fp16_flops_s),
+        tera("fp32", "fp32"),
+        tera("tf32", "tf32", "tf32"),
+        tera("16-bit", "fp16"),
         Column("GB/s", lambda row: row.figures and f"{row.figures.memory_bandwidth_bytes_s / 1e9:.0f}", COUNT),
         *map(versions, range(len(software))),
         Column("extra", lambda row: row.support and (row.support.extra or "none"), wraps=False, spare=True),
@@ -135,9 +136,10 @@ def _json(row: _GpuRow) -> dict[str, Any]:
         "formats": {fmt: fmt in row.formats for fmt in FORMATS} if row.tensor_cores else None,
         **fields(row, "multiprocessors=figures.multiprocessors memory_bytes=figures.memory_bytes"),
         **fields(row, "memory_bandwidth_bytes_s=figures.memory_bandwidth_bytes_s"),
-        "peak_fp32_flops_s": rates and rates.fp32_flops_s,
-        "peak_tf32_flops_s": rates.tf32_flops_s if rates and "tf32" in row.formats else None,
-        **fields(row, "peak_fp16_flops_s=rates.fp16_flops_s peak_source=rates.source"),
+        "peak_fp32_flops_s": rates and rates.flops_s["fp32"],
+        "peak_tf32_flops_s": rates.flops_s["tf32"] if rates and "tf32" in row.formats else None,
+        "peak_fp16_flops_s": rates and rates.flops_s["fp16"],
+        **fields(row, "peak_source=rates.says"),
         "software": [fields(served, "name first last") for served in support.software] if support else [],
         "extra": support and support.extra,
     }

@@ -1,22 +1,20 @@
 """Output of `tcbench forecast --device cpu`: the step to expect of each cell on this machine, by its parts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tcbench.analysis.expected import ON_HOST, images_per_s
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.advice import ON_HOST, images_per_s
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
-from tcbench.core.step_time import StepTime
+from tcbench.core.step_time import StepTime, Told
 from tcbench.present.document import document, fields
 from tcbench.present.format import percent
 from tcbench.present.naming import rate_unit
 from tcbench.present.tables import RATE, SECONDS, Column, ConfigTable
 from tcbench.run.plan import Plan
 
-Told = Mapping[Cell, StepTime | str]
-"""The parts of each cell's step, or why they are not known."""
-_Row = tuple[Cell, StepTime | str]
+_Row = tuple[Cell, Any]
+"""A cell and the parts of its step, or why they are not known."""
 
 
 def headline(plan: Plan) -> str:
@@ -26,27 +24,20 @@ def headline(plan: Plan) -> str:
     return f"{plan.scenario.name} on {plan.device.title}, {size}, {cell.threads} threads: expected, not run"
 
 
-def table(told: Told) -> ConfigTable[_Row]:
+def table(told: Mapping[Cell, Told]) -> ConfigTable[_Row]:
     """One row per cell: what each part of its step takes, and the rate that they make."""
-
-    def of(heading: str, seconds: Callable[[StepTime], float]) -> Column[_Row]:
-        return Column(heading, lambda row: None if isinstance(row[1], str) else seconds(row[1]), SECONDS)
-
-    columns = [
-        of("works", lambda parts: parts.device_s),
-        of("host", lambda parts: parts.host_s),
-        of("input", lambda parts: parts.input_s),
-        of("step", lambda parts: parts.step_s),
-        Column[_Row](rate_unit(told), lambda row: _rate(*row), RATE),
+    columns: list[Column[_Row]] = [
+        Column("works", lambda row: row[1].device_s, SECONDS),
+        Column("host", lambda row: row[1].host_s, SECONDS),
+        Column("input", lambda row: row[1].input_s, SECONDS),
+        Column("step", lambda row: row[1].step_s, SECONDS),
+        Column(rate_unit(told), lambda row: images_per_s(row[0].images_per_step, row[1]), RATE),
     ]
-    return ConfigTable(columns, [*told.items()], cell=lambda row: row[0], instead=_unknown)
+    rows = [*told.items()]
+    return ConfigTable(columns, rows, cell=lambda row: row[0], instead=lambda row: "unknown" * isinstance(row[1], str))
 
 
-def _unknown(row: _Row) -> str | None:
-    return "unknown" if isinstance(row[1], str) else None
-
-
-def reasons(plan: Plan, told: Told) -> list[str]:
+def reasons(plan: Plan, told: Mapping[Cell, Told]) -> list[str]:
     """Why cells are left out, each reason with the configs concerned."""
     unknown = [(f"Unknown: {answer}", cell.config) for cell, answer in told.items() if isinstance(answer, str)]
     skipped = [(f"Cannot run here: {each.skip_reason}", each.cell.config) for each in plan.cells if each.skip_reason]
@@ -54,7 +45,7 @@ def reasons(plan: Plan, told: Told) -> list[str]:
     return [*filter(None, [plan.left_out]), *lines]
 
 
-def notes(told: Told) -> list[str]:
+def notes(told: Mapping[Cell, Told]) -> list[str]:
     """How to read the table."""
     return [
         f"works: what a step launches, in its order; host: the program that launches it. Nine of ten steps lie within "
@@ -62,24 +53,21 @@ def notes(told: Told) -> list[str]:
     ] * any(isinstance(answer, StepTime) for answer in told.values())
 
 
-def to_json(plan: Plan, told: Told) -> str:
+def to_json(plan: Plan, told: Mapping[Cell, Told]) -> str:
     """Everything, with units in the names."""
     cells = [_cell_json(*row) for row in told.items()]
     of = {"scenario": plan.scenario.name, "device": plan.device.title}
     return document("tcbench-step-times", **of, cells=cells, notes=notes(told))
 
 
-def _cell_json(cell: Cell, answer: StepTime | str) -> dict[str, Any]:
-    untraced, rate = answer if isinstance(answer, str) else None, _rate(cell, answer)
-    value = fields(cell, "config batch_size image_size key") | {"cannot_run": None, "untraced": untraced}
-    if rate is None:
-        return value
+def _cell_json(cell: Cell, answer: Told) -> dict[str, Any]:
+    value = fields(cell, "config batch_size image_size key") | {"cannot_run": None}
+    if isinstance(answer, str):
+        return value | {"untraced": answer}
+    rate = images_per_s(cell.images_per_step, answer)
     return value | {
+        "untraced": None,
         **fields(answer, "works_s=device_s host_s input_s expected_s=step_s"),
         "images_per_s_expected": rate.value,
         "images_per_s_limits": [rate.low, rate.high],
     }
-
-
-def _rate(cell: Cell, answer: StepTime | str) -> Interval | None:
-    return None if isinstance(answer, str) else images_per_s(cell.images_per_step, answer)

@@ -73,11 +73,12 @@ def test_of_what_was_not_measured_the_rung_that_is_expected_to_bring_most_is_nex
 
 def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Tried:
     factor = images_per_s / over
-    return Tried(images_per_s, Interval(factor, factor * (1 - half_width), factor * (1 + half_width)))
+    return images_per_s, Interval(factor, factor * (1 - half_width), factor * (1 + half_width))
 
 
 def test_low_precision_is_advised_on_a_cpu_that_has_it_and_says_what_it_has_to_show() -> None:
-    gain = next_rung(candidates(on_cpu(0.05, 0.2, 0.7, 0.05), ("fp32", "nhwc", "fused")), "backward")
+    bottleneck = on_cpu(0.05, 0.2, 0.7, 0.05)
+    gain = next_rung(candidates(bottleneck, ("fp32", "nhwc", "fused")), bottleneck.dominant)
     assert gain is not None and gain.added == ("fp16",)
     assert "tcbench numerics" in gain.evidence
 
@@ -96,7 +97,7 @@ def test_rungs_that_slow_a_step_on_purpose_are_left_out_and_not_called_slower() 
 def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -> None:
     bottleneck = of_phases(io=0.05, forward=0.1, backward=0.15, factors=0.3, inverse=0.4, update=0.02)
     assert bottleneck.limit == "inverse 39%"
-    gain = next_rung(candidates(bottleneck, ("fp32", "kfac")), "inverse")
+    gain = next_rung(candidates(bottleneck, ("fp32", "kfac")), bottleneck.dominant)
     assert gain is not None and gain.removed == ("kfac",)
     assert "fewer steps to a loss" in gain.evidence
     # Where nothing of it is in the step, there is nothing to save.

@@ -4,8 +4,8 @@ import pytest
 from factories import make_measurement, make_phases, make_record
 from timelines import busy_timeline
 
+from tcbench.analysis.advice import BY_TABLE, ON_HOST, in_place_of
 from tcbench.analysis.bottleneck import explain_records, summarise
-from tcbench.analysis.expected import BY_TABLE, ON_HOST, in_place_of
 from tcbench.core.step_time import StepTime
 
 

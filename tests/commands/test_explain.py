@@ -9,11 +9,11 @@ import pytest
 from command import next_steps, tcbench
 from factories import make_record
 
-from tcbench.analysis.roofline import Ceilings
 from tcbench.commands import run as running
 from tcbench.core import record as records
 from tcbench.core.timeline import Span, Timeline
 from tcbench.engine import backends
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.run import ceilings
 from tcbench.run.plan import Plan
 from tcbench.tracing import perfetto
@@ -46,7 +46,7 @@ def test_what_a_record_names_is_not_imported(
 def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
 ) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e15),), 1e13, True, "measured"))
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e15}, 1e13, "measured"))
     odd = records.encode(factories.make_record(cell=factories.make_cell("odd", **change))) + b"\n"
     (tmp_path / "odd.jsonl").write_bytes(odd)
     (tmp_path / "both.jsonl").write_bytes(odd + records.encode(factories.make_record("fp32")) + b"\n")
@@ -61,7 +61,7 @@ def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
 def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e15),), 1e13, True, "measured"))
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e15}, 1e13, "measured"))
     record = factories.make_record("fp32", 4)
     layer = Span(0.01, 0.03, "host", "layer", "stem/conv", 0, "forward")
     spans = [Span(0.0, 0.1, "host", "step", "step 0", 0), Span(0.0, 0.05, "host", "phase", "forward", 0), layer]
@@ -79,7 +79,7 @@ def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(
 def test_a_roofline_shows_the_base_and_the_fastest_unless_all_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e13),), 1e12, True, "measured"))
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e13}, 1e12, "measured"))
     rates = {"fp32": 20, "fp32+dali": 30, "fp32+dali+batched": 40}
     factories.write(tmp_path / "r.jsonl", *(make_record(name, 4, images_per_s=rate) for name, rate in rates.items()))
     for words, shown in (("", ["fp32", "fp32+dali+batched"]), ("--all", list(rates))):

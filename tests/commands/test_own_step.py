@@ -11,10 +11,10 @@ import typer
 from command import Done, tcbench
 from factories import make_cell, make_environment, make_measurement, make_record
 
-from tcbench.analysis.roofline import Ceilings
 from tcbench.commands import app
 from tcbench.core import record as records
 from tcbench.core.record import Input, PhaseTimes
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.run import ceilings
 
 STEP = """
@@ -176,7 +176,7 @@ def test_no_field_of_a_network_stands_on_somebody_elses_step(folder: Path) -> No
 
 
 def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e11}, 1e10, "measured"))
     cells = json.loads(said(folder, "explain", RUN, "--json").out)["cells"]
     assert [(cell["bottleneck"]["dominant_phase"], cell["unit"]) for cell in cells] == [("attend", "samples")] * 4
     by_config = {(cell["config"], cell["batch_size"]): cell for cell in cells}
@@ -198,7 +198,7 @@ def test_a_roofline_of_a_step_that_declares_no_work_says_how_to(folder: Path) ->
 
 def test_declared_work_has_its_rate_in_tables_and_its_place_under_the_roof(folder: Path, monkeypatch) -> None:
     """A step of 16 samples takes 20 ms: 1 GFLOP in it are 50 GFLOP/s, half of what this machine can do."""
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e11}, 1e10, "measured"))
     work = (records.DeclaredWork(phase="attend", flops=6e8, bytes=1e7), records.DeclaredWork(phase="", flops=1e9))
     declared = [factories.remeasured(records.decode(record("plain", 16, trial)), declared=work) for trial in (0, 1)]
     (folder / "declared.jsonl").write_bytes(b"".join(records.encode(one) + b"\n" for one in declared))

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 from factories import make_cell, make_environment, make_record
 
-from tcbench.analysis.roofline import Ceilings, WorkPart
+from tcbench.analysis.roofline import WorkPart
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.process import CommandAnswer
 from tcbench.engine.accelerators import device
-from tcbench.engine.accelerators.ceilings import MeasuredCeilings
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
 
-VALUE = MeasuredCeilings(device_name="this", flops_s={"fp32": 1e11}, bandwidth_bytes_s=2e10, says="measured")
+VALUE = Ceilings(device_name="this", flops_s={"fp32": 1e11}, bandwidth_bytes_s=2e10, says="measured")
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
     assert ceilings._kept(here()) is None
     limits = ceilings.of(here())
-    assert (limits.rates, limits.bandwidth_bytes_s, limits.measured) == ((("fp32", 1e11),), 2e10, True)
+    assert (limits.flops_s, limits.bandwidth_bytes_s, limits.measured) == ({"fp32": 1e11}, 2e10, True)
     assert ceilings.of(here()) == ceilings._kept(here()) == limits
     assert len(measured) == 1
     ceilings.of(here(), fresh=True)
@@ -48,25 +48,21 @@ def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy moment can only lower a rate."""
-    quiet = MeasuredCeilings(
-        device_name="this", flops_s={"fp32": 1e11, "bf16": 5e11}, bandwidth_bytes_s=1e10, says="measured"
-    )
-    busy = MeasuredCeilings(
-        device_name="this", flops_s={"fp32": 3e10, "fp16": 2e11}, bandwidth_bytes_s=2e10, says="measured"
-    )
+    quiet = Ceilings(device_name="this", flops_s={"fp32": 1e11, "bf16": 5e11}, bandwidth_bytes_s=1e10, says="measured")
+    busy = Ceilings(device_name="this", flops_s={"fp32": 3e10, "fp16": 2e11}, bandwidth_bytes_s=2e10, says="measured")
     for measured in (quiet, busy):
         monkeypatch.setattr(ceilings, "_measure", lambda summary, measured=measured: measured)
         ceilings.of(here(), fresh=True)
     kept = ceilings._kept(here())
     assert kept is not None
-    assert dict(kept.rates) == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
+    assert kept.flops_s == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
     assert kept.bandwidth_bytes_s == 2e10
 
 
 def test_a_ceiling_that_was_beaten_is_measured_anew_and_withdrawn_if_it_still_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    busy = Ceilings("this", (("fp32", 3.8e10),), 2e10, True, "measured")
+    busy = Ceilings("this", {"fp32": 3.8e10}, 2e10, "measured")
     fast = WorkPart("forward", "forward", flops=8 * 10**8, bytes=10, time_s=0.01)  # 8e10 FLOP/s
     faster = WorkPart("forward", "forward", flops=2 * 10**9, bytes=10, time_s=0.01)  # 2e11
     measured = []
@@ -74,7 +70,7 @@ def test_a_ceiling_that_was_beaten_is_measured_anew_and_withdrawn_if_it_still_is
     slow = [(WorkPart("forward", "forward", flops=10**8, bytes=10, time_s=0.01), "fp32")]
     assert ceilings.standing(here(), busy, slow, fresh=False) == busy and not measured
     anew = ceilings.standing(here(), busy, [(fast, "fp32")], fresh=False)
-    assert (anew.flops_s("fp32"), anew.withdrawn, len(measured)) == (1e11, frozenset(), 1)
+    assert (anew.at("fp32"), anew.withdrawn, len(measured)) == (1e11, frozenset(), 1)
     assert ceilings.standing(here(), busy, [(faster, "fp32")], fresh=False).withdrawn == {"fp32"}
     # Just measured, or another machine's: it is withdrawn at once.
     for summary, fresh in ((here(), True), (of_machine("elsewhere"), False)):
@@ -101,7 +97,7 @@ def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
     limits = ceilings.of(of_machine("tesla-v100", v100.device_name, "cuda:0"))
     assert not limits.measured
     assert limits.says == "the published peak of the V100, not measured"
-    assert limits.flops_s("fp16") == peak_rates(v100).fp16_flops_s
+    assert limits.at("fp16") == peak_rates(v100).at("fp16")
     with pytest.raises(SelectionError, match="not known here"):
         ceilings.of(of_machine("unheard-of", "Unheard-of GPU", "cuda:0"))
 

@@ -1,8 +1,8 @@
-import dataclasses
 import functools
 from pathlib import Path
 
 import pytest
+from factories import make_cell
 
 import tcbench
 from tcbench.core.errors import SelectionError
@@ -10,13 +10,16 @@ from tcbench.engine.accelerators.cuda import packages, prospects
 from tcbench.engine.accelerators.cuda.cudnn.libraries import LibraryError
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.engine.accelerators.cuda.kernels.compile import CompileError
-from tcbench.engine.accelerators.device import Device
+from tcbench.engine.accelerators.device import Device, Way
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.engine.backends import trace
+from tcbench.engine.work import Conv2d, ConvFprop, Relu
 from tcbench.hardware import gpus
 from tcbench.run import demand as demands
 from tcbench.run import forecast as forecasts
 from tcbench.run import plan, scenario
-from tcbench.run.demand import Demand, PhaseRequests
+from tcbench.run.demand import Demand
+from tcbench.run.forecast import CellForecast, WorkForecast
 
 SMALL = """
 schema = 1
@@ -106,12 +109,12 @@ def test_every_work_of_every_cell_is_planned_called_or_compiled_for_that_gpu(sta
     for cell in forecast.cells:
         assert cell.cannot_run is None
         assert cell.problems == ()
-        assert all(work.by for work in cell.works)
-        assert {work.by for work in cell.of_kind("graph")} == {"eng7_k2=1"}
-        assert cell.engines == (("eng7", len(cell.of_kind("graph"))),)
-        assert cell.memory.workspace_bytes == 7 * 2**20  # conv_fprop's: the stem's has no statistics
-        assert cell.memory.arrays_bytes > 10**6
-        assert cell.floor.time_s > 0
+        assert all(work.way.by for work in cell.works)
+        assert {work.way.by for work in cell.of_kind("graph")} == {"eng7_k2=1"}
+        assert cell.engines == {"eng7": len(cell.of_kind("graph"))}
+        assert cell.workspace_bytes == 7 * 2**20  # conv_fprop's: the stem's has no statistics
+        assert cell.demand.peak_bytes > 10**6
+        assert cell.floor_s > 0
     base, _, fused, *_ = forecast.cells
     assert base.of_kind("call") and not fused.of_kind("call")
     assert {work.work.kind for work in base.works} == {"graph", "call", "kernel"}
@@ -130,7 +133,7 @@ def test_a_rung_that_the_gpu_is_too_old_for_is_said_and_not_looked_at(stand, tmp
     forecast = forecast_of(V100, tmp_path)
     *runs, never = forecast.cells
     assert never.cannot_run == "convstats: needs compute capability 8.0, Tesla V100-SXM2-16GB has 7.0"
-    assert never.memory is None and never.works == ()
+    assert not never.is_known and never.works == ()
     assert all(cell.cannot_run is None for cell in runs)
 
 
@@ -138,15 +141,15 @@ def test_a_work_without_a_plan_names_its_reason_and_counts_no_workspace(stand, t
     stand.no_plan = {"conv_fprop": "cuDNN has no plan"}
     cell = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     assert cell.problems == ("cuDNN has no plan",)
-    assert {work.by for work in cell.works if work.work.name == "conv_fprop"} == {None}
-    assert cell.memory.workspace_bytes == 0
+    assert {work.way.by for work in cell.works if work.work.name == "conv_fprop"} == {None}
+    assert cell.workspace_bytes == 0
 
 
 def test_a_kernel_that_does_not_compile_is_a_problem_of_its_works(stand, tmp_path):
     stand.no_kernel = {"pooling.cu": "nvrtc: invalid value\nfor --gpu-architecture"}
     cell = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     assert cell.problems == ("nvrtc: invalid value for --gpu-architecture",)
-    assert {work.work.name for work in cell.works if work.problem} == {
+    assert {work.work.name for work in cell.works if work.way.problem} == {
         *("max_pool_forward", "max_pool_backward", "global_average_forward", "global_average_backward")
     }
 
@@ -167,15 +170,15 @@ def test_without_cudnn_and_cupy_memory_and_floor_are_forecast_all_the_same(stand
     whole = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     stand.no_library, stand.no_compiler = "cuDNN 9 was not forecast: install it", "No module named 'cupy'"
     forecast = forecast_of(H200, tmp_path, configs=("fp16",))
-    assert forecast.plans_unchecked == "cuDNN 9 was not forecast: install it"
-    assert "No module named 'cupy'" in forecast.kernels_unchecked
-    assert "uv sync --extra cuda12" in forecast.kernels_unchecked
-    assert forecast.cudnn is None
+    assert forecast.prospects.plans_unchecked == "cuDNN 9 was not forecast: install it"
+    assert "No module named 'cupy'" in forecast.prospects.kernels_unchecked
+    assert "uv sync --extra cuda12" in forecast.prospects.kernels_unchecked
+    assert forecast.prospects.library is None
     cell = forecast.cells[0]
     assert cell.problems == ()
-    assert cell.floor == whole.floor
-    assert cell.memory == dataclasses.replace(whole.memory, workspace_bytes=64 * 2**20)
-    assert {work.by for work in cell.of_kind("graph")} == {None}
+    assert (cell.floor_s, cell.floor_in_arithmetic_s) == (whole.floor_s, whole.floor_in_arithmetic_s)
+    assert (cell.demand.peak_bytes, cell.workspace_bytes) == (whole.demand.peak_bytes, 64 * 2**20)
+    assert {work.way.by for work in cell.of_kind("graph")} == {None}
 
 
 def test_a_trace_is_kept_and_tells_the_same_afterwards(stand, tmp_path, monkeypatch):
@@ -238,8 +241,8 @@ def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand,
 
     monkeypatch.setattr(demands, "trace", traces)
     traced, untraced = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali")).cells
-    assert traced.memory and traced.untraced is None
-    assert untraced.memory is None and untraced.untraced == "needs the GPU itself"
+    assert traced.is_known and traced.works
+    assert not untraced.is_known and untraced.untraced == "needs the GPU itself"
     assert len(list((tmp_path / "cache" / demands.TRACES).iterdir())) == 1
 
 
@@ -266,17 +269,48 @@ def test_every_kind_of_work_survives_being_kept(stand, tmp_path):
 def test_what_the_host_asks_for_is_counted_by_phase(stand, tmp_path):
     forecast = forecast_of(H200, tmp_path)
     base, _, _, graph, _ = forecast.cells
-    assert [phase.name for phase in base.phases] == ["io", "forward", "backward", "update"]
-    assert base.requests == sum(work.count for work in base.works)
-    assert graph.phases == (PhaseRequests("io", 0), PhaseRequests("replay", 1))
-    assert graph.requests == 1
-    assert graph.replayed >= sum(work.count for work in graph.works) > 100
+    assert [*base.demand.phases] == ["io", "forward", "backward", "update"]
+    assert base.demand.requests == sum(work.count for work in base.works)
+    assert graph.demand.phases == {"io": 0, "replay": 1}
+    assert graph.demand.requests == 1
+    assert graph.demand.replayed >= sum(work.count for work in graph.works) > 100
+
+
+def test_the_floor_of_a_step_adds_up_every_launch():
+    big = ConvFprop(Conv2d(64, 64, 28, 28, 64, 3, 3, 1, 1, "NHWC", "float32"))
+    small, limits = Relu(1 << 20, "float32"), peak_rates(V100)
+    works = [(big, 3), (small, 5)]
+    floors_s = [limits.floor_s(work) for work, _ in works]
+    cell = CellForecast(
+        make_cell(batch_size=64),
+        V100,
+        works=tuple(
+            WorkForecast(*counted, Way(None), floor_s, 0.0) for counted, floor_s in zip(works, floors_s, strict=True)
+        ),
+    )
+    assert cell.flops == 3 * big.flops + 5 * small.flops
+    assert cell.bytes == 3 * big.bytes + 5 * small.bytes
+    in_conv, in_relu = 3 * big.flops / limits.at("fp32"), 5 * small.bytes / V100.memory_bandwidth_bytes_s
+    assert cell.floor_in_arithmetic_s == pytest.approx(in_conv)
+    assert cell.floor_s == pytest.approx(in_conv + in_relu)
+    assert cell.images_per_s_at_most == pytest.approx(64 / (in_conv + in_relu))
+
+
+def test_a_step_fits_when_arrays_workspace_and_allowance_do():
+    def cell(workspace_bytes):
+        works = (WorkForecast(Relu(1, "float32"), 1, Way("relu", workspace_bytes), 0.0, 0.0),)
+        return CellForecast(
+            make_cell(), V100, works=works, demand=Demand({}, 0, (), V100.memory_bytes - ALLOWANCE_BYTES - 20)
+        )
+
+    assert cell(20).memory_bytes == V100.memory_bytes
+    assert cell(20).fits and not cell(21).fits
 
 
 def test_a_demand_that_is_kept_wrongly_is_no_demand():
     assert demands._from_entry(None) is None
     assert demands._from_entry(demands.Entry({"phases": [], "replayed": 0})) is None
-    whole = Demand((PhaseRequests("io", 0),), 0, (), 5)
+    whole = Demand({"io": 0}, 0, (), 5)
     assert demands._from_entry(demands._to_entry(whole)) == whole
 
 
@@ -296,8 +330,8 @@ def test_the_talks_out_of_memory_is_foretold(real_cudnn):
     if misfit := packages.cudnn_misfit((7, 0)):
         pytest.skip(misfit)
     forecast = forecasts.forecast(planned("naruse2018", V100, configs=TALK, batch_sizes=(128, 256)), V100)
-    assert forecast.plans_unchecked is None and forecast.kernels_unchecked is None
-    fits = {(cell.cell.config, cell.cell.batch_size): cell.memory.fits for cell in forecast.cells}
+    assert forecast.prospects.plans_unchecked is None and forecast.prospects.kernels_unchecked is None
+    fits = {(cell.cell.config, cell.cell.batch_size): cell.fits for cell in forecast.cells}
     assert fits == {
         ("fp32", 128): True,
         ("fp32", 256): False,
@@ -307,7 +341,7 @@ def test_the_talks_out_of_memory_is_foretold(real_cudnn):
         ("fp16+dali+batched+nhwc+fused", 256): True,
     }
     assert all(cell.problems == () for cell in forecast.cells)
-    arrays_gib = {(cell.cell.config, cell.cell.batch_size): cell.memory.arrays_bytes / 2**30 for cell in forecast.cells}
+    arrays_gib = {(cell.cell.config, cell.cell.batch_size): cell.demand.peak_bytes / 2**30 for cell in forecast.cells}
     assert arrays_gib["fp32", 256] == pytest.approx(21.2, abs=0.1)
     assert arrays_gib["fp32", 128] == pytest.approx(10.7, abs=0.1)
     assert arrays_gib["fp16", 256] == pytest.approx(10.7, abs=0.1)
@@ -316,7 +350,7 @@ def test_the_talks_out_of_memory_is_foretold(real_cudnn):
 @pytest.mark.plans
 def test_everything_of_the_talk_runs_and_fits_on_an_h200(real_cudnn):
     forecast = forecasts.forecast(planned("naruse2018", H200, configs=TALK, batch_sizes=(128, 256)), H200)
-    assert forecast.plans_unchecked is None and forecast.kernels_unchecked is None
-    assert all(cell.problems == () and cell.memory.fits for cell in forecast.cells)
-    assert all(work.by for cell in forecast.cells for work in cell.works)
-    assert all(cell.memory.workspace_bytes <= 512 * 2**20 for cell in forecast.cells)
+    assert forecast.prospects.plans_unchecked is None and forecast.prospects.kernels_unchecked is None
+    assert all(cell.problems == () and cell.fits for cell in forecast.cells)
+    assert all(work.way.by for cell in forecast.cells for work in cell.works)
+    assert all(cell.workspace_bytes <= 512 * 2**20 for cell in forecast.cells)

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 from factories import make_cell, make_environment, make_measurement, make_phases, make_record
 
-from tcbench.analysis.explanation import explain
 from tcbench.core.record import Cell, Input, Record
-from tcbench.core.step_time import Rehearsed, StepTime
+from tcbench.core.step_time import StepTime
 from tcbench.engine.accelerators.device import host
 from tcbench.hardware import gpus
 from tcbench.run import prediction
@@ -26,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     def rehearsed(some: list[Cell]) -> object:
         for cell in some:
             cells.append(cell)
-            yield cell, Rehearsed(reason="no") if "kfac" in cell.rungs else Rehearsed(PARTS)
+            yield cell, "no" if "kfac" in cell.rungs else PARTS
 
     monkeypatch.setattr(prediction, "_rehearsed", rehearsed)
     return cells
@@ -73,8 +72,7 @@ def record(config: str, step_s: float, *, here: bool = True) -> Record:
 
 
 def explained_with(records: list[Record], processes: int = 1) -> object:
-    known = explain(records)
-    return explain(records, expected=prediction.of_untried(known, processes=processes, progress=silent))
+    return prediction.explained(records, processes=processes, progress=silent)
 
 
 def test_only_what_results_know_nothing_faster_of_is_rehearsed(asked: list[Cell]) -> None:

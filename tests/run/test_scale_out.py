@@ -5,17 +5,19 @@ import msgspec
 import pytest
 import scale_out as published
 
-from tcbench.analysis.floor import MemoryNeed
 from tcbench.analysis.scale_out import OVERLAP
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import GpuSample, GpuSamples, GpuState, Simulated
 from tcbench.engine.accelerators import device as devices
+from tcbench.engine.accelerators.device import Prospects, Way
 from tcbench.hardware import gpus, networks
 from tcbench.run import plan, scenario
 from tcbench.run import scale_out as run
+from tcbench.run.demand import Demand
 from tcbench.run.forecast import CellForecast, Forecast
 
 ABCI = networks.load("abci")
+V100 = gpus.load("V100")
 
 
 def trial(config="fp32", batch_size=4, time_s=0.1, **changes):
@@ -52,7 +54,7 @@ def test_power_is_the_energy_counters_while_steps_were_timed_else_the_readings(c
     gpu = GpuSamples(state=GpuState(mig=mig), samples=samples, timed_from_s=4.0, timed_to_s=7.0)
     [basis] = run.measured([msgspec.structs.replace(trial(), gpu=gpu)], all_configs=True)
     assert basis.step.power_w == power_w
-    [size] = run.scale_out([basis], [64], ABCI).sizes
+    [[size]] = run.scale_out([basis], [64], ABCI).bases.values()
     assert size.fastest.energy_j == (power_w and pytest.approx(64 * power_w * size.fastest.time_to_train_s))
 
 
@@ -64,19 +66,18 @@ def test_a_simulated_step_says_so():
 
 
 def a_forecast(*cells):
-    gpu = gpus.load("V100")
-    _, device = devices.absent(gpu)
+    _, device = devices.absent(V100)
     planned = plan.make(scenario.load("naruse2018"), plan.Selection(), device, remote=True)
-    return Forecast(planned, gpu, cells, None, None, None)
+    return Forecast(planned, V100, cells, Prospects(lambda *_: Way(None), None, None, None))
 
 
 def test_where_nothing_fits_there_is_nothing_to_scale_out():
     cell = factories.make_cell("fp32", 256)
-    large = CellForecast(cell, memory=MemoryNeed(2**35, 0, 2**34))
+    large = CellForecast(cell, V100, demand=Demand({}, 0, (), V100.memory_bytes))
     with pytest.raises(SelectionError, match="on V100: fp32, batch size 256: does not fit into the memory of V100"):
         run.forecast(a_forecast(large), all_configs=True)
     with pytest.raises(SelectionError, match="needs compute capability"):
-        run.forecast(a_forecast(CellForecast(cell, cannot_run="needs compute capability 8.0")), all_configs=False)
+        run.forecast(a_forecast(CellForecast(cell, V100, cannot_run="needs compute capability 8.0")), all_configs=False)
 
 
 # -- published results ----------------------------------------------------------------------------------------------

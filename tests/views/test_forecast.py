@@ -2,12 +2,11 @@ import factories
 import pytest
 from consoles import printed
 
-from tcbench.analysis.floor import MemoryNeed, step_floor
-from tcbench.engine.accelerators.device import Device
+from tcbench.engine.accelerators.device import Device, Prospects, Way
 from tcbench.engine.work import BatchNormCallForward, Conv2d, ConvFprop, Norm, Relu
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
-from tcbench.run.demand import PhaseRequests
+from tcbench.run.demand import Demand
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.views import forecast as view
 
@@ -20,27 +19,23 @@ RELU = Relu(32 * 64 * 56 * 56, "float16")
 def cell(config="fp16", batch_size=32, *, arrays_gib=2.0, problem=None, checked=True, cannot_run=None):
     asked = factories.make_cell(config, batch_size)
     if cannot_run:
-        return CellForecast(asked, cannot_run)
+        return CellForecast(asked, GPU, cannot_run)
     by = "eng12_k2=3" if checked and not problem else None
     space = 0 if problem else 25 * 2**20
     works = (
-        WorkForecast(CONV, 53, by, space, problem, 1e-3, 2e-3),
-        WorkForecast(NORM, 53, "batch_norm_call_forward", 0, None, 2e-3, 3e-3),
-        WorkForecast(RELU, 49, "relu_forward", 0, None, 1e-4, 1e-4),
+        WorkForecast(CONV, 53, Way(by, space, problem), 1e-3, 2e-3),
+        WorkForecast(NORM, 53, Way("batch_norm_call_forward"), 2e-3, 3e-3),
+        WorkForecast(RELU, 49, Way("relu_forward"), 1e-4, 1e-4),
     )
-    return CellForecast(
-        cell=asked,
-        works=works,
-        phases=(PhaseRequests("io", 0), PhaseRequests("forward", 155)),
-        memory=MemoryNeed(int(arrays_gib * 2**30), space, GPU.memory_bytes),
-        floor=step_floor([(work.work, work.count) for work in works], GPU),
-    )
+    demand = Demand({"io": 0, "forward": 155}, 0, (), int(arrays_gib * 2**30))
+    return CellForecast(asked, GPU, works=works, demand=demand)
 
 
 def forecast(*cells, plans_unchecked=None, kernels_unchecked=None):
     device = Device("cuda:0", GPU.device_name, GPU.memory_bytes, (7, 0))
     planned = plan.make(scenario.load("naruse2018"), plan.Selection(), device, remote=True)
-    return Forecast(planned, GPU, cells, "9.28.0", plans_unchecked, kernels_unchecked)
+    prospects = Prospects(lambda *_: Way(None), "9.28.0", plans_unchecked, kernels_unchecked)
+    return Forecast(planned, GPU, cells, prospects)
 
 
 def shown(found, width=100):
@@ -70,7 +65,7 @@ def test_a_config_that_never_runs_there_says_why_once():
 
 
 def test_a_config_that_cannot_be_traced_is_unknown_and_says_why():
-    found = forecast(CellForecast(factories.make_cell("fp16"), untraced="needs the GPU itself"))
+    found = forecast(CellForecast(factories.make_cell("fp16"), GPU, untraced="needs the GPU itself"))
     assert view.reasons(found) == ["Unknown: needs the GPU itself (fp16)"]
     assert "unknown" in shown(found)
 
@@ -98,7 +93,7 @@ def test_the_notes_say_what_the_figures_hold_and_leave_out():
 
 def test_details_list_the_works_longest_first_with_their_plans():
     ((heading, table),) = view.details(forecast(cell(), cell("tf32", cannot_run="too old")))
-    assert heading == "fp16, batch size 32: launches by host: io 0, forward 155; at most 5292 images/s"
+    assert heading == "fp16, batch size 32: launches by host: io 0, forward 155; at most 195 images/s"
     lines = printed(table).splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["53", "53", "49"]
     assert "cuDNN call batch_norm_call_forward" in lines[0]

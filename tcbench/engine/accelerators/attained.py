@@ -16,11 +16,12 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.peaks import PeakRates, Precision, peak_rates
+from tcbench.engine.accelerators.ceilings import Ceilings, Precision
+from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware.gpus import GpuFile
 
 _FILE = "attained.toml"
@@ -51,38 +52,34 @@ def rows() -> Mapping[str, Any]:
     return tomllib.loads(importlib.resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True)
-class ConvolutionShares:
-    """Shares that one kind of convolution attains, of the peak rate and of the bandwidth. The first is above 1 where
-    fewer operations are done than are counted (Winograd's method)."""
-
-    arithmetic: float
-    memory: float
+_ByConvolution = dict[tuple[str, str, Precision], tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Attained:
     """The table's figures for one card.
 
-    `name` identifies the model of this card in records. `products`: the share of the peak that a large matrix product
-    attains, by precision; `bandwidth`: the share that a streaming kernel does. `kernel_s` and `convolution_s`:
-    latencies of the device, for every kernel, for a convolution, and for a row of a decomposition (`solver_row_s`),
-    which where it is large reaches the share `solver` of the peak. `driver_s`: the host's time in the driver (and in
-    cuDNN) to ask for something, by a work's `kind`, "copy" or "captured". `link_bytes_s`: between pinned memory of the
-    host and the card."""
+    `products`: the share of the peak that a large matrix product attains, by precision; `bandwidth`: the share that a
+    streaming kernel does; `convolutions`: the shares of both that a convolution does, by its kind, filter and
+    precision. The first is above 1 where fewer operations are done than are counted (Winograd's method). `kernel_s` and
+    `convolution_s`: latencies of the device, for every kernel, for a convolution, and for a row of a decomposition
+    (`solver_row_s`), which where it is large reaches the share `solver` of the peak. `driver_s`: the host's time in the
+    driver (and in cuDNN) to ask for something, by a work's `kind`, "copy" or "captured". `link_bytes_s`: between pinned
+    memory of the host and the card. `name` identifies the model of this card in records.
+    """
 
-    name: str
     card: GpuFile
-    peaks: PeakRates
+    peaks: Ceilings
     products: Mapping[Precision, float]
     bandwidth: float
-    convolutions: Mapping[tuple[str, str, Precision], ConvolutionShares]
+    convolutions: _ByConvolution
     kernel_s: float
     convolution_s: float
     solver_row_s: float
     solver: float
     driver_s: Mapping[str, float]
     link_bytes_s: float
+    name: str = ""
 
     @property
     def bandwidth_bytes_s(self) -> float:
@@ -110,10 +107,9 @@ def attained(card: GpuFile) -> Attained:
 def _by_table(card: GpuFile) -> Attained:
     peaks = peak_rates(card)
     products = {precision: _product(card.sm, precision) for precision in get_args(Precision)}
-    bandwidth = _of("bandwidth", card.sm)["fraction"]
+    bandwidth = _nearest(rows()["bandwidth"], card.sm)["fraction"]
     latency_s = {row["of"]: row["us"] * 1e-6 for row in rows()["latency"]}
     return Attained(
-        name="",
         card=card,
         peaks=peaks,
         products=products,
@@ -124,11 +120,11 @@ def _by_table(card: GpuFile) -> Attained:
         solver_row_s=latency_s["solver_row"],
         solver=rows()["solver"]["fraction"],
         driver_s={row["of"]: row["us"] * 1e-6 for row in rows()["driver"]},
-        link_bytes_s=_of("link", card.sm)["gb_s"] * 1e9,
+        link_bytes_s=_nearest(rows()["link"], card.sm)["gb_s"] * 1e9,
     )
 
 
-def _in_proportion(here: Attained, measured: ceilings.MeasuredCeilings) -> Attained:
+def _in_proportion(here: Attained, measured: Ceilings) -> Attained:
     """By how many times as fast as expected the same convolutions and the same copy ran: what was measured is no bare
     product, and holds a convolution's inefficiency already."""
     faster = {
@@ -143,8 +139,8 @@ def _in_proportion(here: Attained, measured: ceilings.MeasuredCeilings) -> Attai
         products={precision: share * faster.get(precision, 1.0) for precision, share in here.products.items()},
         bandwidth=here.bandwidth * wider,
         convolutions={
-            key: ConvolutionShares(shares.arithmetic * faster.get(key[2], 1.0), shares.memory * wider)
-            for key, shares in here.convolutions.items()
+            key: (arithmetic * faster.get(key[2], 1.0), memory * wider)
+            for key, (arithmetic, memory) in here.convolutions.items()
         },
     )
 
@@ -176,7 +172,7 @@ def _identity(here: Attained) -> str:
         *(card.sm, card.multiprocessors, card.memory_bytes, card.memory_bandwidth_bytes_s, card.sm_clock_hz),
         *(here.bandwidth, here.kernel_s, here.convolution_s, here.solver_row_s, here.solver, here.link_bytes_s),
         *here.products.values(),
-        *(share for _, shares in sorted(here.convolutions.items()) for share in (shares.arithmetic, shares.memory)),
+        *itertools.chain.from_iterable(shares for _, shares in sorted(here.convolutions.items())),
         *(seconds for _, seconds in sorted(here.driver_s.items())),
         *(_work_s(work, here) for work in sample_works()),
     ]
@@ -184,16 +180,15 @@ def _identity(here: Attained) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _convolutions(
-    products: Mapping[Precision, float], bandwidth: float
-) -> dict[tuple[str, str, Precision], ConvolutionShares]:
+def _convolutions(products: Mapping[Precision, float], bandwidth: float) -> _ByConvolution:
     """In proportion to the card's products and bandwidth over those of the card that they were measured on. TF32's are
     float16's, on the same Tensor Cores."""
     fitted: dict[Precision, Precision] = {"fp32": "fp32", "tf32": "fp16", "fp16": "fp16"}
-    wider = bandwidth / _of("bandwidth", _FITTED_ON)["fraction"]
+    wider = bandwidth / _nearest(rows()["bandwidth"], _FITTED_ON)["fraction"]
     return {
-        (kind, shape, precision): ConvolutionShares(
-            shares["arithmetic"] * products[precision] / _product(_FITTED_ON, like), shares["memory"] * wider
+        (kind, shape, precision): (
+            shares["arithmetic"] * products[precision] / _product(_FITTED_ON, like),
+            shares["memory"] * wider,
         )
         for kind, by_precision in rows()["convolution"].items()
         for precision, like in fitted.items()
@@ -206,10 +201,6 @@ def _product(capability: int, precision: Precision) -> float:
     """The row of the compute capability; of a precision that it lacks, that of float32."""
     row = _nearest([row for row in rows()["product"] if precision in row], capability)
     return float(row[precision] if row["capability"] <= capability else _product(capability, "fp32"))
-
-
-def _of(kind: str, capability: int) -> Mapping[str, Any]:
-    return _nearest(rows()[kind], capability)
 
 
 def _nearest(known: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str, Any]:
@@ -232,11 +223,11 @@ def _work_s(work: w.Work, here: Attained) -> float:
         return _convolution_s(kind, work, here)
     if isinstance(work, w.CholeskyInverse):
         return _inverse_s(work, here)
+    flops, precision = work.flops, cast(Precision, "fp32")
     if isinstance(work, w.KroneckerFactor) and work.dtype in w.HALVES:
         # A whole product on Tensor Cores: cuBLAS makes one triangle of float32 alone.
-        products_s = 2 * work.flops / (here.peaks.fp16_flops_s * here.products["fp16"])
-        return max(products_s, work.bytes / here.bandwidth_bytes_s) + here.kernel_s
-    arithmetic_s = work.flops / (here.peaks.fp32_flops_s * here.products["fp32"])
+        flops, precision = 2 * work.flops, "fp16"
+    arithmetic_s = flops / (here.peaks.at(precision) * here.products[precision])
     traffic = work.bytes + _read_again_bytes(work, here.card)
     return max(arithmetic_s, traffic / here.bandwidth_bytes_s) + here.kernel_s
 
@@ -244,7 +235,7 @@ def _work_s(work: w.Work, here: Attained) -> float:
 def _inverse_s(work: w.CholeskyInverse, here: Attained) -> float:
     """A decomposition (1/3 of size³) and a solution for every column of the identity (2 size³), row after row, between
     two kernels that read and write the matrix: what tcbench/engine/accelerators/cuda/solver.py asks for."""
-    flops_s = (7 / 3) * work.size**3 / (here.peaks.fp32_flops_s * here.solver)
+    flops_s = (7 / 3) * work.size**3 / (here.peaks.at("fp32") * here.solver)
     rows_s = 3 * work.size * here.solver_row_s  # once down to decompose, once up and once down to solve
     return flops_s + rows_s + 2 * work.bytes / here.bandwidth_bytes_s + 4 * here.kernel_s
 
@@ -253,8 +244,8 @@ def _convolution_s(kind: str, work: w.Work, here: Attained) -> float:
     conv: w.Conv2d = work.conv  # type: ignore[attr-defined]
     precision = here.peaks.precision(work)
     shares = here.convolutions[kind, filter_of(conv), precision]
-    arithmetic_s, memory_s = convolution_bounds_s(kind, work, here.card)
-    bound_s = max(arithmetic_s / shares.arithmetic, memory_s / shares.memory)
+    bounds_s = convolution_bounds_s(kind, work, here.card)
+    bound_s = max(least_s / share for least_s, share in zip(bounds_s, shares, strict=True))
     return bound_s + here.convolution_s + _transposes_s(work, conv, precision, here)
 
 
@@ -313,8 +304,6 @@ def _transposes_s(work: w.Work, conv: w.Conv2d, precision: Precision, here: Atta
 
 
 def _read_again_bytes(work: w.Work, card: GpuFile) -> int:
-    names = _READ_TWICE.get(work.name)
-    if names is None:
-        return 0
+    names = _READ_TWICE.get(work.name, ())
     inputs = sum(operand.bytes for operand in work.operands if operand.name in names)
     return max(0, inputs - card.multiprocessors * ON_CHIP_BYTES)

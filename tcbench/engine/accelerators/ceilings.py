@@ -1,12 +1,22 @@
-"""A device's ceilings as they were measured on it, in the user's cache: the rates of a matrix product and a copy."""
+"""The most that a device can do: the rates of arithmetic, in each precision, and of memory. How they are measured, by a
+matrix product and a copy, and those that were, in the user's cache.
 
+A piece of work that needs F floating-point operations and must move B bytes runs at no more than min(peak, F / B *
+bandwidth): S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
+Architectures", CACM 52(4), 2009. F / B is its arithmetic intensity, in FLOP per byte.
+"""
+
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Literal, Self
 
 import msgspec
 
 from tcbench.core import cache, files
-from tcbench.engine.work import Conv2d, ConvFprop
+from tcbench.core.session import Clock
+from tcbench.engine.accelerators.protocol import Accelerator, Array
+from tcbench.engine.work import HALVES, Conv2d, ConvFprop, DType, Math, Operand, Work
 from tcbench.hardware import machine
 
 VERSION = "ceilings-v2"
@@ -18,24 +28,106 @@ COPY_BYTES = 1 << 30
 """Of a GPU's copy, which reads and writes as many."""
 
 
+def product(size: int, dtype: DType, math: Math = "strict") -> ConvFprop:
+    """A product of two size x size matrices (2 size^3 FLOP) as a 1x1 convolution, by the plans that training uses, so
+    that the ceiling is one that a rung could reach."""
+    return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
+
+
 def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
-    """The product by which a GPU of this compute capability is measured in each precision that it has: a 1x1
-    convolution, by the plans that training uses, so that the ceiling is one that a rung could reach."""
-
-    def product(dtype: Any, math: Any = "strict") -> ConvFprop:
-        return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
-
-    works = {"fp32": product("float32"), "fp16": product("float16")}
-    return works | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
+    """The product by which a GPU of this compute capability is measured in each precision that it has."""
+    works = {"fp32": product(size, "float32"), "fp16": product(size, "float16")}
+    return works | ({"tf32": product(size, "float32", "tf32")} if sm >= 80 else {})
 
 
-class MeasuredCeilings(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures that the measuring process prints and the cache keeps. `flops_s` is by precision."""
+def launches(works: Mapping[str, Work], accelerator: Accelerator) -> dict[str, Callable[[], None]]:
+    """Each work on arrays of random values: zeros take less power, and so are multiplied at a clock that training never
+    sees."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+
+    def array(operand: Operand) -> Array:
+        if operand.role == "out":
+            return accelerator.empty(operand.shape, operand.dtype)
+        return accelerator.upload(rng.standard_normal(operand.shape, np.float32).astype(operand.dtype))
+
+    def launch(work: Work) -> Callable[[], None]:
+        arrays = [array(operand) for operand in work.operands]
+        return lambda: accelerator.launch(work, *arrays)
+
+    return {name: launch(work) for name, work in works.items()}
+
+
+def least_s(runs: Mapping[str, Callable[[], object]], clock: Clock, rounds: int) -> dict[str, float]:
+    """The least seconds of each, which take turns, so that a device whose speed drifts does so for all: other work can
+    only lower a rate. The first round builds plans and warms up, and is not counted."""
+    for run in runs.values():
+        run()
+    clock.mark()
+    for _ in range(rounds):
+        for run in runs.values():
+            run()
+            clock.mark()
+    times_s = clock.read()
+    return {name: min(times_s[place :: len(runs)]) for place, name in enumerate(runs)}
+
+
+MEMORY = "memory"
+"""The name of the bandwidth among what is withdrawn."""
+Precision = Literal["fp32", "tf32", "fp16"]
+"""Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits of either kind with float32 sums."""
+
+
+class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The limits of a device. `flops_s`: floating-point operations per second (a multiply-accumulate is two) by
+    precision; `says`: where they come from, for people. `measured`: by the process that measures, which prints them so,
+    as the cache keeps them. `withdrawn`: precisions, or MEMORY, that were measured too low, so that nothing is known to
+    limit them."""
 
     device_name: str
     flops_s: dict[str, float]
     bandwidth_bytes_s: float
     says: str
+    measured: bool = True
+    withdrawn: frozenset[str] = frozenset()
+
+    def __hash__(self) -> int:
+        return hash((self.device_name, self.bandwidth_bytes_s, self.says))
+
+    def at(self, precision: str) -> float:
+        """FLOP/s; infinite where that is withdrawn. bf16 that is not there computes as fp16 does, others as fp32."""
+        known = self.flops_s.get(precision) or (self.flops_s.get("fp16") if precision == "bf16" else None)
+        return math.inf if precision in self.withdrawn else known or self.flops_s["fp32"]
+
+    def precision(self, work: Work) -> Precision:
+        """The arithmetic of a piece of work: float32 for all but convolutions, whatever they store; and of a GPU
+        without TF32."""
+        conv = getattr(work, "conv", None)
+        if conv is None:
+            return "fp32"
+        if conv.dtype in HALVES:
+            return "fp16"
+        return "tf32" if conv.math == "tf32" and self.at("tf32") > self.at("fp32") else "fp32"
+
+    def least_s(self, flops: float, n_bytes: float, precision: str) -> float:
+        """The roofline's bound."""
+        return max(flops / self.at(precision), n_bytes / self.bandwidth_bytes_s)
+
+    def floor_s(self, work: Work) -> float:
+        """The same for one launch."""
+        return self.least_s(work.flops, work.bytes, self.precision(work))
+
+    def ridge(self, precision: str) -> float:
+        """The intensity from which on arithmetic is the ceiling."""
+        return self.at(precision) / self.bandwidth_bytes_s
+
+    def attainable_flops_s(self, intensity: float, precision: str) -> float:
+        return min(self.at(precision), intensity * self.bandwidth_bytes_s)
+
+    def without(self, beaten: frozenset[str]) -> Self:
+        bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
+        return msgspec.structs.replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
 
     def best(self, other: Self) -> Self:
         """The higher of each two rates: whatever else a machine does at the time can only lower them."""
@@ -49,15 +141,15 @@ def path(name: str) -> Path:
     return cache.folder(VERSION) / f"{machine.slug(name)}.json"
 
 
-def kept(file: Path) -> MeasuredCeilings | None:
+def kept(file: Path) -> Ceilings | None:
     """None where nothing is kept, or it cannot be read."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=MeasuredCeilings)
+        return msgspec.json.decode(file.read_bytes(), type=Ceilings)
     except (OSError, ValueError):
         return None
 
 
-def keep(file: Path, measured: MeasuredCeilings) -> MeasuredCeilings:
+def keep(file: Path, measured: Ceilings) -> Ceilings:
     """Keep the best that was ever measured, and give it back. Raises StoreError."""
     before = kept(file)
     best = measured if before is None else measured.best(before)
@@ -65,7 +157,7 @@ def keep(file: Path, measured: MeasuredCeilings) -> MeasuredCeilings:
     return best
 
 
-def of_device(device_name: str) -> MeasuredCeilings | None:
+def of_device(device_name: str) -> Ceilings | None:
     """Those of a device by its driver's name for it, whichever machine measured them: the last by file name."""
     every = (kept(file) for file in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
     return next((measured for measured in every if measured and measured.device_name == device_name), None)

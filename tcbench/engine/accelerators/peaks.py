@@ -1,47 +1,17 @@
-"""The most that a GPU can do: its peak rates, the roofline's bound for one launch, and the memory that a process holds
-beside its arrays. From public figures: a forecast's floors and a modelled GPU's durations come from these."""
+"""The most that a GPU can do by public figures: its peak rates, and the memory that a process holds beside its arrays.
+A forecast's floors and a modelled GPU's durations come from these.
+"""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from tcbench.core.errors import SelectionError
-from tcbench.engine.work import HALVES, Work
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.hardware.gpus import GpuFile
-
-Precision = Literal["fp32", "tf32", "fp16"]
-"""Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits of either kind with float32 sums."""
 
 ALLOWANCE_BYTES = 500 * 2**20
 """Held by a process on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the
 kernels of cuDNN and ours, loaded as they are first used. An estimate: it grows with the driver, the number of
 multiprocessors and the kernels that are used."""
-
-
-@dataclass(frozen=True)
-class PeakRates:
-    """The most floating-point operations per second (a multiply-accumulate is two) by how a convolution computes:
-    float32, TensorFloat-32, or 16 bits of either kind accumulated in float32, dense. A GPU without TF32 computes in
-    float32. `source`: the publications by NVIDIA that they follow from."""
-
-    fp32_flops_s: float
-    tf32_flops_s: float
-    fp16_flops_s: float
-    source: str
-
-    def precision(self, work: Work) -> Precision:
-        """The arithmetic of a piece of work: float32 for all but convolutions, whatever they store."""
-        conv = getattr(work, "conv", None)
-        if conv is None:
-            return "fp32"
-        if conv.dtype in HALVES:
-            return "fp16"
-        return "tf32" if conv.math == "tf32" and self.tf32_flops_s > self.fp32_flops_s else "fp32"
-
-    def at(self, precision: Precision) -> float:
-        return {"fp32": self.fp32_flops_s, "tf32": self.tf32_flops_s, "fp16": self.fp16_flops_s}[precision]
-
-    def of(self, work: Work) -> float:
-        return self.at(self.precision(work))
 
 
 @dataclass(frozen=True)
@@ -83,8 +53,9 @@ _TENSOR_CLOCK_HZ = {
 and what it follows from; H200's data sheet repeats H100's rates."""
 
 
-def peak_rates(gpu: GpuFile) -> PeakRates:
-    """Rates at the GPU's highest clock, of Tensor Cores at theirs. Raises SelectionError where they are not known."""
+def peak_rates(gpu: GpuFile) -> Ceilings:
+    """Dense rates at the GPU's highest clock, of Tensor Cores at theirs; one without TF32 computes in float32. They say
+    the publications by NVIDIA that they follow from. Raises SelectionError where they are not known."""
     per_clock = _PER_CLOCK.get(gpu.sm)
     if per_clock is None:
         known = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)
@@ -97,14 +68,7 @@ def peak_rates(gpu: GpuFile) -> PeakRates:
     tensor_hz = min(clock_hz, published_hz)
     tf32_hz = tensor_hz if per_clock.tf32 > per_clock.fp32 else clock_hz
     n = gpu.multiprocessors
-    return PeakRates(
-        per_clock.fp32 * n * clock_hz,
-        per_clock.tf32 * n * tf32_hz,
-        per_clock.fp16 * n * tensor_hz,
-        "; ".join(filter(None, (per_clock.source, clock_source))),
-    )
-
-
-def work_floor_s(work: Work, rates: PeakRates, bandwidth_bytes_s: float) -> float:
-    """The roofline's bound for one launch: S. Williams et al., "Roofline", CACM 52(4), 2009."""
-    return max(work.flops / rates.of(work), work.bytes / bandwidth_bytes_s)
+    fp32, tf32, fp16 = per_clock.fp32 * n * clock_hz, per_clock.tf32 * n * tf32_hz, per_clock.fp16 * n * tensor_hz
+    says = "; ".join(filter(None, (per_clock.source, clock_source)))
+    by_precision = {"fp32": fp32, "tf32": tf32, "fp16": fp16}
+    return Ceilings(gpu.device_name, by_precision, gpu.memory_bandwidth_bytes_s, says, measured=False)

@@ -25,7 +25,7 @@ import numpy as np
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell
 from tcbench.core.session import Phase
-from tcbench.core.step_time import Rehearsed, StepTime
+from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.cpu.arrays import HostArrays
 from tcbench.engine.accelerators.cpu.heap import LARGEST_FROM_HEAP
 from tcbench.engine.accelerators.device import OpenDevice, kind_of
@@ -201,13 +201,8 @@ class Rehearsals:
         finally:
             session.close()
         input_s, overlapped = self._input(its_backend, cell, stand_in)
-        return StepTime(
-            device_s=self._device_s(site, phases) / period,
-            host_s=host_s,
-            input_s=input_s,
-            overlapped=overlapped,
-            on_host=True,
-        )
+        device_s = self._device_s(site, phases) / period
+        return StepTime(device_s=device_s, host_s=host_s, input_s=input_s, overlapped=overlapped, on_host=True)
 
     def _device_s(self, site: OpenDevice, phases: Sequence[Sequence[LoggedLaunch]]) -> float:
         """Phases that launch what another's did take what that one's took: so that what tells two configs apart is not
@@ -270,20 +265,20 @@ def _run(phases: Sequence[Phase]) -> float:
     return time.perf_counter() - begin
 
 
-def answers(cells: Sequence[Cell]) -> Iterator[Rehearsed]:
+def answers(cells: Sequence[Cell]) -> Iterator[Told]:
     """An answer for each cell, in order."""
     rehearsals = Rehearsals()
     for cell in cells:
         try:
-            yield Rehearsed(rehearsals.of(cell))
+            yield rehearsals.of(cell)
         except TcbenchError as error:
-            yield Rehearsed(reason=" ".join(str(error).split()))
+            yield " ".join(str(error).split())
 
 
 def main() -> None:
     """Rehearse the cells that stand on standard input."""
 
-    def work(cells: list[Cell], send: Callable[[Rehearsed], None]) -> Rehearsed:
+    def work(cells: list[Cell], send: Callable[[Told], None]) -> Told:
         told = answers(cells)
         for _ in cells[1:]:
             send(next(told))

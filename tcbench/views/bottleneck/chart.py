@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, BoundVerdict
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
-from tcbench.core.groups import grouped
+from tcbench.core.groups import grouped, summed
 from tcbench.present.charts.page import ChartPage, boxes, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
@@ -41,7 +41,7 @@ _ROW = 0.235
 _LONGEST_LABEL, _VERDICT = 2.4, 0.85  # inches
 
 
-def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What holds each cell back") -> Figure:
+def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
     """A panel per batch size, all on one scale; in it a row per config: its phases on the host, in ms per step of the
     profiled pass, a mark where the timed pass's step ends, and the verdict. The cells are those of one setting.
 
@@ -63,7 +63,7 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     common = provenance_of({summaries[0].setting: summaries}).common
     how = "bars: phases on the host, of the profiled pass · mark: the step of the timed pass"
     facts = small_print(summaries, common, whiskers=True).split(" · ")
-    title = marked(title, (summary.environment for summary in summaries))
+    title = marked("", (summary.environment for summary in summaries))
     page = ChartPage(title, "", [*more, how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
     names, others = _legend(known)
     page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *others)]])
@@ -86,10 +86,7 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
 
 def _legend(known: Sequence[Bottleneck]) -> tuple[list[str], list[str]]:
     """The longest phases in the order of a step, and a name for all others where there are any."""
-    host_s: dict[str, float] = {}
-    for bottleneck in known:
-        for phase in bottleneck.phases:
-            host_s[phase.name] = host_s.get(phase.name, 0.0) + phase.host_s
+    host_s = summed((phase.name, phase.host_s) for bottleneck in known for phase in bottleneck.phases)
     longest = sorted(host_s, key=lambda name: -host_s[name])[:MOST_PHASES]
     others = len(host_s) - len(longest)
     return [name for name in host_s if name in longest], [counted(others, "other phase")] if others else []
@@ -157,7 +154,7 @@ def section(explanations: Sequence[Explanation], settings: Settings) -> Section 
         ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
         table = Table((*heads, *columns(cells)), ordered, caption)
         keys = {summary.key for summary in part.drawn}
-        chart = functools.partial(bottleneck_chart, [cell for cell in cells if cell.summary.key in keys], title="")
+        chart = functools.partial(bottleneck_chart, [cell for cell in cells if cell.summary.key in keys])
         # Each batch size is a panel: which of them have no room the picture says itself.
         remarks = [*left_out({"configs": len(part.configs)}), *notes(explanations)]
         title = part.titled("Where the host's time goes in a step")

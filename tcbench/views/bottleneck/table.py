@@ -20,7 +20,7 @@ from tcbench.analysis.roofline import PartCost, precision_of
 from tcbench.analysis.scaling import ALLREDUCE
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.groups import grouped
-from tcbench.core.record import TAKE_ENOUGH, Cell
+from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
 from tcbench.present.format import counted, doubtful, factor, listed, milliseconds, number, percent, rate, size
@@ -92,7 +92,7 @@ def utilisation(explanation: Explanation) -> float | None:
     limits = ceilings.known(summary) if summary.gflops_s else None
     if summary.gflops_s is None or limits is None:
         return None
-    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.flops_s(precision_of(summary.cell.rungs))
+    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.at(precision_of(summary.cell.rungs))
 
 
 def _phase_s(name: str, of: Bottleneck) -> float | None:
@@ -126,18 +126,10 @@ def tried_and_slower(explanation: Explanation) -> str:
 
 def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     """The model against the measurement, for configs that add rungs to another and of which something was expected."""
-    rows: list[_Checked] = [
-        (e.summary.cell, e.bottleneck, gain)
-        for e in explanations
-        if e.bottleneck
-        for gain in e.checked
-        if gain.expected is not None
-    ]
+    rows = [(e, gain) for e in explanations for gain in e.checked if gain.expected is not None]
     # From each config the smallest step up; what lies further is the sum of such steps.
-    nearest: dict[Cell, int] = {}
-    for cell, _, gain in rows:
-        nearest[cell] = min(nearest.get(cell, len(gain.added)), len(gain.added))
-    rows = [row for row in rows if len(row[2].added) == nearest[row[0]]]
+    nearest = {cell: min(more) for cell, more in grouped((e.summary.cell, len(gain.added)) for e, gain in rows).items()}
+    rows = [(e, gain) for e, gain in rows if len(gain.added) == nearest[e.summary.cell]]
     if not rows:
         return None
     ran = heading(e.summary.environment for e in explanations)
@@ -145,22 +137,23 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
 
     def pale(row: _Checked) -> str:
         """Where the factor may be none."""
-        return "dim" if row[0] in unjudged or (row[2].ratio and row[2].ratio.holds(1.0)) else ""
+        return "dim" if row[0].summary.cell in unjudged or (row[1].ratio and row[1].ratio.holds(1.0)) else ""
 
+    cells = [e.summary.cell for e, _ in rows]
     columns: list[Column[_Checked]] = [
-        *heads((cell for cell, _, _ in rows), lambda row: row[0]),
-        Column("from", lambda row: row[0].config),
-        Column("adding", lambda row: added(row[2])),
-        Column(rate_unit(cell for cell, _, _ in rows), lambda row: row[1].images_per_s, RATE),
-        Column("expected", lambda row: row[2].expected, RATE),
-        Column(ran, lambda row: row[2].measured_images_per_s, RATE),
-        Column("factor", lambda row: row[2].ratio, FACTOR, style=pale),
+        *heads(cells, lambda row: row[0].summary.cell),
+        Column("from", lambda row: row[0].summary.cell.config),
+        Column("adding", lambda row: added(row[1])),
+        Column(rate_unit(cells), lambda row: row[0].bottleneck and row[0].bottleneck.images_per_s, RATE),
+        Column("expected", lambda row: row[1].expected, RATE),
+        Column(ran, lambda row: row[1].measured_images_per_s, RATE),
+        Column("factor", lambda row: row[1].ratio, FACTOR, style=pale),
     ]
     return Table(columns, rows)
 
 
-_Checked = tuple[Cell, Bottleneck, Gain]
-"""A cell, what holds it back, and what a rung gained that was added to it."""
+_Checked = tuple[Explanation, Gain]
+"""A cell, and what a rung gained that was added to it."""
 
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
@@ -196,19 +189,19 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
     return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
 
 
-def costs_lines(costs: Sequence[PartCost], known: bool) -> list[str]:
-    """The costliest parts of a step, ranked, in lines. `known`: the ceilings are."""
+def costs_lines(costs: Sequence[PartCost]) -> list[str]:
+    """The costliest parts of a step, ranked, in lines."""
     if not costs:
         return []
     lines = [f"costliest, {percent(sum(cost.share for cost in costs), 0)} of a step together:"]
     names, phases = (max(len(getattr(cost.part, what)) for cost in costs) for what in ("name", "phase"))
     for cost in costs:
         part, reached = cost.part, "" if cost.of_ceiling is None else f", {percent(cost.of_ceiling, 0)} of that reached"
-        bound = f"bounded by {cost.bound}{reached}" if cost.bound else "" if known or not part.bytes else "unknown"
+        bound = f"bounded by {cost.bound}{reached}" if cost.bound else "unknown" if part.bytes else ""
         phase = "" if part.phase == part.name else part.phase
         line = f"  {percent(cost.share):>6}  {milliseconds(part.time_s or 0.0):>8}  {part.name:<{names}}  "
         lines.append(f"{line}{phase:<{phases}}  {bound}".rstrip())
-    if not known and any(cost.part.bytes for cost in costs):
+    if any(cost.part.bytes and not cost.bound for cost in costs):
         lines.append("unknown: what bounds them, until `tcbench roofline` has measured this machine's ceilings")
     return lines
 

@@ -16,10 +16,11 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from tcbench.analysis.roofline import Ceilings, CellRoofline, ConfigPrecision, WorkPart, base_and_fastest, worth_showing
+from tcbench.analysis.roofline import CellRoofline, ConfigPrecision, WorkPart, base_and_fastest, worth_showing
 from tcbench.analysis.summary import Setting
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import ChartPage
 from tcbench.present.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
@@ -154,7 +155,7 @@ def _head(grid: Iterable[Axes], panels: Sequence[tuple[str, _Pairs]], width: flo
 def _frame(axes: Axes, cells: Sequence[CellRoofline]) -> None:
     """Logarithmic axes, FLOP per byte and FLOP/s, that hold all parts and ceilings."""
     parts = [part for one in cells for part in (*worth_showing(one.phases), *worth_showing(one.layers))]
-    peaks = [peak for one in cells if math.isfinite(peak := one.ceilings.flops_s(one.precision))]
+    peaks = [peak for one in cells if math.isfinite(peak := one.ceilings.at(one.precision))]
     ridges = [ridge for one in cells if 0 < (ridge := one.ceilings.ridge(one.precision)) < math.inf]
     x = [part.intensity for part in parts] + ridges or [1.0]
     x += [part.intensity for part in cells[0].layers if len(cells) == 1 and part.flops and part.bytes]
@@ -204,7 +205,7 @@ def _draw(
 def _roof_words(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) -> Iterator[tuple[str, Place, Place]]:
     """The words of each peak, with the ends of its line, and those of the bandwidth, with the middle of the slope."""
     for ceilings, precision in roofs:
-        if math.isfinite(peak := ceilings.flops_s(precision)):
+        if math.isfinite(peak := ceilings.at(precision)):
             ridge = max(ceilings.ridge(precision), axes.get_xlim()[0])
             yield f"{precision}: {number(peak / 1e9)} GFLOP/s", (axes.get_xlim()[1], peak), (ridge, peak)
     (low, high), bandwidth = axes.get_xlim(), roofs[0][0].bandwidth_bytes_s
@@ -261,13 +262,10 @@ def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Place]:
     a, b = _pixels(axes, start), _pixels(axes, end)
     if math.dist(a, b) < 1.5 * _POINT / 72 * DPI:
         return []
-    style: Any = {
-        "arrowstyle": "-|>",
-        "mutation_scale": 8,
-        "color": PHASE_COLOURS.get(end.part.phase, OTHER),
-        "zorder": 2.9,
-    }
-    axes.add_patch(FancyArrowPatch(start.at, end.at, shrinkA=_POINT / 2 + 1, shrinkB=_POINT / 2 + 1, **style))
+    gaps: Any = dict.fromkeys(("shrinkA", "shrinkB"), _POINT / 2 + 1)
+    colour = PHASE_COLOURS.get(end.part.phase, OTHER)
+    arrow = FancyArrowPatch(start.at, end.at, arrowstyle="-|>", mutation_scale=8, color=colour, zorder=2.9, **gaps)
+    axes.add_patch(arrow)
     return [(x, y) for x, y in np.linspace(a, b, 12)]
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, WorkPart
+from tcbench.analysis.roofline import CellRoofline, WorkPart
+from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings
 from tcbench.present.document import document, fields
 from tcbench.present.format import doubtful, listed, number
 from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
@@ -13,10 +14,15 @@ from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, 
 def headline(ceilings: Ceilings) -> str:
     """A device's ceilings in one line."""
     standing = [
-        *(f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in ceilings.rates if name not in ceilings.withdrawn),
+        *(f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in _standing(ceilings).items()),
         *([] if MEMORY in ceilings.withdrawn else [f"{number(ceilings.bandwidth_bytes_s / 1e9)} GB/s"]),
     ]
     return f"{ceilings.device_name}: {', '.join(standing) or 'no ceiling is known'}: {ceilings.says}"
+
+
+def _standing(ceilings: Ceilings) -> dict[str, float]:
+    """FLOP/s by precision, but for what is withdrawn."""
+    return {name: rate for name, rate in ceilings.flops_s.items() if name not in ceilings.withdrawn}
 
 
 _Row = tuple[CellRoofline, WorkPart]
@@ -100,7 +106,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
         "doubtful": roofline.doubt or None,
         "ceilings": {
             "device_name": ceilings.device_name,
-            "flops_s": {name: rate for name, rate in ceilings.rates if name not in ceilings.withdrawn},
+            "flops_s": _standing(ceilings),
             "bandwidth_bytes_s": None if MEMORY in ceilings.withdrawn else ceilings.bandwidth_bytes_s,
             "withdrawn": sorted(ceilings.withdrawn),
             **fields(ceilings, "measured says"),

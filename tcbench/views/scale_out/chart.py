@@ -57,7 +57,7 @@ class ScaleOutPoint:
 
 def curves_of(out: ScaleOut) -> list[ScaleOutCurve]:
     """A curve for each basis: of the fastest way at each number of ranks."""
-    return [_curve(basis, [size for size in out.sizes if size.basis == basis]) for basis in out.bases]
+    return [_curve(*entry) for entry in out.bases.items()]
 
 
 def _curve(basis: Basis, sizes: Sequence[Size]) -> ScaleOutCurve:

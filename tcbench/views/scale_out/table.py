@@ -31,8 +31,7 @@ def table(out: ScaleOut, basis: Basis) -> Table[tuple[Size, Scaled]]:
     at_most, at_least = ("at most", "at least") if basis.source == "forecast" else ("", "")
     rows = [
         (size, way)
-        for size in out.sizes
-        if size.basis == basis
+        for size in out.bases[basis]
         for way in ([size.slowest, size.fastest] if size.slowest.step_s > size.fastest.step_s else [size.slowest])
     ]
 
@@ -116,15 +115,14 @@ def to_json(out: ScaleOut) -> str:
 
 
 def _basis_json(out: ScaleOut, basis: Basis) -> dict[str, Any]:
-    figures = "overlap global_batch all_reduce_s waits_s step_s efficiency images_per_s time_to_train_s energy_j"
+    figures = (
+        "algorithm overlap global_batch all_reduce_s waits_s step_s efficiency images_per_s time_to_train_s energy_j"
+    )
     return {
         **fields(basis, "config=cell.config batch_size=cell.batch_size key=cell.key device_name step_from=source"),
         "bound": basis.source == "forecast",
         **fields(basis, "step_s=step.time_s gradient_bytes=step.gradient_bytes power_w=step.power_w"),
         "sizes": [
-            {"ranks": size.ranks, "algorithm": algorithm, **fields(scaled, figures)}
-            for size in out.sizes
-            if size.basis == basis
-            for (algorithm, _), scaled in size.by.items()
+            {"ranks": size.ranks, **fields(scaled, figures)} for size in out.bases[basis] for scaled in size.ways
         ],
     }

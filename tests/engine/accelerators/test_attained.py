@@ -10,7 +10,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators import attained as model
 from tcbench.engine.accelerators import ceilings
 from tcbench.engine.accelerators.attained import attained, expected_s, rows
-from tcbench.engine.accelerators.peaks import peak_rates, work_floor_s
+from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.engine.work import (
     BatchNormForward,
     Conv2d,
@@ -118,7 +118,7 @@ def measure(card, times):
     """Keep ceilings as such a card would measure them that is so many times what the table expects of it."""
     copy_s = 2 * ceilings.COPY_BYTES / attained(card).bandwidth_bytes_s + 2e-6
     rates = {name: times * work.flops / expected_s(work, card) for name, work in ceilings.products(card.sm).items()}
-    value = ceilings.MeasuredCeilings(
+    value = ceilings.Ceilings(
         device_name=card.device_name,
         flops_s=rates,
         bandwidth_bytes_s=times * 2 * ceilings.COPY_BYTES / copy_s,
@@ -157,7 +157,7 @@ def test_expected_is_never_below_the_floor_but_by_winograds_method(work, dtype, 
     gpu = gpus.load(name)
     for r, stride in ((1, 1), (1, 2), (3, 1), (3, 2)):
         launched = work(conv(r=r, stride=stride, dtype=dtype))
-        floor_s = work_floor_s(launched, peak_rates(gpu), gpu.memory_bandwidth_bytes_s)
+        floor_s = peak_rates(gpu).floor_s(launched)
         by_winograd = dtype == "float32" and (r, stride) == (3, 1)
         assert expected_s(launched, gpu) > floor_s * (0.5 if by_winograd else 1)
 

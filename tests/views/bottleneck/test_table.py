@@ -11,10 +11,11 @@ from reports import results
 from tcbench.analysis import explanation
 from tcbench.analysis.diff import of_records
 from tcbench.analysis.explanation import explain
-from tcbench.analysis.roofline import Ceilings, PartCost, WorkPart, roofline
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.roofline import PartCost, WorkPart, roofline
 from tcbench.analysis.summary import CellSummary, Setting, ratio, summarise
 from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
+from tcbench.core.step_time import StepTime
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.present.page.render import render
 from tcbench.present.tables import Screen
 from tcbench.views.bottleneck import table as view
@@ -57,13 +58,13 @@ def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be
         PartCost(WorkPart("io", "io", 0, 0, 0.002), 0.1),
         PartCost(loss, 0),
     ]
-    assert view.costs_lines(costs, known=True) == [
+    assert view.costs_lines(costs) == [
         "costliest, 60% of a step together:",
         "   50.0%     12 ms  a/conv  forward  bounded by arithmetic, 25% of that reached",
         "   10.0%      2 ms  io",
         "    0.0%      1 ms  loss    forward",
     ]
-    unknown = view.costs_lines([PartCost(conv, 0.5), *costs[1:]], known=False)
+    unknown = view.costs_lines([PartCost(conv, 0.5), *costs[1:]])
     assert unknown[1].endswith("a/conv  forward  unknown") and "`tcbench roofline`" in unknown[-1]
 
 
@@ -75,7 +76,7 @@ def test_one_trial_each_is_said_not_to_be_judged(trials: int, remark: bool) -> N
         for config, rate in zip(configs, (40.0, 60.0), strict=True)
         for trial in range(trials)
     ]
-    explained = explain(records, expected=lambda *_: lambda _: Interval(55.0, 48.4, 61.6))
+    explained = explain(records, parts={record.cell: StepTime(device_s=1.0, on_host=True) for record in records})
     assert view.checks(explained) is not None
     assert view.checks(explain(records)) is None  # nothing was expected
     says = f"Not judged: {TAKE_ENOUGH}."
@@ -88,7 +89,7 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     slower = msgspec.structs.replace(record, measurement=factories.make_measurement([0.5] * 12))
     figures = "phases 550 ms, a step 400 ms"
     assert f"fp32, batch size 4: {figures}" in view.notes(explain([record]))[-1]
-    under = roofline(summarise([record])[0], [record], Ceilings("a machine", (("fp32", 1e11),), 2e10, True, "made up"))
+    under = roofline(summarise([record])[0], [record], Ceilings("a machine", {"fp32": 1e11}, 2e10, "made up"))
     assert figures in roofline_view.notes([under])[-1]
     apart = of_records([record], [slower])
     assert diff.headline(apart).endswith(f"; doubtful: base {figures}")

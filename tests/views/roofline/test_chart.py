@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from present.charts.charts import assert_tidy, extent, legend
 
-from tcbench.analysis.roofline import Ceilings, CellRoofline, WorkPart, layer_parts, roofline
+from tcbench.analysis.roofline import CellRoofline, WorkPart, layer_parts, roofline
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.views.roofline.chart import roofline_chart
 
-CEILINGS = Ceilings("AMD EPYC", (("fp32", 9e10), ("fp16", 4e11)), 2e10, True, "a product and a copy, measured")
+CEILINGS = Ceilings("AMD EPYC", {"fp32": 9e10, "fp16": 4e11}, 2e10, "a product and a copy, measured")
 
 
 def cell_roofline(config: str, batch_size: int, step_s: float = 0.2, device: str = "cpu") -> CellRoofline:

@@ -139,18 +139,10 @@ class VirtualAccelerator(Accelerator):
 
     # -- facts
 
-    def busy_s(self) -> float:
-        """The time that the stream's tasks have taken, or will."""
-        return self.stream.busy_ns * 1e-9
-
     def note_decoding(self, begin_ns: int, end_ns: int) -> None:
         """Tell a recorder that threads of a modelled input decode a batch in this time."""
         if self.stream.listener is not None:
             self.stream.listener.decoding(begin_ns, end_ns)
-
-    def peak_bytes(self) -> int:
-        """The most that the pools held."""
-        return self.device.peak_bytes
 
     def _copying(self, name: str, n_bytes: int, seconds: float) -> Task:
         return self._task("copy", name, "cudaMemcpyAsync", "copy", seconds, n_bytes)

@@ -81,7 +81,10 @@ class Virtual(DeviceKind):
 
         accelerator = VirtualAccelerator(_card(device), settings, host_speed)
         clock = EventClock(accelerator.stream, StreamEvent, elapsed_ms)
-        return OpenDevice(accelerator, clock, accelerator.peak_bytes, accelerator.enter, busy_s=accelerator.busy_s)
+        memory, stream = accelerator.device, accelerator.stream
+        return OpenDevice(
+            accelerator, clock, lambda: memory.peak_bytes, accelerator.enter, busy_s=lambda: stream.busy_ns * 1e-9
+        )
 
 
 def _card(device: str) -> GpuFile:

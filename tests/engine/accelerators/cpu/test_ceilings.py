@@ -1,7 +1,9 @@
 import pytest
 
+from tcbench.engine.accelerators.ceilings import least_s
 from tcbench.engine.accelerators.cpu import ceilings
 from tcbench.engine.accelerators.cpu.onednn import library
+from tcbench.hardware import clock
 
 
 def test_the_host_is_measured_with_a_product_and_passes_over_memory() -> None:
@@ -22,6 +24,6 @@ def test_runs_take_turns_and_the_best_counts(monkeypatch: pytest.MonkeyPatch) ->
         order.append(name)
         now[0] += next(costs[name])
 
-    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: now[0])
-    assert ceilings.interleaved((lambda: run("a"), lambda: run("b")), 3) == [2.0, 1.0]
+    monkeypatch.setattr(clock.time, "perf_counter_ns", lambda: int(now[0] * 1e9))
+    assert least_s({name: lambda name=name: run(name) for name in costs}, clock.HostClock(), 3) == {"a": 2.0, "b": 1.0}
     assert order == ["a", "b"] * 4
