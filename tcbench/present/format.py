@@ -1,7 +1,5 @@
-"""Numbers as people read them: the one place that decides digits, units, signs and plurals.
-
-Consoles, charts and the page write their figures with it. Knows nothing of fonts, tables or records.
-"""
+"""Numbers as people read them: the one place that decides digits, units, signs and plurals, for consoles, charts,
+pages."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,6 +1,6 @@
 """Options of several commands, each declared once: its flag, help, default, completion and parser. A command takes one
-as the default of its parameter; `selects` gives it those of a Selection; `words` writes a Selection as a command line.
-"""
+as the default of its parameter; `selects` gives it those of a Selection; `words` writes a Selection as a command
+line."""
 
 from __future__ import annotations
 

@@ -274,10 +274,8 @@ def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
 
 def training(named: Sequence[Path], paths: Sequence[Path]) -> OtherSource:
     """Judge claims by the documents that were named, or else the newest beside the records that can be read, one of one
-    rank and one of many; documents of several folders are of several machines, and none of them is chosen.
-
-    Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be read.
-    """
+    rank and one of many; documents of several folders are of several machines, and none of them is chosen. Raises
+    SelectionError for several of a kind that were named, and StoreError for one that cannot be read."""
     from tcbench.analysis.claims import any_of
     from tcbench.analysis.numerics.judgement import by_training
     from tcbench.core.numerics import read

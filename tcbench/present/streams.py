@@ -1,14 +1,11 @@
-"""The boundary to standard output and error.
-
-They may go away: a pipe that is closed, a full disk, a terminal that hung up. Output that fails is never a verdict: a
-closed pipe ends the command as it does `cat` (exit code 141), anything else is an error of one line. Without standard
-error the command goes on, since that only tells how it is going.
+"""The boundary to standard output and error. They may go away: a pipe that is closed, a full disk, a terminal that hung
+up. Output that fails is never a verdict: a closed pipe ends the command as it does `cat` (exit code 141), anything else
+is an error of one line. Without standard error the command goes on, since that only tells how it is going.
 
 A terminal acts on control characters in the name of a file or in an error: it moves, clears, colours, writes right to
 left. They are shown as escapes. Strings of records and traces are cleaned when they are decoded (`tcbench.core.text`);
 this catches all other text. Everything that is printed comes through here or, where Rich colours it, through
-`tcbench.present.tables`.
-"""
+`tcbench.present.tables`."""
 
 import io
 import json

@@ -1,8 +1,5 @@
-"""The console, and tables that are written once: what all commands print with.
-
-A table is columns, each with a heading, a kind and a value, over rows of any type; a console, the page and Markdown
-take any of them.
-"""
+"""The console, and tables that are written once: columns, each with a heading, a kind and a value, over rows of any
+type, for a console, the page and Markdown."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence

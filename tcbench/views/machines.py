@@ -1,7 +1,4 @@
-"""Machines beside each other: bars of one config by batch size, a bar per machine (or other setting).
-
-Owns which cells of different settings stand together. Knows nothing of how bars are drawn.
-"""
+"""Machines beside each other: bars of one config by batch size, a bar per machine (or other setting)."""
 
 from collections.abc import Sequence
 
@@ -20,10 +17,8 @@ BASE, BEST = "fp32", "best"
 
 def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (BASE, BEST)) -> Figure:
     """A panel per config with a group per batch size, in which each machine (or other setting) has a bar of its own
-    colour. "best" is the fastest config of each machine at each batch size, whatever its dtype.
-
-    Raises SelectionError when there is nothing to draw or there are more settings than colours.
-    """
+    colour. "best" is the fastest config of each machine at each batch size, whatever its dtype. Raises SelectionError
+    when there is nothing to draw or there are more settings than colours."""
     settings = by_setting(summaries)
     if len(settings) > len(SERIES):
         raise SelectionError(

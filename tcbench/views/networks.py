@@ -1,7 +1,4 @@
-"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table.
-
-Owns which bars stand together. Knows nothing of how bars are drawn.
-"""
+"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table."""
 
 from collections.abc import Sequence
 from dataclasses import replace

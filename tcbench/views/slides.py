@@ -1,7 +1,5 @@
-"""The comparisons of the talk, slide by slide, from one's own results.
-
-Owns which configs each slide compares and what the talk said of them. Knows nothing of how bars are drawn.
-"""
+"""The comparisons of the talk, slide by slide, from one's own results: which configs each compares, and what was
+said."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,11 +55,9 @@ SLIDES = tuple(_SLIDES)
 
 
 def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
-    """One comparison of the talk. "Best" (slide 33) is the fastest config that is ok, whatever its dtype.
-
-    Configs are known by their rungs, in whatever order; cells that were never run say so in their place and are named
-    below. Raises SelectionError for another slide, or when none of the slide's configs was run.
-    """
+    """One comparison of the talk. "Best" (slide 33) is the fastest config that is ok, whatever its dtype. Configs are
+    known by their rungs, in whatever order; cells that were never run say so in their place and are named below. Raises
+    SelectionError for another slide, or when none of the slide's configs was run."""
     if slide not in _SLIDES:
         raise SelectionError(f"--slide {slide}: expected one of {', '.join(map(str, SLIDES))}")
     spec = _SLIDES[slide]

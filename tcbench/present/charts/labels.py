@@ -1,7 +1,5 @@
-"""Words beside points: each where it covers nothing else, and left out where there is no such place.
-
-Works in pixels, on a page that is settled. Knows nothing of what the words say.
-"""
+"""Words beside points: each where it covers nothing else, and left out where there is no such place. Works in pixels,
+on a page that is settled."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

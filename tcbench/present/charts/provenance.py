@@ -1,7 +1,4 @@
-"""Provenance of a chart's numbers: the machines and settings, and the small print.
-
-Owns how summaries part into settings and how those are named. Knows nothing of what is drawn from them.
-"""
+"""Provenance of a chart's numbers: how summaries part into settings, how those are named, and the small print."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Summaries that stand side by side: those of one setting (machine, device, input, ...), and the setting's name.
-
-Knows nothing of what is shown of them.
-"""
+"""Summaries that stand side by side: those of one setting (machine, device, input, ...), and the setting's name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The comparison as GitHub's workflow commands: lines on standard output that become annotations of the job.
-
-Escaping as in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts).
-"""
+"""The comparison as GitHub's workflow commands: lines on standard output that become annotations of the job, escaped as
+in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts)."""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
-"""The comparison as JUnit XML: a test case for each cell and metric, which every CI service can show.
-
-The form is the one that Jenkins, GitLab and GitHub's report actions read (https://github.com/testmoapp/junitxml).
-"""
+"""The comparison as JUnit XML: a test case for each cell and metric, which every CI service can show, in the form that
+Jenkins, GitLab and GitHub's report actions read (https://github.com/testmoapp/junitxml)."""
 
 import re
 import xml.etree.ElementTree as ET

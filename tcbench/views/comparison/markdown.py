@@ -1,9 +1,7 @@
-"""The comparison as GitHub- and GitLab-flavoured Markdown: for a pull request's comment or a job's summary.
-
-What needs attention stands on top, the rest is folded away. Text of a record goes into HTML's code element with
-everything that Markdown or HTML would act on as character references: these never are structure (CommonMark 0.31,
-section 2.5), and nothing inside a code element is a mention or a reference to an issue.
-"""
+"""The comparison as GitHub- and GitLab-flavoured Markdown: for a pull request's comment or a job's summary. What needs
+attention stands on top, the rest is folded away. Text of a record goes into HTML's code element with everything that
+Markdown or HTML would act on as character references: these never are structure (CommonMark 0.31, section 2.5), and
+nothing inside a code element is a mention or a reference to an issue."""
 
 import re
 from collections.abc import Iterable, Sequence

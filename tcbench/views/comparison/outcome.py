@@ -1,7 +1,5 @@
-"""Shared by the commands that compare: their options and these options' meaning, showing a Comparison, exit codes.
-
-`tcbench compare` and `tcbench gate` take the same words for the same things.
-"""
+"""Shared by `tcbench compare` and `tcbench gate`, which take the same words for the same things: their options and what
+these mean, showing a Comparison, exit codes."""
 
 from __future__ import annotations
 

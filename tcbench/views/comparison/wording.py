@@ -1,7 +1,5 @@
-"""A comparison in words: figures, changes, the reason of a verdict, what makes trials doubtful.
-
-Every text is one line without control characters, and is not yet escaped for Markdown, XML or anything else.
-"""
+"""A comparison in words: figures, changes, the reason of a verdict, what makes trials doubtful. Every text is one line
+without control characters, and is not yet escaped for Markdown, XML or anything else."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

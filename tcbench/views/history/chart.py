@@ -1,9 +1,6 @@
-"""Cells over commits: a strip per cell with its line and whiskers, all strips on one axis of commits.
-
-A strip has its own range of images/s, but every strip spans the same factor from bottom to top, so that a loss of 5% is
-as high in one as in any other. Owns strips, their marks and words, and the axis of commits. Knows nothing of how steps
-are judged.
-"""
+"""Cells over commits: a strip per cell with its line and whiskers, all strips on one axis of commits. A strip has its
+own range of images/s, but every strip spans the same factor from bottom to top, so that a loss of 5% is as high in one
+as in any other."""
 
 import itertools
 import math

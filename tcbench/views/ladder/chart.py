@@ -1,8 +1,5 @@
-"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them.
-
-Owns the blocks of a ladder's waterfalls and their common scale. Knows nothing of bars by batch size, and leaves to the
-analysis which configs make a ladder.
-"""
+"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them. Which
+configs make a ladder the analysis says."""
 
 from __future__ import annotations
 
@@ -47,11 +44,9 @@ def ladder_chart(
     *,
     title: str = "What each rung buys",
 ) -> Figure:
-    """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top.
-
-    A row per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the
-    results hold. Raises SelectionError when no config adds rungs to another.
-    """
+    """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top. A row
+    per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the results
+    hold. Raises SelectionError when no config adds rungs to another."""
     settings = by_setting(summaries)
     all_climbs = climbs(summaries, ladders)
     if not all_climbs:

@@ -1,8 +1,5 @@
 """Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one; and
-the section of the page with the table behind them.
-
-Owns the axes and the lines on them. Knows nothing of how figures came about.
-"""
+the section of the page with the table behind them."""
 
 import itertools
 import math
@@ -51,10 +48,8 @@ _SUBTITLES = {
 
 def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks") -> Figure:
     """A row of two panels for each batch size per rank (weak scaling) and each global batch (strong scaling): images/s
-    of all ranks on logarithmic axes, with each config's ideal line from its base, and the efficiency in percent.
-
-    Raises SelectionError when there is nothing to draw.
-    """
+    of all ranks on logarithmic axes, with each config's ideal line from its base, and the efficiency in percent. Raises
+    SelectionError when there is nothing to draw."""
     if not curves:
         raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
     rows = _rows(curves)

@@ -1,10 +1,7 @@
 """The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other; and
-the section of the page with their phases.
-
-Every panel has the same time scale, from the beginning of its own first step that is shown. Work too fine to be drawn
-by itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that
-are smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
-"""
+the section of the page with their phases. Every panel has the same time scale, from the beginning of its own first step
+that is shown. Work too fine to be drawn by itself is merged: a GPU's row is then as high as the GPU was busy in each
+pixel, so that gaps between kernels that are smaller than a pixel still show."""
 
 import itertools
 import math
@@ -75,14 +72,10 @@ def timeline_chart(
     *,
     step: int | None = None,
 ) -> Figure:
-    """Draw timelines under each other.
-
-    `zoom`: begin and end of the part to show, in ms on the time axis of the picture without it. `steps`: so many whole
-    steps of the slowest cell (3); the first one that was recorded is left out where there are enough others, since it
-    starts with an empty GPU. `step`: begin with the step of this number.
-
-    Raises SelectionError for nothing to draw, and for a step or a part that was not recorded.
-    """
+    """Draw timelines under each other. `zoom`: begin and end of the part to show, in ms on the time axis of the picture
+    without it. `steps`: so many whole steps of the slowest cell (3); the first one that was recorded is left out where
+    there are enough others, since it starts with an empty GPU. `step`: begin with the step of this number. Raises
+    SelectionError for nothing to draw, and for a step or a part that was not recorded."""
     if not timelines:
         raise SelectionError("no timeline to draw; `tcbench profile` records one")
     timelines, more = first_panels(timelines, lambda timeline: timeline.label, "the names of files")
