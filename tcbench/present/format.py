@@ -1,5 +1,4 @@
-"""Numbers as people read them: the one place that decides digits, units, signs and plurals, for consoles, charts,
-pages."""
+"""Numbers as people read them: the one place that decides digits, units, signs and plurals."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,5 +1,5 @@
-"""The comparisons of the talk, slide by slide, from one's own results: which configs each compares, and what was
-said."""
+"""The comparisons of the talk, slide by slide, from one's own results: the configs of each, and what it said of
+them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -169,7 +169,7 @@ def numerics(
     if second_order:
         why = "both methods train alike in fp32, each at the best of four learning rates"
         _none_of(of_precisions, "--second-order", why)
-        from tcbench.commands.numerics.second_order import race
+        from tcbench.commands.numerics.training import race
         from tcbench.core.record import KfacSettings
 
         large = bs or plan.LARGE_BATCH

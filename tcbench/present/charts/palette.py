@@ -1,4 +1,4 @@
-"""Colours of all charts: what each config's bars are filled with, by its name alone, its swatch's words, and other
+"""Colours of all charts: what each config's bars are filled with, by its name alone, the words beside swatches,
 inks."""
 
 import functools
