@@ -1,8 +1,6 @@
 """Results as other tools read them: CSV, Parquet, JSON, github-action-benchmark's and Bencher's own JSON. A row is a
 trial, a cell or a step; what a row does not know is empty. Units are in the columns' names."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import importlib
@@ -11,7 +9,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -26,10 +24,6 @@ from tcbench.present.format import plus_minus
 from tcbench.present.naming import lasting, stack_name
 from tcbench.present.simulated import is_simulated
 from tcbench.present.tables import keyed
-
-if TYPE_CHECKING:
-    import pandas
-
 
 Row = dict[str, Any]
 
@@ -207,19 +201,14 @@ def to_parquet(records: Sequence[Record], per: str) -> bytes:
         raise SelectionError(
             "--format parquet: needs the package pyarrow: uv sync --extra parquet, or uv pip install pyarrow"
         ) from None
-    buffer = io.BytesIO()
-    _frame(records, per).to_parquet(buffer, index=False, engine="pyarrow")
-    return buffer.getvalue()
-
-
-def _frame(records: Sequence[Record], per: str) -> pandas.DataFrame:
     import pandas
 
     names, rows = table(records, per)
-    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
-    return pandas.DataFrame(
-        {name: pandas.array(values, dtype=_type(values)) for name, values in zip(names, columns, strict=True)}
-    )
+    columns = zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True)
+    frame = pandas.DataFrame({name: pandas.array(values, dtype=_type(values)) for name, values in columns})
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False, engine="pyarrow")
+    return buffer.getvalue()
 
 
 def _type(values: Sequence[Any]) -> Any:

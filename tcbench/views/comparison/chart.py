@@ -346,7 +346,11 @@ def section(comparison: Comparison, base: str) -> Section:
     """All cells of both sides. `base` is what the other side is called."""
     blocks: list[AnyBlock] = [Prose((_lead(comparison, base),))]
     if comparison.differences:
-        blocks.append(_unlike(comparison))
+        facets = dict.fromkeys(difference.facet for difference in comparison.differences)
+        what = "; ".join(FACETS.get(facet, facet) for facet in facets)
+        words = say("The two sides did not measure the same thing; a verdict speaks of all that differs: ", what, ".")
+        details = tuple(difference.says for difference in comparison.differences)
+        blocks.append(Notice(Badge("not alike", "warn", "warn"), words, details))
     blocks.append(Points(_tally(comparison)))
     every_cell = _table(comparison.cells)
     measured = any(cell.ratio is not None for cell in comparison.cells)
@@ -371,17 +375,6 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
     if seen := power(comparison):
         parts.append(f" With these trials {seen}.")
     return say(*parts)
-
-
-def _unlike(comparison: Comparison) -> Notice:
-    facets = dict.fromkeys(difference.facet for difference in comparison.differences)
-    what = "; ".join(FACETS.get(facet, facet) for facet in facets)
-    paragraph = say("The two sides did not measure the same thing; a verdict speaks of all that differs: ", what)
-    return Notice(
-        Badge("not alike", "warn", "warn"),
-        (*paragraph, Piece(".")),
-        tuple(difference.says for difference in comparison.differences),
-    )
 
 
 def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:

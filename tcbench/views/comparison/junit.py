@@ -23,7 +23,7 @@ def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
             "tests": len(cells),
             "failures": sum(cell.failing for cell in cells),
             "errors": 0,
-            "skipped": sum(_skipped(cell) for cell in cells),
+            "skipped": sum(cell.verdict in _SKIPPED for cell in cells),
         }
         totals = {name: totals[name] + counts[name] for name in totals}
         suite = ET.SubElement(root, "testsuite", {"name": f"tcbench.{metric.name}", **_texts(counts), "time": "0"})
@@ -36,10 +36,6 @@ def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=False).join(
         ('<?xml version="1.0" encoding="UTF-8"?>\n', "\n")
     )
-
-
-def _skipped(cell: CellComparison) -> bool:
-    return cell.verdict in _SKIPPED
 
 
 def _case(suite: ET.Element, cell: CellComparison, name: str) -> None:
@@ -62,7 +58,7 @@ def _case(suite: ET.Element, cell: CellComparison, name: str) -> None:
     message = _legal(wording.sentence(cell) or cell.verdict)
     if cell.failing:
         ET.SubElement(case, "failure", {"type": cell.verdict, "message": message}).text = f"{_legal(name)}: {message}"
-    elif _skipped(cell):
+    elif cell.verdict in _SKIPPED:
         ET.SubElement(case, "skipped", {"message": f"{cell.verdict}: {message}"})
 
 

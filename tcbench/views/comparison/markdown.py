@@ -41,22 +41,18 @@ def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         *(f"- {code(note)}" for note in comparison.notes[:20]),
         "",
     ]
+    doubts = wording.doubts(comparison)
+    if len(doubts) > 50:
+        doubts = wording.doubts_in_short(comparison)
     room = MOST_CHARACTERS - sum(len(line) + 1 for line in head)
-    parts = []
+    parts = ""
     for summary, lines in (
         (None, _table(alert)),
         ("Cells without a regression", _table(rest)),
-        ("Doubtful trials", [f"- {code(line)}" for line in _doubts(comparison)]),
+        ("Doubtful trials", [f"- {code(line)}" for line in doubts]),
     ):
-        part = _part(summary, lines, room)
-        room -= len(part)
-        parts.append(part)
-    return "\n".join(head) + "\n" + "".join(parts)
-
-
-def _doubts(comparison: Comparison) -> list[str]:
-    doubts = wording.doubts(comparison)
-    return doubts if len(doubts) <= 50 else wording.doubts_in_short(comparison)
+        parts += _part(summary, lines, room - len(parts))
+    return "\n".join(head) + "\n" + parts
 
 
 _HEADER = 2

@@ -136,7 +136,10 @@ def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: st
             f"{names[0]} and {names[1]} have nothing in common: no config at the same batch size\n"
             f"  {names[0]} has {several([*bases], 5)}\n  {names[1]} has {several([*currents], 5)}"
         )
-    judged = _forgiven(comparison) if allow.missing else comparison
+    judged = comparison
+    if allow.missing:
+        cells = (replace(cell, failing=False) if cell.verdict == "missing" else cell for cell in comparison.cells)
+        judged = replace(comparison, cells=tuple(cells))
     if not judged.failing and not any(cell.measured for cell in judged.cells):
         reasons = list(dict.fromkeys(cell.why for cell in judged.cells if cell.why))
         raise NotComparableError(f"nothing was measured on both sides: {several(reasons, 3)}")
@@ -170,11 +173,6 @@ def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: Allow
     return "\n".join(lines)
 
 
-def _forgiven(comparison: Comparison) -> Comparison:
-    cells = (replace(c, failing=False) if c.verdict == "missing" else c for c in comparison.cells)
-    return replace(comparison, cells=tuple(cells))
-
-
 def retry_command(context: typer.Context) -> str:
     """The command that was given, but for its --allow, to be pasted into a shell."""
     return shlex.join(["tcbench", context.info_name or "", *given(context, without=("allow",))])
@@ -182,12 +180,12 @@ def retry_command(context: typer.Context) -> str:
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
     """Show a comparison as asked for. Raises StoreError for a file that cannot be written, after all is shown."""
-    from tcbench.views.comparison import form, github, junit, markdown, table
+    from tcbench.views.comparison import github, junit, markdown, table
 
     formats: dict[Format, Callable[[Comparison, Labels], str]] = {
         "table": table.table,
         "markdown": markdown.markdown,
-        "json": form.to_json,
+        "json": table.to_json,
         "junit": junit.junit,
         "github": github.github,
     }

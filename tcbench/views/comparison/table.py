@@ -1,10 +1,14 @@
-"""The comparison on a terminal: a table for each metric, and what the verdicts rest on."""
+"""The comparison on a terminal: a table for each metric, and what the verdicts rest on; and everything that is known as
+JSON."""
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from tcbench.analysis.compare import CellComparison, Comparison, Metric, Side
 from tcbench.present import sides
+from tcbench.present.document import document, fields
 from tcbench.present.format import change, counted, ratio
 from tcbench.present.notes import Caution
 from tcbench.present.sides import UNNAMED, Labels
@@ -119,7 +123,8 @@ def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> 
     named = rows(cells)
     of = "" if metric.unit == "bytes" else wording.unit(metric, [cell.cell for cell in cells])
     columns = [*figures(("\n" if narrow else " ") + of if of else "")[: -1 if narrow else None]]
-    columns.append(Column("verdict", lambda row: row[0].verdict + _more(row[0]), style=_style, wraps=False))
+    verdict = Column[Row]("verdict", lambda row: row[0].verdict + _more(row[0]), wraps=False)
+    columns.append(replace(verdict, style=lambda row: STYLES[tone(row[0])]))
     if any(where for _, where in named):
         columns.insert(0, Column("where", lambda row: row[1], width=8))
     if not narrow and any(map(wording.median_step, cells)):
@@ -127,5 +132,48 @@ def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> 
     return ConfigTable(columns, named, cell=lambda row: row[0].cell, min_width=16, gap=1 if narrow else 2)
 
 
-def _style(row: Row) -> str:
-    return STYLES[tone(row[0])]
+def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
+    """One JSON object, with a line's end. A limit that is not finite is null. In form 1 `figure`, `figures` and `ratio`
+    of throughput were at the median step, which `median_step_images_per_s` is."""
+    called = wording.names(comparison.cells)
+    text = document(
+        "tcbench-comparison",
+        2,
+        **fields(labels, "base current"),
+        **fields(comparison, "threshold=rule.threshold level=rule.level failing inconclusive unsettled"),
+        power=fields(comparison, "slowdown=rule.slowdown seen=power seen_in_a_phase=phase_power"),
+        paired_cells=comparison.paired,
+        verdicts=dict(comparison.verdicts),
+        geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in comparison.means],
+        **fields(comparison, "differences notes"),
+        cells=[_cell_json(cell, name) for cell, name in zip(comparison.cells, called, strict=True)],
+    )
+    return text + "\n"
+
+
+def _cell_json(cell: CellComparison, name: str) -> dict[str, Any]:
+    of, metric = cell.cell, cell.metric
+    return {
+        "name": name,
+        **fields(of, "config backend scenario batch_size ranks"),
+        "image_size": None if of.is_own else of.image_size,
+        "device": of.device,
+        "input": fields(of.input, "kind path"),
+        "metric": {"name": metric.name, "unit": wording.unit(metric, [of]), "more_is_better": metric.more_is_better},
+        **fields(cell, "verdict failing why"),
+        "says": wording.sentence(cell),
+        **fields(cell, "ratio ratio_by_round=by_round held_back more_trials_a_side=more_trials phases_clock=clock"),
+        **fields(cell, "phases culprit=culprit.name moved differences"),
+        "base": _side_json(cell.base),
+        "current": _side_json(cell.current),
+    }
+
+
+def _side_json(side: Side | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    return {
+        **fields(side, "machine cell_key=cell.key status reason trials trials_ok figure figures"),
+        **fields(side, "total_time_images_per_s=images_per_s median_step_images_per_s=median_images_per_s"),
+        **fields(side, "spike_share=spikes notes"),
+    }

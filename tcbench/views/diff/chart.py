@@ -133,9 +133,9 @@ def section(diffs: Sequence[Diff], base: str) -> Section | None:
     )
     doubts = doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
     title = f"From the step of {base} to this one"
-    drawing = drawings.figure(
-        lambda: diff_chart(diffs, Labels(base), title=title), title, "changes", _table(diffs), doubts
-    )
+    rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
+    parts = Table(_COLUMNS, rows, "Parts of the steps that changed")
+    drawing = drawings.figure(lambda: diff_chart(diffs, Labels(base), title=title), title, "changes", parts, doubts)
     return Section("changes", "Why it changed", (Prose((lead,)), drawing))
 
 
@@ -148,8 +148,3 @@ _COLUMNS: tuple[Column[tuple[Diff, StepPart]], ...] = (
     Column("of the change", lambda row: Field(share(*row), row[0].share(row[1])), COUNT),
     Column("remarks", lambda row: fate(row[1])),
 )
-
-
-def _table(diffs: Sequence[Diff]) -> Table[tuple[Diff, StepPart]]:
-    rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
-    return Table(_COLUMNS, rows, "Parts of the steps that changed")

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from tcbench.analysis.diff import Diff, DiffSide, Level, StepPart
-from tcbench.analysis.stats import Interval
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
-from tcbench.present.format import counted, doubtful, listed, milliseconds, quotient
+from tcbench.present.format import counted, doubtful, limits, listed, milliseconds, quotient
 from tcbench.present.notes import Caution
 from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
@@ -39,7 +38,8 @@ def headline(diff: Diff) -> str:
     """`step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%), surely: forward +2.13 ms (96% of it)`."""
     step = diff.step
     base_s, current_s = step.base_s or 0.0, step.current_s or 0.0
-    change = f"{signed(step.change_s)} ({step.change_s / base_s:+.1%}{_limits(step.change)})" if base_s else ""
+    within = f", 95% interval {limits(step.change, signed)}" if step.change else ""
+    change = f"{signed(step.change_s)} ({step.change_s / base_s:+.1%}{within})" if base_s else ""
     parts = [f"step {milliseconds(base_s)} -> {milliseconds(current_s)}: {change}"]
     if not shared_out(diff):
         parts.append("it may not have changed at all")
@@ -61,10 +61,6 @@ def share(diff: Diff, part: StepPart) -> str:
     """The part's share of the step's change, rounded: `96%`; empty where shares say nothing."""
     value = diff.share(part)
     return "" if value is None or not shared_out(diff) else f"{value:.0%}".replace("-0%", "0%")
-
-
-def _limits(interval: Interval | None) -> str:
-    return "" if interval is None else f", 95% interval {signed(interval.low)} to {signed(interval.high)}"
 
 
 def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
@@ -122,8 +118,7 @@ def fate(part: StepPart) -> str:
     """`grew`; with its interval where trials give one; what may be nothing says so."""
     if part.change is None:
         return part.kind
-    limits = f"{signed(part.change.low)} to {signed(part.change.high)}"
-    return f"{part.kind} ({limits})" if part.decided else f"may be nothing ({limits})"
+    return f"{part.kind if part.decided else 'may be nothing'} ({limits(part.change, signed)})"
 
 
 def _launches(part: StepPart) -> str:
@@ -159,9 +154,6 @@ def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
 def simulated(diffs: Iterable[Diff]) -> list[str]:
     """A line for each simulation among the sides."""
     return lines(side.environment for one in diffs for side in (one.base, one.current))
-
-
-# -- JSON ----------------------------------------------------------------------------------------------------------
 
 
 def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[str] = ()) -> str:
