@@ -11,17 +11,12 @@ from tcbench.present.notes import Caution
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 
-def prefix_of(size: float) -> tuple[float, str]:
-    """The SI prefix for values about `size`; none from 0.01 to 10,000, where plain digits read better."""
-    if size == 0 or 0.01 <= size < 1e4:
-        return 1.0, ""
-    return next((pair for pair in _PREFIXES if size >= pair[0]), _PREFIXES[-1])
-
-
 def number(value: float, as_part_of: float | None = None) -> str:
     """Three digits, or all of a whole number's: 0.0123, 78.9, 1234, 12.3k. Prefix and decimals as of `as_part_of`."""
     size = float(f"{abs(value if as_part_of is None else as_part_of):.3g}")  # 9.999 is written as 10.0
-    unit, prefix = prefix_of(size)
+    unit, prefix = 1.0, ""
+    if size and not 0.01 <= size < 1e4:  # else plain digits read better
+        unit, prefix = next((pair for pair in _PREFIXES if size >= pair[0]), _PREFIXES[-1])
     decimals = max(0, 2 - math.floor(math.log10(size / unit))) if size else 0
     return f"{value / unit:.{decimals}f}{prefix}"
 

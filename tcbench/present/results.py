@@ -28,7 +28,6 @@ HasCell = TypeVar("HasCell", bound="Record | CellSummary")
 TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """The endings of files with timelines; all other files hold records."""
 
-
 PROFILES = "profile-*.json.gz"
 """The timelines that `tcbench profile` leaves beside records."""
 

@@ -20,7 +20,6 @@ from tcbench.core.errors import OutputError
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit code that a shell shows for a command ended by SIGPIPE."""
 
-
 _LONGEST_LINE = 4000
 """Characters of a line on standard error: an error may name a string of megabytes."""
 

@@ -13,7 +13,6 @@ from tcbench.present.tables import Badge, Tone
 STYLES: Mapping[Tone, str] = {"bad": "bold red", "warn": "yellow", "good": "green", "plain": ""}
 """On a console."""
 
-
 FORMS: Mapping[Verdict, Badge] = {
     "regression": Badge("regression", "down", "bad", "▼"),
     "missing": Badge("missing", "gone", "bad", "✗"),

@@ -13,21 +13,10 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, put, rates
 from tcbench.present.charts.palette import INK, PAPER, QUIET, Fill, fill
-from tcbench.present.charts.provenance import first_panels, small_print
-from tcbench.present.charts.text import (
-    LABEL,
-    LEGEND,
-    WORDS,
-    drawable,
-    heading,
-    line_height,
-    shortened,
-    text_width,
-    wrapped,
-)
+from tcbench.present.charts.provenance import first_panels, small_print, titled
+from tcbench.present.charts.text import LABEL, LEGEND, WORDS, drawable, line_height, shortened, text_width, wrapped
 from tcbench.present.format import limits, number
 from tcbench.present.naming import rate_unit
-from tcbench.present.simulated import marked
 from tcbench.present.verdicts import why_missing
 
 _AXIS = 0.85  # inches for the axis' name and its numbers
@@ -89,10 +78,7 @@ def panel_chart(
     if any(words.startswith("+") for row in rows for _, words in row):
         small += " · + adds to the config on its left"
     least_width = 2 * MARGIN + _AXIS + _MIN_PITCH * max(_pitches(panel.groups) for panel in panels)
-    title = marked(title, (summary.environment for summary in everything))
-    page = ChartPage(
-        heading(title, everything[0].cell.scenario), subtitle, [*notes, *more, small], max(WIDTH, least_width)
-    )
+    page = ChartPage(titled(title, everything), subtitle, [*notes, *more, small], max(WIDTH, least_width))
     page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
     height = 3.3 if len(panels) == 1 else 2.4
     column = page.panels([height] * len(panels))[:, 0]

@@ -27,7 +27,6 @@ _PAGE_COLOURS = {
 }
 """Colours that have names on the page; any other has one made of its code."""
 
-
 _HATCH_TILE = 24
 """Points. All of matplotlib's hatches repeat themselves after 24 divided by their density."""
 

@@ -106,7 +106,6 @@ SERIES = (
 )
 """Fills of things that are no configs, such as machines, in order; no two of them differ by hue alone."""
 
-
 PHASE_COLOURS = {
     "io": "#fabc2d",
     "forward": "#53b9e8",

@@ -11,11 +11,11 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
 from tcbench.core.record import settings as settings_of
 from tcbench.present.cells import busy_line, interval_over
-from tcbench.present.charts.text import drawable
+from tcbench.present.charts.text import drawable, heading
 from tcbench.present.format import counted, libraries
 from tcbench.present.naming import project_name, stack_name, tcbench_name
 from tcbench.present.sides import several
-from tcbench.present.simulated import emulated, lines
+from tcbench.present.simulated import emulated, lines, marked
 
 P = TypeVar("P")
 
@@ -71,6 +71,11 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
         differing = [key for key in differing if key != _FILES]  # commits tell, or there is nothing to tell
     names = {setting: drawable(" · ".join(f[key] for key in differing if f.get(key))) for setting, f in facts.items()}
     return Provenance(common, names)
+
+
+def titled(title: str, summaries: Sequence[CellSummary]) -> str:
+    """A chart's title, which says where they are simulated; their scenario's name where the fonts cannot write it."""
+    return heading(marked(title, (summary.environment for summary in summaries)), summaries[0].cell.scenario)
 
 
 def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:

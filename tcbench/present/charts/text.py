@@ -14,7 +14,6 @@ from matplotlib.font_manager import FontProperties
 logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # that a font has no bold is no news for a terminal
 
 _LATIN = "DejaVu Sans"  # comes with matplotlib
-
 _CJK = (
     "Noto Sans CJK JP",
     "Noto Sans JP",

@@ -30,9 +30,6 @@ def strong(text: str) -> Piece:
     return Piece(text, strong=True)
 
 
-# -- blocks --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Prose:
     """Paragraphs."""

@@ -77,13 +77,11 @@ class Settings:
         """Summaries of at least one cell, parted."""
         groups = grouped((summary.setting, summary) for summary in summaries)
         provenance = provenance_of(groups)
-        return Settings(
-            tuple(
-                SettingCells(setting, provenance.names[setting], tuple(group), place)
-                for place, (setting, group) in enumerate(groups.items())
-            ),
-            tuple(provenance.common),
+        parts = (
+            SettingCells(setting, provenance.names[setting], tuple(group), place)
+            for place, (setting, group) in enumerate(groups.items())
         )
+        return Settings(tuple(parts), provenance.common)
 
     def blocks(self, block: Callable[[SettingCells], AnyBlock | None]) -> tuple[AnyBlock, ...]:
         """A block for each setting that has one, under the setting's name where there are several."""

@@ -22,7 +22,6 @@ TOP = 10
 _LEAST_SHARE = 0.01
 """A step that changed by less than this share of itself, and not surely, is not shared out."""
 
-
 _NOTHING_S = 1e-9
 """Less than any clock tells: what is left of sums of floats."""
 

@@ -80,7 +80,7 @@ def history_chart(history: History) -> Figure:
     page = ChartPage(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
     column = page.panels([_STRIP] * len(strips))[:, 0]
     for axes, (cell, points, group) in zip(column, strips, strict=True):
-        _frame(axes, cell, points, _limits(points, span), len(revisions))
+        _frame(axes, cell, points, span, len(revisions))
         if group:
             name = "\n".join(wrapped(group, LABEL, page.room, bold=True))
             below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
@@ -90,13 +90,6 @@ def history_chart(history: History) -> Figure:
     for axes, (cell, points, _) in zip(column, strips, strict=True):
         _draw_strip(axes, cell, points, revisions)
     return page.figure
-
-
-def _limits(points: Sequence[HistoryPoint], span: float) -> tuple[float, float]:
-    """Images/s at a strip's bottom and top."""
-    low, high = _ends(points)
-    middle = math.sqrt(low) * math.sqrt(high)
-    return middle / math.sqrt(span), middle * math.sqrt(span)
 
 
 def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> None:
@@ -178,9 +171,10 @@ def _ends(points: Sequence[HistoryPoint]) -> tuple[float, float]:
     return min([low, *lows]), max([high, *highs])
 
 
-def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], limits: tuple[float, float], n: int) -> None:
+def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], span: float, n: int) -> None:
     """A strip for `n` commits: its axes, its name on the left and its newest figure on the right."""
-    low, high = limits
+    middle = math.prod(map(math.sqrt, _ends(points)))
+    low, high = middle / math.sqrt(span), middle * math.sqrt(span)
     axes.set_xlim(-0.5, n - 0.5)
     axes.set_yscale("log")
     axes.set_ylim(low, high)

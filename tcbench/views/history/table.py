@@ -25,7 +25,11 @@ LEAST_SPAN = 1.1
 def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
     """A heading and a table for each cell: by machine, scenario and network, batch size, ranks, then config, each in
     the order of first appearance."""
-    widths = _widths(history)
+    # Columns line up from table to table, and are left out of all or none.
+    points = [point for cell in history.cells for point in cell.points]
+    *columns, last = _columns("")
+    widths = [max((len(column.text(point)) for point in points), default=0) for column in columns]
+    widths.append(last.least(points))
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
     settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]
     configs = [cell.cell.config for cell in history.cells]
@@ -136,16 +140,6 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[Histor
         ),
         Column("verdict", _verdict, width=widths[5]),
     )
-
-
-def _widths(history: History) -> list[int]:
-    """Columns that line up from table to table, and are left out of all or none."""
-    points = [point for cell in history.cells for point in cell.points]
-    *columns, verdict = _columns("")
-    return [
-        *(max((len(column.text(point)) for point in points), default=0) for column in columns),
-        verdict.least(points),
-    ]
 
 
 def _verdict(point: HistoryPoint) -> Text:

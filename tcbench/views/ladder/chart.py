@@ -19,15 +19,14 @@ from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import ChartPage, name_rows, put, rates
 from tcbench.present.charts.palette import INK, QUIET, change_patch, fill
-from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
-from tcbench.present.charts.text import LABEL, LEGEND, WORDS, config_name, drawable, heading, shortened, text_width
+from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print, titled
+from tcbench.present.charts.text import LABEL, LEGEND, WORDS, config_name, drawable, shortened, text_width
 from tcbench.present.format import counted, factor, limits, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Section
 from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, SettingCells, Settings, left_out
 from tcbench.present.page.wording import why
-from tcbench.present.simulated import marked
 from tcbench.present.tables import COUNT, FACTOR, RATE, Column, Table
 from tcbench.present.verdicts import why_missing
 
@@ -61,9 +60,8 @@ def ladder_chart(
         for i in range(0, len(group), _ABREAST)
     ]
     small = small_print(summaries, provenance.common, whiskers=False)
-    title = marked(title, (summary.environment for summary in summaries))
     unit = rate_unit(summary.cell for summary in summaries)
-    page = ChartPage(heading(title, summaries[0].cell.scenario), f"{unit.capitalize()} {_SUBTITLE}", [*more, small])
+    page = ChartPage(titled(title, summaries), f"{unit.capitalize()} {_SUBTITLE}", [*more, small])
     columns = max(len(block.climbs) for block in blocks)
     grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)
     beside = max(text_width(label, LEGEND) for block in blocks for label in block.labels)

@@ -36,11 +36,10 @@ from tcbench.core.numerics import (
     TrainingSetting,
 )
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
-from tcbench.present import tables
 from tcbench.present.document import encoded, fields
 from tcbench.present.format import factor, ratio, size
 from tcbench.present.notes import Caution
-from tcbench.present.tables import COUNT, Column, Table
+from tcbench.present.tables import COUNT, Column, Kind, Table
 
 _STYLES: dict[Word, str] = {
     "trains like fp32": "green",
@@ -150,7 +149,7 @@ def gradients_table(document: Document) -> Table[int]:
 
     def share(kind: GradientKind, what: str) -> Column[int]:
         heading = f"{kind}: {what}" if what == "zero" else what
-        return Column(heading, lambda k: getattr(whole(document.gradients, k)[kind], what), tables.Kind(_share))
+        return Column(heading, lambda k: getattr(whole(document.gradients, k)[kind], what), Kind(_share))
 
     scale = Column[int]("loss scale", lambda k: f"{'static: ' if k == used else ''}2^{k}", COUNT, wraps=True)
     return Table([scale, *(share(*part) for part in parts)], sorted({*SCALES, used}))
@@ -195,22 +194,20 @@ def costs_table(document: Document) -> Table[TechniqueCosts]:
     def ended(row: TechniqueCosts) -> bool:
         return None not in (row.train_time_s, row.peak_memory_bytes, row.accuracy)
 
-    def of(
-        heading: str, figure: Callable[[TechniqueCosts], object], kind: tables.Kind = COUNT
-    ) -> Column[TechniqueCosts]:
+    def of(heading: str, figure: Callable[[TechniqueCosts], object], kind: Kind = COUNT) -> Column[TechniqueCosts]:
         return Column(heading, lambda row: figure(row) if ended(row) else None, kind)
 
     def time_ratio(row: TechniqueCosts) -> str:
         return f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio)
 
-    figures = [of("test loss", lambda row: row.test_loss, tables.Kind(_loss)), of("accuracy (95%)", _accuracy)]
+    figures = [of("test loss", lambda row: row.test_loss, Kind(_loss)), of("accuracy (95%)", _accuracy)]
     if any(row.memory_ratio is not None for row in rows) and alone:
-        figures.insert(0, of("vs fp32", lambda row: row.memory_ratio, tables.Kind("{:.2f}×".format)))
+        figures.insert(0, of("vs fp32", lambda row: row.memory_ratio, Kind("{:.2f}×".format)))
     if alone:
         figures[:0] = [
-            of("time", lambda row: row.train_time_s, tables.Kind("{:.1f} s".format)),
+            of("time", lambda row: row.train_time_s, Kind("{:.1f} s".format)),
             of("vs fp32", time_ratio),
-            of("memory", lambda row: row.peak_memory_bytes, tables.Kind(lambda n_bytes: size(round(n_bytes)))),
+            of("memory", lambda row: row.peak_memory_bytes, Kind(lambda n_bytes: size(round(n_bytes)))),
         ]
     first = figures[0]
     figures[0] = replace(

@@ -22,8 +22,8 @@ from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import ChartPage, set_ticks
 from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill, legend_rows
-from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print
-from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
+from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print, titled
+from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, shortened
 from tcbench.present.format import counted, factor, limits, milliseconds, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.page import drawings
@@ -31,7 +31,6 @@ from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import Paragraph, Section, say, strong
 from tcbench.present.page.settings import Settings
 from tcbench.present.page.wording import spaced
-from tcbench.present.simulated import marked
 from tcbench.present.tables import Column, Field, Table
 from tcbench.present.verdicts import why_missing
 from tcbench.views.scaling.table import EFFICIENCY, CurveRow, columns, head, notes, rows
@@ -66,9 +65,8 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     kinds = dict.fromkeys(curve.kind for curve in curves)
     lines = [drawable("no number: " + "; ".join(lacking))] if lacking else []
     notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
-    title = marked(title, (summary.environment for summary in summaries))
     unit = rate_unit(summary.cell for summary in summaries)
-    page = ChartPage(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
+    page = ChartPage(titled(title, summaries), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
     page.legend(
         [[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in legend_rows(configs)]
     )

@@ -125,9 +125,6 @@ def _window(
     return begin_s, end_s
 
 
-# -- one cell ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Lane:
     """A line of blocks, inches high. `what`: the drawing function that takes it."""
@@ -278,8 +275,11 @@ def _draw_panel(axes: Axes, panel: _Panel) -> None:
     for row, y in panel.placed:
         axes.fill_between([begin, end], y, y + row.height, color=RECORDED, linewidth=0, zorder=0.5)
         draw.get(row.what, _draw_blocks)(axes, panel, row, y)
-        if row.name == "CPU":
-            _draw_waiting(axes, panel, y + row.height)
+        if row.name == "CPU":  # a hatched strip at its foot while it waits for the GPU
+            places = [place for span in panel.waiting if panel.inches(*(place := panel.clipped(span))) > 1 / DPI]
+            strips = [(begin, end, y + row.height - 0.07, y + row.height) for begin, end in places]
+            if strips:
+                boxes(axes, strips, ["waiting for the GPU"], zorder=3, **_WAITING.patch)
     _draw_steps(axes, panel)
 
 
@@ -389,14 +389,6 @@ def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
     lengths[1::2] = np.diff(points)[::2]
     so_far = np.interp(edges_s, points, np.cumsum(lengths))
     return np.clip(np.diff(so_far) / np.diff(edges_s), 0, 1)
-
-
-def _draw_waiting(axes: Axes, panel: _Panel, base: float) -> None:
-    """A hatched strip at the foot of the host's row while it waits for the GPU."""
-    places = [place for span in panel.waiting if panel.inches(*(place := panel.clipped(span))) > 1 / DPI]
-    if places:
-        strips = [(begin, end, base - 0.07, base) for begin, end in places]
-        boxes(axes, strips, ["waiting for the GPU"], zorder=3, **_WAITING.patch)
 
 
 def _draw_steps(axes: Axes, panel: _Panel) -> None:
