@@ -88,11 +88,9 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import base_config, summarise
     from tcbench.views.ladder.chart import ladder_chart
-    from tcbench.views.machines import machines_chart
     from tcbench.views.networks import networks_chart
     from tcbench.views.scaling.chart import scaling_chart
-    from tcbench.views.slides import slide_chart
-    from tcbench.views.throughput.chart import throughput_chart
+    from tcbench.views.throughput.chart import machines_chart, slide_chart, throughput_chart
 
     summaries = summarise(records)
     measured = list(dict.fromkeys(summary.cell.config for summary in summaries))
