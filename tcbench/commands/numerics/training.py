@@ -133,7 +133,7 @@ def _show(document: Document, margins: Margins, written: Sequence[Path], call: C
         console.print(view.gradients_table(document))
         console.say(view.safe_line(document), view.bfloat16_line(document), "")
     console.table(view.costs_table(document))
-    console.table(view.verdicts_table(verdicts(document, margins), document.setting.base))
+    console.table(view.verdicts_table(document, verdicts(document, margins)))
     console.notes([*view.notes(document, margins), *view.why_lines(document)])
     console.say(*(f"wrote {path}" for path in written))
     if run := newest_run(call.out):  # whose claims on training the document decides

@@ -14,7 +14,7 @@ from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, put, rates
 from tcbench.present.charts.palette import INK, PAPER, QUIET, Fill, fill
 from tcbench.present.charts.provenance import first_panels, small_print, titled
-from tcbench.present.charts.text import LABEL, LEGEND, WORDS, drawable, line_height, shortened, text_width, wrapped
+from tcbench.present.charts.text import LABEL, LEGEND, WORDS, drawable, line_height, shortened, text_width
 from tcbench.present.format import limits, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.verdicts import why_missing
@@ -83,7 +83,7 @@ def panel_chart(
     height = 3.3 if len(panels) == 1 else 2.4
     column = page.panels([height] * len(panels))[:, 0]
     for axes, panel in zip(column, panels, strict=True):
-        page.heading(axes, "\n".join(wrapped(panel.name, LABEL, page.room, bold=True)))
+        page.named(axes, panel.name)
         axes.set_ylabel(f"Better ⟶\n{rate_unit(summary.cell for summary in everything)}", color=INK)
         _draw_panel(axes, panel.groups, page.room - _AXIS, height)
     column[-1].set_xlabel(axis)

@@ -23,6 +23,7 @@ from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.palette import INK, PAPER, QUIET
 from tcbench.present.charts.text import (
     DPI,
+    LABEL,
     LEGEND,
     SMALL,
     SUBTITLE,
@@ -80,6 +81,10 @@ class ChartPage:
             axes.set_title(beside + lines, loc="right", weight="bold")
         if below:
             self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET))
+
+    def named(self, axes: Axes, name: str, below: str = "") -> None:
+        """Above an axes its name, in as many lines as it takes."""
+        self.heading(axes, "\n".join(wrapped(name, LABEL, self.room, bold=True)), below=below)
 
     def legend(self, rows: Sequence[Sequence[Artist]], **options: Any) -> None:
         """Entries by their labels: a line per row, its columns aligned, where the page is wide enough; else as many

@@ -23,7 +23,6 @@ from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import (
     DPI,
-    LABEL,
     LEGEND,
     WORDS,
     config_name,
@@ -41,19 +40,8 @@ from tcbench.present.page.wording import spaced
 from tcbench.present.sides import UNNAMED, Labels, allowed, several
 from tcbench.present.tables import COUNT, Badge, Column, Field, Table, Tone, heads
 from tcbench.present.verdicts import FORMS, STATUS_BADGES, signed, tone
+from tcbench.views.comparison import wording
 from tcbench.views.comparison.table import Row, figures, rows
-from tcbench.views.comparison.wording import (
-    by_metric,
-    doubts_in_short,
-    figure,
-    heading,
-    headline,
-    power,
-    slower_in,
-    telling,
-    titled,
-    unit,
-)
 
 MAX_ROWS = 600
 """More are refused: no picture that high can be drawn or read."""
@@ -81,13 +69,12 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     ratios = [cell.ratio for cell in comparison.cells if cell.ratio]
     ends = _limits(ratios, [row.point for block in blocks for row in block.rows])
     compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
-    subtitle = drawable(compared + headline(comparison))
+    subtitle = drawable(compared + wording.headline(comparison))
     page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
     column = page.panels([block.height for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
-        title_lines = wrapped(block.title, LABEL, page.room, bold=True)
-        page.heading(axes, "\n".join(title_lines))
+        page.named(axes, block.title)
         _frame(axes, block, ends, 1 - comparison.rule.threshold)
         _write_verdicts(axes, block, figures)
     page.settle()
@@ -174,8 +161,8 @@ class _Row:
 def _state(cell: CellComparison, side: Side) -> str:
     if side.figure is None:
         return side.status
-    words = figure(cell.metric, side)
-    return words if cell.metric.unit == "bytes" else f"{words} {unit(cell.metric, [cell.cell])}"
+    words = wording.figure(cell.metric, side)
+    return words if cell.metric.unit == "bytes" else f"{words} {wording.unit(cell.metric, [cell.cell])}"
 
 
 @dataclass(frozen=True)
@@ -230,7 +217,7 @@ def _blocks(comparison: Comparison) -> list[_Block]:
             where = ", ".join(filter(None, (names[setting], counted(setting[1].ranks, "rank") * several_ranks)))
         if came_from is not None and came_from != machine:
             where = f"{came_from} → {where}"
-        title = f"{where} · {heading(metric, [cell.cell for cell in cells])}"
+        title = f"{where} · {wording.heading(metric, [cell.cell for cell in cells])}"
         blocks.append(_Block(drawable(title), metric, _rows(cells)))
     for mean in comparison.means:
         place = max(n for n, block in enumerate(blocks) if block.metric is mean.metric)
@@ -266,7 +253,7 @@ def _small_print(comparison: Comparison) -> list[str]:
         lines.append("differs between base and current: " + "; ".join(allowed(comparison.differences, 4)))
     if comparison.notes:
         lines.append("note: " + several(comparison.notes, 4))
-    lines += [f"doubtful: {line}" for line in doubts_in_short(comparison)]
+    lines += [f"doubtful: {line}" for line in wording.doubts_in_short(comparison)]
     return lines
 
 
@@ -372,7 +359,7 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
             f" (geometric mean; 95% interval {limits(mean.ratio, factor)}). ",
         ]
     parts.append(f"A loss of more than {rule.threshold:.0%} that is surely there is a regression.")
-    if seen := power(comparison):
+    if seen := wording.power(comparison):
         parts.append(f" With these trials {seen}.")
     return say(*parts)
 
@@ -397,7 +384,7 @@ def _distinct(cells: Sequence[CellComparison]) -> int:
 
 def _label(cell: CellComparison, comparison: Comparison) -> str:
     """A cell and, where there are several, the metric that it was compared by."""
-    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(by_metric(comparison)) > 1 else "")
+    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(wording.by_metric(comparison)) > 1 else "")
 
 
 def _drawn(comparison: Comparison, base: str, every_cell: Table[Row]) -> AnyBlock:
@@ -406,12 +393,12 @@ def _drawn(comparison: Comparison, base: str, every_cell: Table[Row]) -> AnyBloc
         drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
     except SelectionError as error:
         return Data(every_cell, notes=(str(error),))
-    metrics = listed([metric.name for metric in by_metric(comparison)]).capitalize()
+    metrics = listed([metric.name for metric in wording.by_metric(comparison)]).capitalize()
     return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", every_cell)
 
 
 def _table(cells: Sequence[CellComparison]) -> Table[Row]:
-    metrics = {one.metric: titled(one.metric, [of.cell for of in cells]) for one in cells}
+    metrics = {one.metric: wording.titled(one.metric, [of.cell for of in cells]) for one in cells}
     columns = (
         *heads((one.cell for one in cells), lambda row: row[0].cell),
         Column[Row]("config", lambda row: ", ".join(filter(None, (row[0].cell.config, row[1])))),
@@ -431,7 +418,7 @@ def _trials(one: CellComparison) -> Field:
 
 def _remarks(one: CellComparison) -> list[str]:
     """Why, where the loss sits, what would decide, and which trials are doubtful."""
-    lines = [*filter(None, [slower_in(one), one.why]), *telling(one)]
+    lines = [*filter(None, [wording.slower_in(one), one.why]), *wording.telling(one)]
     for name, side in (("base", one.base), ("current", one.current)):
         lines += [f"{name}: {note}" for note in (side.notes if side else ())]
     return lines

@@ -24,17 +24,7 @@ from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import WIDTH, ChartPage, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET, fill
 from tcbench.present.charts.provenance import first_panels, provenance_of
-from tcbench.present.charts.text import (
-    LABEL,
-    LEGEND,
-    SMALL,
-    WORDS,
-    config_name,
-    drawable,
-    line_height,
-    text_width,
-    wrapped,
-)
+from tcbench.present.charts.text import LEGEND, SMALL, WORDS, config_name, drawable, line_height, text_width, wrapped
 from tcbench.present.format import change, counted, number, threshold
 from tcbench.present.naming import rate_unit
 from tcbench.present.sides import several
@@ -82,9 +72,8 @@ def history_chart(history: History) -> Figure:
     for axes, (cell, points, group) in zip(column, strips, strict=True):
         _frame(axes, cell, points, span, len(revisions))
         if group:
-            name = "\n".join(wrapped(group, LABEL, page.room, bold=True))
             below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
-            page.heading(axes, name, below=below)
+            page.named(axes, group, below)
     _name_commits(column[-1], revisions, (width - _BESIDE) / len(revisions))
     page.settle()
     for axes, (cell, points, _) in zip(column, strips, strict=True):

@@ -10,31 +10,10 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
+from tcbench.analysis.numerics import judgement
 from tcbench.analysis.numerics.equivalence import Equivalence
-from tcbench.analysis.numerics.judgement import (
-    SCALES,
-    Margins,
-    TechniqueCosts,
-    TechniqueVerdict,
-    Word,
-    costs,
-    like,
-    magnitudes,
-    safe,
-    steps_seen,
-    verdicts,
-    whole,
-)
-from tcbench.core.numerics import (
-    ALL_TECHNIQUES,
-    DECAYS,
-    KINDS,
-    WARM_UP,
-    Document,
-    GradientKind,
-    Technique,
-    TrainingSetting,
-)
+from tcbench.analysis.numerics.judgement import Margins, TechniqueCosts, TechniqueVerdict, Word
+from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, GradientKind, TrainingSetting
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.present.document import encoded, fields
 from tcbench.present.format import factor, ratio, size
@@ -149,10 +128,10 @@ def gradients_table(document: Document) -> Table[int]:
 
     def share(kind: GradientKind, what: str) -> Column[int]:
         heading = f"{kind}: {what}" if what == "zero" else what
-        return Column(heading, lambda k: getattr(whole(document.gradients, k)[kind], what), Kind(_share))
+        return Column(heading, lambda k: getattr(judgement.whole(document.gradients, k)[kind], what), Kind(_share))
 
     scale = Column[int]("loss scale", lambda k: f"{'static: ' if k == used else ''}2^{k}", COUNT, wraps=True)
-    return Table([scale, *(share(*part) for part in parts)], sorted({*SCALES, used}))
+    return Table([scale, *(share(*part) for part in parts)], sorted({*judgement.SCALES, used}))
 
 
 def _share(value: float) -> str:
@@ -163,7 +142,7 @@ def _share(value: float) -> str:
 
 def safe_line(document: Document) -> str:
     """The smallest and the largest safe scale."""
-    scales, used = safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
+    scales, used = judgement.safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
     if scales.smallest is None or scales.largest is None:
         return f"No gradients were seen; {used}."
     if scales.smallest > scales.largest:
@@ -171,7 +150,7 @@ def safe_line(document: Document) -> str:
             f"No loss scale is safe: from 2^{scales.smallest} on at most {LOST_AT_MOST:.0%} of the gradients become "
             f"zero, but above 2^{scales.largest} some overflow; {used}."
         )
-    n, steps = steps_seen(document.gradients), document.setting.steps
+    n, steps = judgement.steps_seen(document.gradients), document.setting.steps
     return (
         f"Safe loss scales: 2^{scales.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
         f"zero) to 2^{scales.largest} (none overflows), by {n} of {steps} steps; {used}."
@@ -180,7 +159,7 @@ def safe_line(document: Document) -> str:
 
 def bfloat16_line(document: Document) -> str:
     """The share that is lost in bfloat16, which has float32's exponents."""
-    lost = max(zero_in_bfloat16(magnitudes(document.gradients, kind)) for kind in KINDS)
+    lost = max(zero_in_bfloat16(judgement.magnitudes(document.gradients, kind)) for kind in KINDS)
     share = _share(lost) if lost else "none"
     return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
 
@@ -188,7 +167,7 @@ def bfloat16_line(document: Document) -> str:
 def costs_table(document: Document) -> Table[TechniqueCosts]:
     """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
     process neither time nor memory says anything."""
-    rows = costs(document)
+    rows = judgement.costs(document)
     alone = document.setting.ranks == 1
 
     def ended(row: TechniqueCosts) -> bool:
@@ -228,12 +207,12 @@ def _loss(value: float) -> str:
     return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
 
 
-def verdicts_table(judged: Sequence[TechniqueVerdict], base: Technique) -> Table[TechniqueVerdict]:
+def verdicts_table(document: Document, judged: Sequence[TechniqueVerdict]) -> Table[TechniqueVerdict]:
     """A technique's word and why."""
     columns: list[Column[TechniqueVerdict]] = [
         Column("technique", lambda verdict: ALL_TECHNIQUES[verdict.technique].label),
         Column("verdict", lambda verdict: verdict.word, style=lambda verdict: _STYLES[verdict.word]),
-        Column(f"difference from {base.label}, same seed (90%)", lambda verdict: verdict.reason),
+        Column(f"difference from {document.setting.base.label}, same seed (90%)", lambda verdict: verdict.reason),
     ]
     return Table(columns, judged)
 
@@ -242,8 +221,8 @@ def notes(document: Document, margins: Margins) -> list[str]:
     """Notes that explain the tables."""
     whose = "fp32's" if document.setting.ranks == 1 else "that of one rank"
     lines = [
-        f"{like(document)}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
-        f"and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
+        f"{judgement.like(document)}: two one-sided tests at 5% over seeds say that the test loss is within "
+        f"{margins.loss:.0%} and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
     ]
     if document.setting.ranks > 1:
         return lines
@@ -282,24 +261,24 @@ def to_json(document: Document, margins: Margins) -> str:
         "verdicts": [
             fields(v, "technique verdict=word reason")
             | {"test_loss": test_json(v.loss, True), "accuracy": test_json(v.accuracy, False)}
-            for v in verdicts(document, margins)
+            for v in judgement.verdicts(document, margins)
         ],
         "shares": [
-            {"log2_scale": k, **whole(document.gradients, k)}
-            for k in sorted({*SCALES, round(math.log2(document.static_scale))})
+            {"log2_scale": k, **judgement.whole(document.gradients, k)}
+            for k in sorted({*judgement.SCALES, round(math.log2(document.static_scale))})
         ],
         "layers": [
             {"kind": x.kind, "layer": x.layer, **msgspec.to_builtins(shares(x.magnitudes, 0))}
             for x in document.gradients.layers
         ],
-        "non_zero": {kind: magnitudes(document.gradients, kind).non_zero for kind in KINDS},
-        "safe_log2_scales": safe(document.gradients),
+        "non_zero": {kind: judgement.magnitudes(document.gradients, kind).non_zero for kind in KINDS},
+        "safe_log2_scales": judgement.safe(document.gradients),
         "costs": [
             fields(row, "technique runs ok train_time_s peak_memory_bytes accuracy=accuracy.value")
             | fields(row, "accuracy_low=accuracy.low accuracy_high=accuracy.high test_loss")
             | fields(row, "fp32_time_over_this=time_ratio.value fp32_time_over_this_low=time_ratio.low")
             | fields(row, "fp32_time_over_this_high=time_ratio.high fp32_memory_over_this=memory_ratio")
-            for row in costs(document)
+            for row in judgement.costs(document)
         ],
     }
     return json.dumps(json.loads(encoded(raw)), ensure_ascii=False)

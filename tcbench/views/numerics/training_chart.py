@@ -10,19 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from tcbench.analysis.numerics import judgement
 from tcbench.analysis.numerics.equivalence import Equivalence
-from tcbench.analysis.numerics.judgement import (
-    CurvePoint,
-    Margins,
-    TechniqueVerdict,
-    Word,
-    loss_curve,
-    not_learnt,
-    ratio_curve,
-    relative,
-    techniques_of,
-    verdicts,
-)
+from tcbench.analysis.numerics.judgement import CurvePoint, Margins, TechniqueVerdict, Word
 from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
 from tcbench.present.charts.page import ChartPage, put
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS
@@ -64,10 +54,10 @@ _WORD_COLOURS: dict[Word, str] = {
 
 def training_chart(document: Document, margins: Margins, about: Sequence[str]) -> Figure:
     """`about`: the small print's facts of machine and setting."""
-    techniques, base = techniques_of(document), document.setting.base
+    techniques, base = judgement.techniques_of(document), document.setting.base
     whose = "fp32's" if base.name == BASE else "that of one rank"
-    judged = verdicts(document, margins)
-    nothing = not_learnt(document)
+    judged = judgement.verdicts(document, margins)
+    nothing = judgement.not_learnt(document)
     seeds = len({run.seed for run in document.runs})
     window = max(1, document.setting.steps // _POINTS)
     curves = "every step" if window == 1 else f"means of {window} steps"
@@ -92,9 +82,11 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     losses.set_title("Training loss", loc="left", weight="bold")
     ratios.set_title(f"Training loss over {whose}, same seed", loc="left", weight="bold")
     steps = document.setting.steps
-    _curves(losses, {t.name: loss_curve(document, t.name, window) for t in techniques}, bands=False, steps=steps)
+    _curves(
+        losses, {t.name: judgement.loss_curve(document, t.name, window) for t in techniques}, bands=False, steps=steps
+    )
     ratios.axhspan(1 / (1 + margins.loss), 1 + margins.loss, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
-    others = {t.name: ratio_curve(document, t.name, window) for t in techniques if t != base}
+    others = {t.name: judgement.ratio_curve(document, t.name, window) for t in techniques if t != base}
     _curves(ratios, others, bands=True, steps=steps)
     ratios.axhline(1, color=_STYLES[base.name]["color"], linewidth=1.0)
     page.heading(forest[0], "At the end, on held-out images")
@@ -178,7 +170,7 @@ def _differences(
     most = max(1000.0 if of_loss else 100.0, edge)
 
     def shown(value: float) -> float:
-        return max(-most, min(most, 100 * (relative(value) if of_loss else value)))
+        return max(-most, min(most, 100 * (judgement.relative(value) if of_loss else value)))
 
     ends = [edge * 1.6]
     for i, (test, verdict) in enumerate(zip(tests, judged, strict=True)):

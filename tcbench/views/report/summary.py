@@ -11,19 +11,7 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present.cells import busy_line
 from tcbench.present.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
-from tcbench.present.page.page import (
-    AnyBlock,
-    Data,
-    FactList,
-    Notice,
-    Paragraph,
-    Piece,
-    Points,
-    Prose,
-    Section,
-    say,
-    strong,
-)
+from tcbench.present.page.page import AnyBlock, Data, FactList, Notice, Paragraph, Points, Prose, Section, say, strong
 from tcbench.present.page.settings import SettingCells, Settings
 from tcbench.present.page.wording import kept_together, shortened, spaced
 from tcbench.present.simulated import lines
@@ -88,20 +76,20 @@ def lead(settings: Settings, over_base: Speedups) -> Paragraph:
         return say("No cell gave a number: ", strong(f"{'it' if n == 1 else f'all {n}'} failed or did not run"), ".")
     part = next(part for part in settings.parts if part.setting == winner.setting)
     base, over = base_config(part.summaries), over_base[winner.key]
-    parts: list[str | Piece] = [
+    said = say(
         f"The fastest of {n} cells is " if n > 1 else "One cell was run: ",
         strong(spaced(winner.cell.config)),
         f" at batch size {winner.cell.batch_size}: ",
         strong(f"{number(winner.images_per_s.value)}{_KEPT}{winner.cell.unit}/s"),
         f" {plus_minus(winner.images_per_s)}".replace("± ", f"±{_KEPT}"),
-    ]
+    )
     if over is not None and winner.cell.config != base:
         within = "one trial each" if winner.unit == "steps" else limits(over, factor)
         sure = ": ".join(filter(None, [within, _doubt(over, winner)]))
-        parts += [", ", strong(f"{factor(over.value)}{_KEPT}{base}"), f" ({sure})"]
+        said += say(", ", strong(f"{factor(over.value)}{_KEPT}{base}"), f" ({sure})")
     # Device and network come first; what else tells settings apart stands at their headings.
     where = ", ".join(part.name.split(" · ")[:2])
-    return say(*parts, f", on {where}." if where else ".")
+    return said + say(f", on {where}." if where else ".")
 
 
 @dataclass(frozen=True)
@@ -251,11 +239,8 @@ def _missing(summaries: Sequence[CellSummary]) -> tuple[tuple[Badge | None, Para
         text = f": {listed(names)}. {shortened(reason, 400)}"
         items.append((STATUS_BADGES[cells[0].status], say(strong(counted(len(cells), "cell")), text)))
     some = [summary for summary in summaries if summary.images_per_s and summary.trials_ok < summary.trials]
-    for summary in some[:_MOST_CONFIGS]:
-        text = (
-            f"{spaced(summary.cell.label)}: only {summary.trials_ok} of {counted(summary.trials, 'trial')} succeeded."
-        )
-        items.append((Badge("partly", "warn", "warn"), say(text)))
+    partly = [f"{spaced(s.cell.label)}: only {s.trials_ok} of {counted(s.trials, 'trial')} succeeded." for s in some]
     if len(some) > _MOST_CONFIGS:
-        items.append((Badge("partly", "warn", "warn"), say(f"and {len(some) - _MOST_CONFIGS} more cells.")))
+        partly[_MOST_CONFIGS:] = [f"and {len(some) - _MOST_CONFIGS} more cells."]
+    items += [(Badge("partly", "warn", "warn"), say(text)) for text in partly]
     return tuple(items)
