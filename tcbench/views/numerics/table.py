@@ -220,9 +220,10 @@ def verdicts_table(document: Document, judged: Sequence[TechniqueVerdict]) -> Ta
 def notes(document: Document, margins: Margins) -> list[str]:
     """Notes that explain the tables."""
     whose = "fp32's" if document.setting.ranks == 1 else "that of one rank"
+    like = judgement.like(document)
     lines = [
-        f"{judgement.like(document)}: two one-sided tests at 5% over seeds say that the test loss is within "
-        f"{margins.loss:.0%} and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
+        f"{like}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
+        f"and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
     ]
     if document.setting.ranks > 1:
         return lines
