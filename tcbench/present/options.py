@@ -1,6 +1,5 @@
 """Options of several commands, each declared once: its flag, help, default, completion and parser. A command takes one
-as the default of its parameter; `selects` gives it those of a Selection; `words` writes a Selection as a command
-line."""
+as the default of its parameter; `selects` gives it those of a Selection; `words` writes one as a command line."""
 
 from __future__ import annotations
 
@@ -102,8 +101,8 @@ class Group:
     ) -> Any:
         """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value;
         one that takes no value is False by default. docs/options.md says what it `takes`; `read` raises SelectionError
-        for all else, and so does a number that `holds` refuses; `within`: the least and the most. Without any of these,
-        what it takes depends on what is there."""
+        for all else, and so does a number that `holds` refuses; `within`: the least and the most. Else it depends on
+        what is there."""
         words = flags.split()
         names = [word for word in words if word.startswith("-")]
 
@@ -351,8 +350,7 @@ SELECTION = {
 
 def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Callable[[Callable[..., None]], Any]:
     """A decorator: in place of its parameter `chosen`, a Selection, a command has an option for each of these fields in
-    this order ("..." stands for all that are not named), but for those that it is `without`. `own`: fields that it
-    declares otherwise."""
+    this order ("..." stands for all others), but for those that it is `without`. `own`: fields declared otherwise."""
     others = [name for name in SELECTION if name not in fields.split() + without.split()]
     names = [name for word in fields.split() for name in (others if word == "..." else [word])]
     taken = {name: (SELECTION | own)[name] for name in names}

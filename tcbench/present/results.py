@@ -133,8 +133,7 @@ def read_files(paths: Sequence[Path]) -> Results:
 
 
 def _read(paths: Sequence[Path], out: Path) -> Results:
-    """As `read_files`, of no paths the newest run; says which it is, and that it is simulated. Raises SelectionError
-    too."""
+    """As `read_files`, of no paths the newest run; says which, and that it is simulated. Raises SelectionError too."""
     if paths:
         return read_files(paths)
     given = read_files([newest(out, says=True)])

@@ -4,8 +4,7 @@ is an error of one line. Without standard error the command goes on, since that 
 
 A terminal acts on control characters in the name of a file or in an error: it moves, clears, colours, writes right to
 left. They are shown as escapes. Strings of records and traces are cleaned when they are decoded (`tcbench.core.text`);
-this catches all other text. Everything that is printed comes through here or, where Rich colours it, through
-`tcbench.present.tables`."""
+this catches all other text that is printed, and `tcbench.present.tables` what Rich colours."""
 
 import io
 import json

@@ -129,7 +129,6 @@ R = TypeVar("R")
 class Column(Generic[R]):
     """A column over rows of any type. Its value is a number, an interval or whatever its kind writes; None is empty,
     and what is words already (a text in place of a figure, a badge, a field of the page) is written as it is.
-
     `mark` stands behind what is written. `style` is the console's. `wraps`: a text may be folded, and a number takes a
     second line before others are cut. `on`: the only renderer that shows it. `width`: the least of a console's.
     `spare`: a console without room for all columns leaves it out. `key`: its name in JSON and exports, where these do

@@ -222,8 +222,8 @@ def _to_resume(folder: Path, asked: GateQuestion, say: Callable[[str], None]) ->
 
 
 def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
-    """The least and the most trials and minutes of a gate, in words; by the newest run of this machine, if there is
-    one, and without it by a guess."""
+    """A gate's least and most trials and minutes, in words; by this machine's newest run, if there is one, else by a
+    guess."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
     from tcbench.hardware import load
@@ -292,8 +292,7 @@ def _settled(
     stderr: Screen,
 ) -> GateFile:
     """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
-    spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
-    130 when interrupted."""
+    spent; what its files hold is not run again. The answer has the decisions. Exits with 130 when interrupted."""
     from tcbench.core import store
     from tcbench.present.format import counted, duration
     from tcbench.present.progress import RunProgress

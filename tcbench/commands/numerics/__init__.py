@@ -1,5 +1,5 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one, and is every config where its rungs
-say it is?"""
+"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; is every config where its rungs say it
+is?"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one, and how many steps does K-FAC
-save?"""
+"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one; in how many steps does K-FAC?"""
 
 import datetime
 import time

@@ -14,9 +14,8 @@ from tcbench.present.options import check_picture
 
 
 def save(figure: Figure, path: Path, remedy: str = "") -> None:
-    """Write PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written. Folders
-    are made. Raises SelectionError for another suffix and StoreError, with the remedy, when the file cannot be
-    written."""
+    """PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written. Makes folders.
+    Raises SelectionError for another suffix and StoreError, with the remedy, when the file cannot be written."""
     check_picture(path)
     suffix = path.suffix.lower()
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]

@@ -45,9 +45,8 @@ def tooltip(artist: Artist, *texts: str) -> None:
 
 def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
     """The figure as an SVG element: the same markup for the same figure. `label` says what it shows to those who do not
-    see it; `prefix` begins all of its ids, which are those of one chart on a page. `trim` inches of its margin are left
-    out at each side: a page has its own. Widths are those of the fonts that charts are laid out with, so the page's may
-    be narrower, not wider."""
+    see it; `prefix` begins all of its ids, those of one chart on a page. `trim` inches of margin are left out at each
+    side: a page has its own. Widths are those of the fonts of charts: the page's may be narrower, not wider."""
     data = io.BytesIO()
     width, height = figure.get_size_inches()
     box = Bbox([[trim, trim], [width - trim, height - trim]])
@@ -105,8 +104,8 @@ def _write_tooltips(root: ET.Element, texts_by_id: dict[str, tuple[str, ...]]) -
 
 
 def _rewrite(element: ET.Element, prefix: str) -> None:
-    """Make ids the chart's own, colours variables, and, since the page's policy forbids style attributes, of each of a
-    style's properties an attribute."""
+    """Make ids the chart's own, colours variables, and a style's properties attributes: the page's policy forbids
+    styles."""
     for part in filter(str.strip, element.attrib.pop("style", "").split(";")):
         name, _, value = part.strip().partition(": ")
         element.set(name, value)

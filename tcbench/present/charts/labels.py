@@ -1,5 +1,5 @@
-"""Words beside points: each where it covers nothing else, and left out where there is no such place. Works in pixels,
-on a page that is settled."""
+"""Words beside points, in pixels of a settled page: each where it covers nothing else, left out where there is no
+place."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The comparison on a terminal: a table for each metric, and what the verdicts rest on; and everything that is known as
+"""The comparison on a terminal: a table for each metric, and what the verdicts rest on; and all that is known, as
 JSON."""
 
 import io

@@ -1,5 +1,5 @@
-"""The change of a step as a waterfall: from the base's step, what each part adds or takes, to the current one; and the
-section of the page on cells that changed."""
+"""A step's change as a waterfall: from the base's, what each part adds or takes; and the page's section on such
+cells."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

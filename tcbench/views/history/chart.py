@@ -1,6 +1,6 @@
-"""Cells over commits: a strip per cell with its line and whiskers, all strips on one axis of commits. A strip has its
-own range of images/s, but every strip spans the same factor from bottom to top, so that a loss of 5% is as high in one
-as in any other."""
+"""Cells over commits: a strip per cell with its line and whiskers, all on one axis of commits. A strip has its own
+range of images/s, but each spans the same factor from bottom to top, so that a loss of 5% is as high in one as in
+another."""
 
 import itertools
 import math
@@ -47,8 +47,8 @@ _INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
 
 
 def history_chart(history: History) -> Figure:
-    """A strip per cell, by setting, then batch size; of many cells those that regressed come first. Raises
-    SelectionError for nothing to draw."""
+    """A strip per cell, by setting and batch size; of many those that regressed. Raises SelectionError for nothing to
+    draw."""
     if not history.cells:
         raise SelectionError("no results to plot; `tcbench run` makes some")
     newest = history.revisions[-MAX_REVISIONS:]

@@ -1,5 +1,4 @@
-"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them. Which
-configs make a ladder the analysis says."""
+"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them."""
 
 from __future__ import annotations
 
