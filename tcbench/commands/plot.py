@@ -129,7 +129,7 @@ def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) ->
 
 
 def _beside(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
-    """What --by machine draws: configs that are named, else the base, where it was run, and the best. Raises
+    """What --by machine draws: configs that are named, else the base, where it ran, and the best. Raises
     SelectionError."""
     if not configs:
         return [*(config for config in measured if config == base), "best"]

@@ -1,4 +1,4 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; is every config where its rungs say it
+"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; is each config where its rungs say it
 is?"""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Words beside points, in pixels of a settled page: each where it covers nothing else, left out where there is no
-place."""
+such."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -13,7 +13,7 @@ from tcbench.present.format import listed
 from tcbench.present.page.page import AnyBlock, Heading
 
 MOST_DRAWN = 24
-"""Settings that have charts, and configs and batch sizes in each: bars and panels take milliseconds. Tables have all."""
+"""Settings that have charts, and configs and batch sizes in each: bars, panels take milliseconds. Tables have all."""
 
 MOST_LADDERS = 8
 """Ladders that are drawn of a setting; the table has all of them."""

@@ -1,5 +1,4 @@
-"""The comparison on a terminal: a table for each metric, and what the verdicts rest on; and all that is known, as
-JSON."""
+"""The comparison on a terminal: a table for each metric, and what the verdicts rest on; and all of it as JSON."""
 
 import io
 from collections.abc import Sequence

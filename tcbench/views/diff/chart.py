@@ -1,5 +1,4 @@
-"""A step's change as a waterfall: from the base's, what each part adds or takes; and the page's section on such
-cells."""
+"""A step's change as a waterfall: from the base's, what each part adds or takes; and the page's section on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ _INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
 
 
 def history_chart(history: History) -> Figure:
-    """A strip per cell, by setting and batch size; of many those that regressed. Raises SelectionError for nothing to
+    """A strip per cell, by setting and batch size; of many those that regressed. Raises SelectionError for none to
     draw."""
     if not history.cells:
         raise SelectionError("no results to plot; `tcbench run` makes some")
