@@ -129,8 +129,7 @@ def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) ->
 
 
 def _beside(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
-    """What --by machine draws: configs that are named, else the base, where it ran, and the best. Raises
-    SelectionError."""
+    """What --by machine draws: the configs named, else the base, where it ran, and the best. Raises SelectionError."""
     if not configs:
         return [*(config for config in measured if config == base), "best"]
     chosen = (["best"] if name == "best" else named([name], measured) for name in configs)

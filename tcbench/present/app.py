@@ -71,8 +71,7 @@ _PLAIN = (
 
 class GroupedCommand(TyperCommand):
     """Help without Rich, whose import alone takes 0.3 s: arguments first, options grouped by `rich_help_panel`,
-    examples. `--json` is short for `--format json` where there are formats. Mistakes in options are errors of one
-    line."""
+    examples. `--json` is short for `--format json` where there are formats. Mistakes are errors of one line."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = f"{parent.command_path} {info_name}" if parent else info_name

@@ -117,8 +117,8 @@ def markdown(cards: Sequence[Scorecard]) -> str:
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:
-    """Everything, with units in the names; an open end is null. In form 1 ratios of several trials were of median
-    steps."""
+    """Everything, units in the names; an open end is null. In form 1 ratios of several trials were at the median
+    step."""
     return document(
         "tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=[*notes(cards), *missing(cards)]
     )

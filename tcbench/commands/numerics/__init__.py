@@ -1,5 +1,5 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; is each config where its rungs say it
-is?"""
+"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; are configs where their rungs say they
+are?"""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ def _write_tooltips(root: ET.Element, texts_by_id: dict[str, tuple[str, ...]]) -
 
 
 def _rewrite(element: ET.Element, prefix: str) -> None:
-    """Make ids the chart's own, colours variables, a style's properties attributes: the page's policy forbids
-    styles."""
+    """Make ids the chart's own, colours variables, a style's properties attributes: the page forbids styles."""
     for part in filter(str.strip, element.attrib.pop("style", "").split(";")):
         name, _, value = part.strip().partition(": ")
         element.set(name, value)

@@ -1,5 +1,4 @@
-"""Words beside points, in pixels of a settled page: each where it covers nothing else, left out where there is no
-such."""
+"""Words beside points, in pixels of a settled page: each where it covers nothing else, left out where there is none."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

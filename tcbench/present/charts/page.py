@@ -87,8 +87,7 @@ class ChartPage:
         self.heading(axes, "\n".join(wrapped(name, LABEL, self.room, bold=True)), below=below)
 
     def legend(self, rows: Sequence[Sequence[Artist]], **options: Any) -> None:
-        """Entries by their labels: a line per row, columns aligned, where there is room; else as many columns as
-        fit."""
+        """Entries by their labels: a line per row, columns aligned, where there is room; else what columns fit."""
         entries = [entry for row in rows for entry in row]
         most = max(map(len, rows))
         grids = [rows, *([entries[i : i + n] for i in range(0, len(entries), n)] for n in range(most, 0, -1))]

@@ -63,8 +63,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, how to read it, and the table behind it. It is drawn when first asked for, once: it takes most of a
-    page's time."""
+    """A chart, how to read it, and the table behind it. Drawn when first asked for, once: most of a page's time."""
 
     title: str
     draw: Callable[[], Drawn]

@@ -47,8 +47,7 @@ _INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
 
 
 def history_chart(history: History) -> Figure:
-    """A strip per cell, by setting and batch size; of many those that regressed. Raises SelectionError for none to
-    draw."""
+    """A strip per cell, by setting and batch size; of many, those that regressed. Raises SelectionError for none."""
     if not history.cells:
         raise SelectionError("no results to plot; `tcbench run` makes some")
     newest = history.revisions[-MAX_REVISIONS:]

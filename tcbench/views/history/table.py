@@ -23,8 +23,7 @@ LEAST_SPAN = 1.1
 
 
 def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
-    """A heading and a table per cell: by machine, scenario and network, batch size, ranks, config, as they first
-    appear."""
+    """A heading and a table per cell: by machine, scenario and network, batch size, ranks, config, as first seen."""
     # Columns line up from table to table, and are left out of all or none.
     points = [point for cell in history.cells for point in cell.points]
     *columns, last = _columns("")
