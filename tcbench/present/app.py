@@ -276,7 +276,7 @@ def interruptible(says: Callable[[], str]) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-_PLAIN_WIDTH = 132
+PLAIN_WIDTH = 132
 """Columns where there is no terminal to ask."""
 
 
@@ -286,7 +286,7 @@ def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = F
 
     console = Screen(stderr=stderr)
     if not console.is_terminal:
-        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details, quiet=quiet)
+        return Screen(stderr=stderr, width=PLAIN_WIDTH, details=details, quiet=quiet)
     width = None if stderr else max(console.width, 80)
     return Screen(stderr=stderr, width=width, columns=console.width, details=details, quiet=quiet)
 

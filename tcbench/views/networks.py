@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from tcbench.analysis.networks import NetworkResult, networks
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.bars import Bar, BarGroup, Panel, panel_chart
+from tcbench.present.charts.bars import Bar, BarGroup, panel_chart
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name
 from tcbench.present.format import factor, listed, ratio
@@ -28,7 +28,7 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     provenance = provenance_of(by_setting(alike))
     batch_sizes = sorted({result.batch_size for result in results})
     panels = [
-        Panel(f"batch size {batch_size}", tuple(_group(one) for one in results if one.batch_size == batch_size))
+        (f"batch size {batch_size}", [_group(one) for one in results if one.batch_size == batch_size])
         for batch_size in batch_sizes
     ]
     configs = list(dict.fromkeys(summary.cell.config for summary in shown))
@@ -44,7 +44,7 @@ def _group(result: NetworkResult) -> BarGroup:
     if result.best is not None and result.best is not result.base:
         note = factor(result.speedup.value) if result.speedup else ""
         bars.append(Bar(result.best.cell.config, result.best, note))
-    return BarGroup(f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", tuple(bars) or (Bar("fp32", None),))
+    return f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", bars or [Bar("fp32", None)]
 
 
 def table(results: Sequence[NetworkResult]) -> Table[NetworkResult]:

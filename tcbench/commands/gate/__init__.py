@@ -6,7 +6,6 @@ import contextlib
 import functools
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,12 +117,11 @@ def gate(
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
 
-    def made_of(chosen: Selection, *, remote: bool = False) -> Plan:
-        return turns.of_gate(plan_of(chosen, remote=remote), longer=not chosen.max_time_s)
-
-    def check(made: Plan) -> None:
-        with stages(stderr.quiet) as advance:
-            images.check_folder(made, advance)
+    def made(*, remote: bool = False) -> Plan:
+        plan = turns.of_gate(plan_of(chosen, remote=remote), longer=not chosen.max_time_s)
+        with stages(quiet) as advance:
+            images.check_folder(plan, advance)
+        return plan
 
     if bisect is not None:
         _refuse_beside_bisect(context, format_)
@@ -131,8 +129,7 @@ def gate(
     if strict and lenient:
         raise SelectionError("--strict and --lenient: expected one of them")
     names, rule = outcome.metrics(metric), Rule(outcome.threshold(threshold_))
-    may_differ = outcome.allowed(allow)
-    may_differ = replace(may_differ, facets=may_differ.facets | outcome.COMPARED)
+    may_differ = outcome.allowed(allow) | outcome.COMPARED
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = options.seconds("--budget", budget)
     options.tune(chosen)
@@ -142,9 +139,7 @@ def gate(
         from tcbench.commands.gate import bisect as bisecting
 
         def make_plan() -> tuple[Plan, Launcher]:
-            made = made_of(chosen)
-            check(made)
-            return find_for(made, chosen.launcher, asked=chosen.ranks is not None)
+            return find_for(made(), chosen.launcher, asked=chosen.ranks is not None)
 
         asked_of = bisecting.Bisecting(interims, rule, budget_s, out.absolute(), say, quiet)
         bisecting.bisect(bisect, make_plan, setup, asked_of, json=format_ == "json")
@@ -154,8 +149,7 @@ def gate(
     with builds.prepared(wanted, say) as ready:
         # The scenario and its step are the current side's.
         with contextlib.chdir(ready[1].folder):
-            plan = made_of(chosen, remote=current_python is not None)
-        check(plan)
+            plan = made(remote=current_python is not None)
         plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
         asked = gate_file.GateQuestion(
             base=ready[0].code,

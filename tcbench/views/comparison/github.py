@@ -16,9 +16,8 @@ Kind = Literal["error", "warning", "notice"]
 
 def github(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """Errors for what fails, warnings for what is inconclusive, notices for other changes; at the end the counts."""
-    called = wording.names(comparison.cells)
     kinds: dict[Kind, list[tuple[CellComparison, str]]] = {"error": [], "warning": [], "notice": []}
-    for cell, name in zip(comparison.cells, called, strict=True):
+    for cell, name in wording.named(comparison.cells):
         kind = _kind(cell)
         if kind is not None:
             kinds[kind].append((cell, name))

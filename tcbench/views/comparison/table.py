@@ -7,6 +7,7 @@ from typing import Any
 
 from tcbench.analysis.compare import CellComparison, Comparison, Metric, Side
 from tcbench.present import sides
+from tcbench.present.app import PLAIN_WIDTH
 from tcbench.present.document import document, fields
 from tcbench.present.format import change, counted, ratio
 from tcbench.present.notes import Caution
@@ -15,19 +16,10 @@ from tcbench.present.tables import NUMBER, Column, ConfigTable, Field, Screen
 from tcbench.present.verdicts import STYLES, tone
 from tcbench.views.comparison import wording
 
-_WIDTH = 132
-"""Columns in a file."""
-
-_ROOM = 100
-"""Columns that a table needs with all that it says."""
-
-_MOST_DOUBTS = 2
-"""So many lines on doubtful trials are shown; more are counted."""
-
 
 def table(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """Everything that `show` prints, without colours."""
-    console = Screen(details=True, file=io.StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
+    console = Screen(details=True, file=io.StringIO(), width=PLAIN_WIDTH, color_system=None, force_terminal=False)
     show(comparison, console, labels)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
@@ -40,7 +32,7 @@ def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> N
     for metric, cells in wording.by_metric(comparison).items():
         console.print()
         lines(wording.heading(metric, [cell.cell for cell in cells]), style="bold")
-        console.print(_table(metric, cells, narrow=console.width < _ROOM))
+        console.print(_table(metric, cells, narrow=console.width < 100))
         reasons = _reasons(cells)
         if reasons:
             console.print()
@@ -55,12 +47,11 @@ def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> N
 
 def _reasons(cells: Sequence[CellComparison]) -> list[str]:
     """The reasons that the table does not show already."""
-    pairs = [
+    return wording.reasons(
         (cell, name)
-        for cell, name in zip(cells, wording.names(cells), strict=True)
+        for cell, name in wording.named(cells)
         if cell.verdict != "improved" and (cell.held_back or cell.moved or not _more(cell))
-    ]
-    return wording.reasons([cell for cell, _ in pairs], [name for _, name in pairs])
+    )
 
 
 def _more(cell: CellComparison) -> str:
@@ -82,7 +73,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     remarks += map(Caution, comparison.notes)
     remarks += [Caution(f"allowed to differ: {line}") for line in sides.allowed(comparison.differences)]
     doubts = wording.doubts(comparison)
-    if len(doubts) > _MOST_DOUBTS:
+    if len(doubts) > 2:  # lines that are shown; more are counted
         doubts = [f"{line} (--format json names them)" for line in wording.doubts_in_short(comparison)]
     return [*remarks, *map(Caution, doubts)]
 
@@ -95,7 +86,7 @@ def rows(cells: Sequence[CellComparison]) -> list[Row]:
     """The cells as rows; models have a column of their own."""
     return [
         (cell, ", ".join(fact for fact in where.split(", ") if fact != f"model {cell.cell.model}"))
-        for cell, where in zip(cells, wording.wheres(cells), strict=True)
+        for cell, where in wording.told_apart(cells)
     ]
 
 
@@ -118,7 +109,7 @@ def figures(unit: str = "") -> tuple[Column[Row], ...]:
 
 
 def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> ConfigTable[Row]:
-    """`narrow`: headings of two lines, and without the change, which the ratio says too."""
+    """`narrow`, where there is no room for all of it: headings of two lines, no change, which the ratio says too."""
     named = rows(cells)
     of = "" if metric.unit == "bytes" else wording.unit(metric, [cell.cell for cell in cells])
     columns = [*figures(("\n" if narrow else " ") + of if of else "")[: -1 if narrow else None]]
@@ -134,7 +125,6 @@ def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> 
 def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """One JSON object, with a line's end. A limit that is not finite is null. In form 1 `figure`, `figures` and `ratio`
     of throughput were at the median step, which `median_step_images_per_s` is."""
-    called = wording.names(comparison.cells)
     text = document(
         "tcbench-comparison",
         2,
@@ -145,7 +135,7 @@ def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         verdicts=dict(comparison.verdicts),
         geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in comparison.means],
         **fields(comparison, "differences notes"),
-        cells=[_cell_json(cell, name) for cell, name in zip(comparison.cells, called, strict=True)],
+        cells=[_cell_json(cell, name) for cell, name in wording.named(comparison.cells)],
     )
     return text + "\n"
 

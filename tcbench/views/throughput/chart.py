@@ -12,7 +12,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.present import cells
 from tcbench.present.cells import Row
-from tcbench.present.charts.bars import Bar, BarGroup, Panel, batch_sizes_of, cell_at, panel_chart
+from tcbench.present.charts.bars import Bar, BarGroup, batch_sizes_of, cell_at, panel_chart
 from tcbench.present.charts.palette import SERIES, legend_rows
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name, drawable
@@ -35,9 +35,9 @@ def throughput_chart(summaries: Sequence[CellSummary], *, title: str = "", subti
 
     def groups(here: Sequence[CellSummary]) -> Iterator[BarGroup]:
         for n in batch_sizes_of(here):
-            yield BarGroup(str(n), tuple(Bar(config, cell_at(here, config, n)) for config in configs))
+            yield str(n), [Bar(config, cell_at(here, config, n)) for config in configs]
 
-    panels = [Panel(provenance.names[setting], tuple(groups(here))) for setting, here in settings.items()]
+    panels = [(provenance.names[setting], [*groups(here)]) for setting, here in settings.items()]
     if not title:
         scenarios = dict.fromkeys(summary.cell.scenario for summary in summaries)
         title, subtitle = "Training throughput", f"Scenario {', '.join(scenarios)}"
@@ -109,12 +109,9 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     panels = []
     for config in configs:
         there = [s for s in summaries if config in (BEST, s.cell.config)]
-        groups = tuple(
-            BarGroup(str(batch_size), tuple(bar(setting, config, batch_size) for setting in settings))
-            for batch_size in batch_sizes_of(there)
-        )
+        groups = [(str(n), [bar(setting, config, n) for setting in settings]) for n in batch_sizes_of(there)]
         if groups:
-            panels.append(Panel("the best config of each" if config == BEST else config_name(config), groups))
+            panels.append(("the best config of each" if config == BEST else config_name(config), groups))
     if not panels:
         raise SelectionError(f"no results of {', '.join(configs)} to plot; `tcbench run` makes some")
     best_of = grouped(
@@ -184,7 +181,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
             not_run.extend(f"{b.config} at {batch_size}" for b in bars if b.summary is None)
             if slide == 33:
                 bars.append(best_bar(here, batch_size))
-            yield BarGroup(str(batch_size), tuple(bars))
+            yield str(batch_size), bars
 
     def best_bar(here: Sequence[CellSummary], batch_size: int) -> Bar:
         winner = best(s for s in here if s.cell.batch_size == batch_size)
@@ -195,7 +192,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
         return Bar(winner.cell.config, winner, f"best\n{factor(ratio.value)}" if ratio else "best")
 
     provenance = provenance_of(settings)
-    panels = [Panel(provenance.names[setting], tuple(groups_of(here))) for setting, here in settings.items()]
+    panels = [(provenance.names[setting], [*groups_of(here)]) for setting, here in settings.items()]
     rows = legend_rows(stages)
     if slide == 33:
         rows = [[(config, config) for config in stages]]
