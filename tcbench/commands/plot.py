@@ -112,16 +112,12 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     return throughput_chart(summaries)
 
 
-_TRIED = 20
-"""Runs that are tried where the newest does not have what a figure shows."""
-
-
 def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) -> Path | None:
     """The newest run of several of which the figure can be drawn."""
     from tcbench.core import store
 
     runs = [run for path in paths for run in by_age(path) or [path]]
-    for path in runs[:_TRIED] if len(runs) > 1 else ():
+    for path in runs[:20] if len(runs) > 1 else ():  # more take too long
         with contextlib.suppress(TcbenchError):
             draw(store.current(store.read([path]).records))
             return path

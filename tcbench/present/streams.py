@@ -19,9 +19,6 @@ from tcbench.core.errors import OutputError
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit code that a shell shows for a command ended by SIGPIPE."""
 
-_LONGEST_LINE = 4000
-"""Characters of a line on standard error: an error may name a string of megabytes."""
-
 _ACTIVE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
@@ -45,7 +42,7 @@ def guard() -> None:
     if not isinstance(sys.stdout, _Harmless):
         sys.stdout = cast(TextIO, _Harmless(sys.stdout))
     if not isinstance(sys.stderr, _Harmless):
-        sys.stderr = cast(TextIO, _Harmless(sys.stderr, _LONGEST_LINE))
+        sys.stderr = cast(TextIO, _Harmless(sys.stderr, 4000))  # an error may name a string of megabytes
 
 
 class _Error(io.FileIO):

@@ -97,13 +97,10 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
     words += emulated(s.cell for s in summaries)
     words += filter(None, [busy_line(ok)])
     runs = list(dict.fromkeys(run for s in summaries for run in s.runs))
-    words.append(f"run {', '.join(runs)}" if len(runs) <= _NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")
+    words.append(f"run {', '.join(runs)}" if len(runs) <= 2 else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")
     codes = dict.fromkeys(code for s in summaries for code in s.codes)
     words += filter(None, [tcbench_name(codes), project_name(codes)])
     return drawable(" · ".join(words))
-
-
-_NAMED_RUNS = 2
 
 
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:

@@ -55,10 +55,6 @@ def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     return "\n".join(head) + "\n" + parts
 
 
-_HEADER = 2
-"""Lines of a table before its rows."""
-
-
 def _table(cells: Sequence[Row]) -> list[str]:
     columns = (
         Column[Row]("config", lambda row: code(row[0].cell.config) + (f" {code(f'({row[1]})')}" if row[1] else "")),
@@ -93,7 +89,8 @@ def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
         kept.append(row)
     missing = len(rows) - len(kept)
     more = f"\nand {missing} more, for which there is no room\n" if missing else ""
-    if not kept or (missing and len(kept) <= _HEADER and rows[0].startswith("| config |")):
+    # Of a table the first two lines are no rows.
+    if not kept or (missing and len(kept) <= 2 and rows[0].startswith("| config |")):
         return f"{summary or 'Cells'}: {missing}, no room to list them\n\n" if room > 80 else ""
     return before + "\n".join(kept) + "\n" + more + after
 

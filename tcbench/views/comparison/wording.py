@@ -13,9 +13,6 @@ from tcbench.present.naming import apart, rate_unit
 from tcbench.present.next_steps import NextStep
 from tcbench.present.sides import Labels, several
 
-_TELLING_SPIKES = 0.005
-"""Shares of spikes that differ by so much or more are worth a word."""
-
 _DOUBTS = ("throttled", "on a busy machine", "noisy", "not settled", *STATUSES)
 
 
@@ -25,7 +22,7 @@ def named(cells: Sequence[CellComparison]) -> list[tuple[CellComparison, str]]:
 
 
 def told_apart(cells: Sequence[CellComparison]) -> list[tuple[CellComparison, str]]:
-    """Each cell with the facts that tell it from others of its config and batch size; empty where it is the only one."""
+    """Each cell with the facts that tell it from others of its config and batch size; empty where it is alone."""
     wheres: dict[int, str] = {}
     for of_metric in grouped((cell.metric.name, place) for place, cell in enumerate(cells)).values():
         wheres |= zip(of_metric, apart([(cells[place].machine, cells[place].cell) for place in of_metric]), strict=True)
@@ -70,7 +67,7 @@ def median_step(cell: CellComparison) -> str:
     if not base.median_images_per_s or not current.median_images_per_s or base.spikes is None or current.spikes is None:
         return ""
     at_median = current.median_images_per_s / base.median_images_per_s
-    spiky = abs(current.spikes - base.spikes) >= _TELLING_SPIKES
+    spiky = abs(current.spikes - base.spikes) >= 0.005  # worth a word
     if cell.ratio.holds(at_median) and not spiky:
         return ""
     spikes = f", spikes {percent(base.spikes)} -> {percent(current.spikes)}" if spiky else ""

@@ -27,8 +27,6 @@ from tcbench.views.diff.table import CHANGE, fate, headline, notes, share, shown
 _ROW = 0.235
 _TOP = 8
 _LONGEST_LABEL = 3.2  # inches
-_CUT_BELOW = 0.8
-"""An axis on whose first part, so much of it or more, nothing happens begins later."""
 
 
 def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = "Why the step changed") -> Figure:
@@ -105,7 +103,7 @@ def _draw(axes: Axes, rows: Sequence[_PartRow], width: float) -> None:
     """All bars of a level, on an axis (inches) that begins where something happens."""
     ends = [s * 1e3 for row in rows for s in (row.begin_s, row.end_s) if s]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
-    cut = low > _CUT_BELOW * high
+    cut = low > 0.8 * high  # so much of an axis on which nothing happens is left out
     start = max(0.0, low - 0.35 * (high - low) - 0.01 * high) if cut else min(0.0, low)
     room = max(text_width(row.words, WORDS) for row in rows) + 0.2
     axes.set_xlim(start, start + (high - start) / max(1 - room / width, 0.3))

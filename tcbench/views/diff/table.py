@@ -16,19 +16,10 @@ from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
 from tcbench.present.tables import COUNT, Column, Kind, Table
 
-TOP = 10
-"""Parts of a level that are shown; the others are added up."""
-
-_LEAST_SHARE = 0.01
-"""A step that changed by less than this share of itself, and not surely, is not shared out."""
-
-_NOTHING_S = 1e-9
-"""Less than any clock tells: what is left of sums of floats."""
-
 
 def signed(seconds: float) -> str:
     """`+2.13 ms`, `-40.1 ms`."""
-    if abs(seconds) < _NOTHING_S:
+    if abs(seconds) < 1e-9:  # less than any clock tells: what is left of sums of floats
         return "0 ms"
     return f"{'+' if seconds >= 0 else '-'}{milliseconds(abs(seconds))}"
 
@@ -51,9 +42,9 @@ def headline(diff: Diff) -> str:
 
 
 def shared_out(diff: Diff) -> bool:
-    """Whether the step changed enough for shares of its change to say something."""
+    """Whether the step changed enough for shares of its change to say something: surely, or by a hundredth."""
     step = diff.step
-    return step.decided or (step.change is None and abs(step.change_s) >= _LEAST_SHARE * (step.base_s or 0.0))
+    return step.decided or (step.change is None and abs(step.change_s) >= 0.01 * (step.base_s or 0.0))
 
 
 def share(diff: Diff, part: StepPart) -> str:
@@ -73,8 +64,8 @@ def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
     return parts, StepPart(f"{len(others)} others", None, base_s, current_s)
 
 
-def tables(diff: Diff, top: int = TOP) -> list[tuple[str, Table[_Row]]]:
-    """A table per level with the line above it."""
+def tables(diff: Diff, top: int = 10) -> list[tuple[str, Table[_Row]]]:
+    """A table per level with the line above it; of parts beyond `top` the sum."""
     whose = {"host": ", on the host", "device": ", on the GPU"}
     return [
         (

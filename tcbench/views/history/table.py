@@ -18,9 +18,6 @@ from tcbench.present.verdicts import FORMS, STYLES, signed, tone
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
-LEAST_SPAN = 1.1
-"""A sparkline is as high as this factor at least, so that noise looks like noise."""
-
 
 def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
     """A heading and a table per cell: by machine, scenario and network, batch size, ranks, config, as first seen."""
@@ -44,10 +41,11 @@ def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
 
 
 def sparkline(points: Sequence[HistoryPoint]) -> str:
-    """Throughput as blocks, a cross where there is none, a bar where a new line begins."""
+    """Throughput as blocks, a cross where there is none, a bar where a new line begins; a tenth at least from bottom to
+    top, so that noise looks like noise."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     low = min(rates, default=1.0)
-    span = math.log(max(max(rates, default=1.0) / low, LEAST_SPAN))
+    span = math.log(max(max(rates, default=1.0) / low, 1.1))
     words = ""
     for point in points:
         words += "|" if point.broken_by else ""

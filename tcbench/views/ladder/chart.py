@@ -31,8 +31,6 @@ from tcbench.present.verdicts import why_missing
 
 _ROW = 0.235
 _ABREAST = 4
-_PALE = 0.4
-"""Of the bar of the whole ladder, where that may have changed nothing."""
 _SUBTITLE = "gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
 
 
@@ -138,7 +136,7 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
         axes.vlines(level, row + 0.15, below + 0.85, color=QUIET, linewidth=0.7, zorder=1.5)
     if climb.top:
         words = f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}"
-        style = fill(climb.top.config).patch | ({"alpha": _PALE} if climb.unsure else {})
+        style = fill(climb.top.config).patch | ({"alpha": 0.4} if climb.unsure else {})
         _draw_bar(axes, len(climb.steps), 0.0, level, style, words)
         _place(axes, _total(climb), level, len(climb.steps), scale, QUIET if climb.unsure else INK)
 

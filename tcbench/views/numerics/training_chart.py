@@ -18,8 +18,6 @@ from tcbench.present.charts.page import ChartPage, put
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS
 from tcbench.present.charts.text import DPI, LEGEND, SMALL, WORDS, drawable, shortened, text_width, wrapped
 
-_POINTS = 24
-"""Windows along a curve."""
 _PANEL, _ROW = 2.6, 0.27  # inches
 
 
@@ -59,7 +57,7 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     judged = judgement.verdicts(document, margins)
     nothing = judgement.not_learnt(document)
     seeds = len({run.seed for run in document.runs})
-    window = max(1, document.setting.steps // _POINTS)
+    window = max(1, document.setting.steps // 24)
     curves = "every step" if window == 1 else f"means of {window} steps"
     seeds_said = (
         "1 seed: the same weights and batches for every technique; one seed has no intervals"
