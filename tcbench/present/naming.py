@@ -64,18 +64,12 @@ def apart(cells: Sequence[Named], beneath: Sequence[tuple[str, ...]] = ()) -> tu
         varying = [key for key in keys if len({facts.get(key) for facts in described}) > 1]
         for place, facts in zip(places, described, strict=True):
             suffixes[place] = ", ".join(facts[key] for key in varying if facts.get(key))
-    return _numbered([cell.name for _, cell in cells], suffixes)
-
-
-def _numbered(names: Sequence[tuple[str, int, int]], suffixes: Sequence[str]) -> tuple[str, ...]:
-    """The suffixes, with a number where two of one name are still alike."""
-    seen: Counter[tuple[tuple[str, int, int], str]] = Counter()
-    numbered = []
-    for name, suffix in zip(names, suffixes, strict=True):
-        seen[name, suffix] += 1
-        number = seen[name, suffix]
-        numbered.append(suffix if number == 1 else f"{suffix} #{number}".strip())
-    return tuple(numbered)
+    # With a number where two of one name are still alike.
+    alike = grouped(((cell.name, suffixes[place]), place) for place, (_, cell) in enumerate(cells))
+    for (_, suffix), places in alike.items():
+        for n, place in enumerate(places[1:], start=2):
+            suffixes[place] = f"{suffix} #{n}".strip()
+    return tuple(suffixes)
 
 
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:

@@ -124,7 +124,12 @@ def gate(
         return plan
 
     if bisect is not None:
-        _refuse_beside_bisect(context, format_)
+        taken = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
+        if refused := given(context, without=taken):
+            raise SelectionError(
+                "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on "
+                f"by itself: leave out {shlex.join(refused)}"
+            )
     outcome.check_output(output)
     if strict and lenient:
         raise SelectionError("--strict and --lenient: expected one of them")
@@ -180,16 +185,6 @@ def gate(
     comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
     outcome.present(comparison, labels, format_, output, details)
     raise typer.Exit(outcome.exit_code(comparison, strict or (comparison.unsettled and not lenient)))
-
-
-def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
-    """Raises SelectionError where an option stands beside --bisect that has no meaning there."""
-    refused = given(context, without=_OF_BISECT | ({"format_"} if format_ in ("table", "json") else set()))
-    if refused:
-        raise SelectionError(
-            "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on by "
-            f"itself: leave out {shlex.join(refused)}"
-        )
 
 
 _OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet", *options.SELECTION}

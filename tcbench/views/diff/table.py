@@ -1,7 +1,5 @@
 """Two steps side by side, part by part: tables on a terminal, sentences, and JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -64,6 +62,10 @@ def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
     return parts, StepPart(f"{len(others)} others", None, base_s, current_s)
 
 
+_Row = tuple[StepPart, str, str]
+"""A part, its style and a remark."""
+
+
 def tables(diff: Diff, top: int = 10) -> list[tuple[str, Table[_Row]]]:
     """A table per level with the line above it; of parts beyond `top` the sum."""
     whose = {"host": ", on the host", "device": ", on the GPU"}
@@ -74,10 +76,6 @@ def tables(diff: Diff, top: int = 10) -> list[tuple[str, Table[_Row]]]:
         )
         for level in diff.levels
     ]
-
-
-_Row = tuple[StepPart, str, str]
-"""A part, its style and a remark."""
 
 
 def _table(diff: Diff, level: Level, top: int) -> Table[_Row]:

@@ -73,19 +73,16 @@ def history_chart(history: History) -> Figure:
         if group:
             below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
             page.named(axes, group, below)
-    _name_commits(column[-1], revisions, (width - _BESIDE) / len(revisions))
+    # Short names above dates, or both upright where there is no room from one to the next.
+    names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
+    pitch = (width - _BESIDE) / len(revisions)
+    upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
+    labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
+    column[-1].set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
     page.settle()
     for axes, (cell, points, _) in zip(column, strips, strict=True):
         _draw_strip(axes, cell, points, revisions)
     return page.figure
-
-
-def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> None:
-    """Short names above dates, or both upright where `pitch` inches from one to the next are not enough."""
-    names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
-    upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
-    labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
-    axes.set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
 
 
 def _groups(cells: Sequence[CellHistory]) -> tuple[list[tuple[str, list[CellHistory]]], tuple[str, ...]]:
@@ -115,9 +112,15 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
         f"{threshold(history.rule.threshold)} · hollow: inconclusive, or nothing to compare with · every strip spans "
         f"the same factor"
     ]
-    words = _regressions(points)
-    if words:
-        lines.append(f"{FORMS['regression'].sign} {words}")
+    regressions = []
+    for cell, point in points:
+        if point.regressed and point.change is not None:
+            ratio, culprit = point.change.ratio, point.change.culprit
+            what = change(ratio.value) if ratio else STATUS_BADGES[point.side.status].word
+            phase = f" in {culprit.name}" if culprit else ""
+            regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
+    if regressions:
+        lines.append(f"{FORMS['regression'].sign} {drawable(several(regressions, 12))}")
     broken = ((point.revision, point.broken_by) for _, point in points if point.broken_by)
     breaks = Counter((revision, "; ".join(each.says for each in by)) for revision, by in broken)
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
@@ -128,18 +131,6 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     if len(cells) < len(history.cells):
         lines.append(f"left out: {counted(len(history.cells) - len(cells), 'cell')} measured at one commit only")
     return lines
-
-
-def _regressions(points: Sequence[tuple[CellHistory, HistoryPoint]]) -> str:
-    """All of them in words, the first ones by name."""
-    regressions = []
-    for cell, point in points:
-        if not point.regressed or point.change is None:
-            continue
-        what = change(point.change.ratio.value) if point.change.ratio else STATUS_BADGES[point.side.status].word
-        phase = f" in {point.change.culprit.name}" if point.change.culprit else ""
-        regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
-    return drawable(several(regressions, 12))
 
 
 def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[HistoryPoint, ...]:

@@ -119,13 +119,8 @@ def _draw(axes: Axes, node: _Node, begin_s: float, row: int, inches_per_s: float
     room = node.seconds * inches_per_s - 0.06
     if room < _NAMED:
         return
-    words = shortened(drawable(_short(node.frame)), SMALL, room)
+    name, file = node.frame.name.rpartition("<locals>.")[2], node.frame.file.rpartition("/")[2]
+    words = shortened(drawable(f"{name} ({file})" if file else name), SMALL, room)
     weight = "bold" if bold else "normal"
     x = (begin_s + 0.03 / inches_per_s) * 1e3
     axes.text(x, row + 0.44, words, fontsize=SMALL, va="center", ha="left", color=ON_LIGHT, weight=weight)
-
-
-def _short(frame: Frame) -> str:
-    """A function's name without what it is nested in, and its file's."""
-    name = frame.name.rpartition("<locals>.")[2]
-    return f"{name} ({frame.file.rpartition('/')[2]})" if frame.file else name

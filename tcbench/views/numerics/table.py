@@ -42,6 +42,8 @@ def setting_line(document: Document) -> str:
 def about(document: Document) -> list[str]:
     """A picture's small print: machine, model, data, settings, version."""
     s, here = document.setting, document.environment
+    replicas, pixels = _factors(s)
+    also = f" × {pixels:.3g} for fewer pixels" if pixels > 1 else ""
     data = "generated patterns" if s.data is None else f"images of {Path(s.data).name}"
     return [
         *([here.device_name] if here else []),
@@ -49,7 +51,9 @@ def about(document: Document) -> list[str]:
         f"{s.image_size} × {s.image_size} {data}",
         f"batch size {s.batch_size}",
         f"learning rate {s.learning_rate:g}",
-        _divided(s),
+        "loss not divided"
+        if s.loss_divisor == 1
+        else f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas{also}",
         *([f"tcbench {here.tcbench}"] if here else []),
     ]
 
@@ -59,14 +63,6 @@ def _factors(s: TrainingSetting) -> tuple[float, float]:
     smaller than that of the scenario's model, which the small network alone needs (`tcbench.run.numerics_plan`)."""
     replicas = s.global_batch / s.batch_size
     return replicas, s.loss_divisor / replicas if s.data is None else 1.0
-
-
-def _divided(s: TrainingSetting) -> str:
-    replicas, pixels = _factors(s)
-    if s.loss_divisor == 1:
-        return "loss not divided"
-    also = f" × {pixels:.3g} for fewer pixels" if pixels > 1 else ""
-    return f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas{also}"
 
 
 SMALL_RATE = 1e-3
@@ -179,7 +175,7 @@ def costs_table(document: Document) -> Table[TechniqueCosts]:
     def time_ratio(row: TechniqueCosts) -> str:
         return f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio)
 
-    figures = [of("test loss", lambda row: row.test_loss, Kind(_loss)), of("accuracy (95%)", _accuracy)]
+    figures = [of("test loss", lambda row: row.test_loss, _LOSS), of("accuracy (95%)", _accuracy)]
     if any(row.memory_ratio is not None for row in rows) and alone:
         figures.insert(0, of("vs fp32", lambda row: row.memory_ratio, Kind("{:.2f}×".format)))
     if alone:
@@ -203,8 +199,7 @@ def _accuracy(row: TechniqueCosts) -> str | None:
     return f"{row.accuracy.value:.1%}" + (f" ± {100 * half:.1f}" if half else "") + some
 
 
-def _loss(value: float) -> str:
-    return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
+_LOSS = Kind(lambda loss: f"{loss:.3f}" if loss < 1000 else f"{loss:.4g}")
 
 
 def verdicts_table(document: Document, judged: Sequence[TechniqueVerdict]) -> Table[TechniqueVerdict]:

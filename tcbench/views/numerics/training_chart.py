@@ -141,23 +141,16 @@ def _curves(axes: Axes, curves: dict[str, tuple[CurvePoint, ...]], *, bands: boo
     axes.set_xlim(0, steps)
     axes.set_xlabel("step", size=WORDS)
     axes.grid(visible=False, axis="x")
-    low, high = _ends(axes.get_ylim(), curves)
+    # What was drawn, but a band far wider than all curves is cut off.
+    values = [point.value.value for points in curves.values() for point in points]
+    values = [value for value in values if 0 < value < math.inf] or [1.0]
+    low, high = max(axes.get_ylim()[0], min(values) / 3), min(axes.get_ylim()[1], max(values) * 3)
     axes.set_ylim(low, high)
     round_values = MaxNLocator(5, steps=[1, 2, 5, 10])
     axes.yaxis.set_major_locator(round_values if high / low < 50 else LogLocator(numticks=5))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:.4g}")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-
-
-def _ends(drawn: tuple[float, float], curves: dict[str, tuple[CurvePoint, ...]]) -> tuple[float, float]:
-    """The axis' ends: what was drawn, but a band far wider than all curves is cut off."""
-    values = [point.value.value for points in curves.values() for point in points]
-    values = [value for value in values if 0 < value < math.inf] or [1.0]
-    return max(drawn[0], min(values) / _BAND_AT_MOST), min(drawn[1], max(values) * _BAND_AT_MOST)
-
-
-_BAND_AT_MOST = 3.0
 
 
 def _differences(

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from tcbench.analysis.scaling import Curve, Point
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
@@ -51,10 +51,13 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     SelectionError when there is nothing to draw."""
     if not curves:
         raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
-    rows = _rows(curves)
+    rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
     if not rows:
         raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
-    keys, more = first_panels(list(rows), lambda key: _name(*key[1:]), "--config, or name fewer files", MAX_PANELS // 2)
+    # Weak scaling, then strong scaling, the longest first.
+    length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
+    ordered = sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)
+    keys, more = first_panels(ordered, lambda key: _name(*key[1:]), "--config, or name fewer files", MAX_PANELS // 2)
     lacking = _without_number(curves)
     rows = {key: rows[key] for key in keys}
     curves = [curve for line in rows.values() for curve in line]
@@ -83,13 +86,6 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
         _draw(right, line, styles, lambda point: point.efficiency, lambda value: f"{value:.1%}")
         _write_efficiencies(right, line)
     return page.figure
-
-
-def _rows(curves: Sequence[Curve]) -> dict[tuple[Setting, str, int], list[Curve]]:
-    """Curves by setting, kind and batch size: weak scaling, then strong scaling, the longest first."""
-    rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
-    length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
-    return {key: rows[key] for key in sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)}
 
 
 def _name(kind: str, images: int) -> str:
