@@ -14,10 +14,8 @@ def window(text: str | None) -> tuple[float, float] | None:
     """Begin and end of --zoom, ms. Raises SelectionError."""
     if text is None:
         return None
-    begin, colon, end = text.partition(":")
+    begin, _, end = text.partition(":")
     try:
-        if not colon:
-            raise ValueError
         return float(begin), float(end)
     except ValueError:
         raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None

@@ -197,8 +197,8 @@ class Column(Generic[R]):
 @dataclass(frozen=True)
 class Table(Generic[R]):
     """Rows under columns. A row that is None is an empty line. `filters`: the columns that the page offers to filter
-    by. On a console, columns are `gap` apart, and headings have the style `header`, or are not shown where it is None.
-    """
+    by. On a console, columns are `gap` apart, and headings have the style `header`, or are not shown where it is
+    None."""
 
     columns: Sequence[Column[R]]
     rows: Sequence[R | None]

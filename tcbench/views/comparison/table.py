@@ -33,7 +33,12 @@ def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> N
         console.print()
         lines(wording.heading(metric, [cell.cell for cell in cells]), style="bold")
         console.print(_table(metric, cells, narrow=console.width < 100))
-        reasons = _reasons(cells)
+        # Those that the table does not show already.
+        reasons = wording.reasons(
+            (cell, name)
+            for cell, name in wording.named(cells)
+            if cell.verdict != "improved" and (cell.held_back or cell.moved or not _more(cell))
+        )
         if reasons:
             console.print()
             lines(*reasons)
@@ -43,15 +48,6 @@ def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> N
     worst = "bold red" if comparison.failing else "yellow" if comparison.inconclusive else "bold"
     lines(wording.headline(comparison), style=worst)
     console.offer(wording.next_steps(comparison, labels))
-
-
-def _reasons(cells: Sequence[CellComparison]) -> list[str]:
-    """The reasons that the table does not show already."""
-    return wording.reasons(
-        (cell, name)
-        for cell, name in wording.named(cells)
-        if cell.verdict != "improved" and (cell.held_back or cell.moved or not _more(cell))
-    )
 
 
 def _more(cell: CellComparison) -> str:

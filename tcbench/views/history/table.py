@@ -129,12 +129,7 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[Histor
         Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1], spare=True),
         Column(f"{unit}/s", lambda at: at.interval or at.images_per_s or at.side.status, RATE, width=widths[2]),
         Column("trials", trials, COUNT, width=widths[3], spare=True),
-        Column(
-            "change",
-            lambda point: point.change and point.change.ratio and changes(point.change.ratio),
-            COUNT,
-            width=widths[4],
-        ),
+        Column("change", lambda at: at.change and at.change.ratio and changes(at.change.ratio), COUNT, width=widths[4]),
         Column("verdict", _verdict, width=widths[5]),
     )
 

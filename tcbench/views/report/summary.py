@@ -13,7 +13,7 @@ from tcbench.present.cells import busy_line
 from tcbench.present.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
 from tcbench.present.page.page import AnyBlock, Data, FactList, Notice, Paragraph, Points, Prose, Section, say, strong
 from tcbench.present.page.settings import SettingCells, Settings
-from tcbench.present.page.wording import kept_together, shortened, spaced
+from tcbench.present.page.wording import kept_together, spaced
 from tcbench.present.simulated import lines
 from tcbench.present.tables import FACTOR, RATE, Badge, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
@@ -236,7 +236,9 @@ def _missing(summaries: Sequence[CellSummary]) -> tuple[tuple[Badge | None, Para
         more = len(names) - _MOST_CONFIGS
         if more > 0:
             names = [*names[:_MOST_CONFIGS], counted(more, "more config")]
-        text = f": {listed(names)}. {shortened(reason, 400)}"
+        if len(reason) > 400:  # begin and end tell most
+            reason = f"{reason[:199].rstrip()}…{reason[-199:].lstrip()}"
+        text = f": {listed(names)}. {reason}"
         items.append((STATUS_BADGES[cells[0].status], say(strong(counted(len(cells), "cell")), text)))
     some = [summary for summary in summaries if summary.images_per_s and summary.trials_ok < summary.trials]
     partly = [f"{spaced(s.cell.label)}: only {s.trials_ok} of {counted(s.trials, 'trial')} succeeded." for s in some]
