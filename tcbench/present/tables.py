@@ -323,10 +323,8 @@ class ConfigTable(Table[R]):
         room = width - sum(others) - self.gap * (len(others) + 1)
         blocks = self._blocks(rows)
         names = {name: between_rungs(name, room) for block in blocks.values() for _, name in block}
-        cramped = (
-            max([self.min_width, *(cell_len(line) for name in names.values() for line in name.split("\n"))]) > room
-        )
-        if cramped:
+        lines = [line for name in names.values() for line in name.split("\n")]
+        if cramped := max([self.min_width, *map(cell_len, lines)]) > room:
             names = {name: name for name in names}
         config = Column[R]("config", str, wraps=cramped, width=self.min_width)
         grid = self._grid([*before, config, *shown], ())

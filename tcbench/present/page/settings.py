@@ -37,11 +37,6 @@ class SettingCells:
     summaries: tuple[CellSummary, ...]
     place: int = 0
 
-    @property
-    def unit(self) -> str:
-        """The name of what a step works on `batch_size` of."""
-        return self.setting.cell.unit
-
     def titled(self, title: str) -> str:
         """A title with the setting's name, where there is one."""
         return f"{title}, {self.name}" if self.name else title
@@ -86,7 +81,3 @@ class Settings:
         """A block for each setting that has one, under the setting's name where there are several."""
         made = [(part.name, made) for part in self.parts if (made := block(part)) is not None]
         return tuple(each for name, made in made for each in ([Heading(name), made] if name else [made]))
-
-    @property
-    def several(self) -> bool:
-        return len(self.parts) > 1

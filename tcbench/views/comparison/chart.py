@@ -71,7 +71,7 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
     subtitle = drawable(compared + wording.headline(comparison))
     page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
-    column = page.panels([block.height for block in blocks])[:, 0]
+    column = page.panels([block.tops[-1] for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
         page.named(axes, block.title)
@@ -184,10 +184,6 @@ class _Block:
         """The middle of each row."""
         return [end - row.height / 2 for row, end in zip(self.rows, self.tops[1:], strict=True)]
 
-    @property
-    def height(self) -> float:
-        return self.tops[-1]
-
 
 def _limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
     """Of the axis of ratios, the same in all blocks: logarithms, so that twice and half lie as far from 1."""
@@ -261,7 +257,7 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
     """Ratios along x, names along y, lines at 1 and at the threshold."""
     axes.set_xscale("log")
     axes.set_xlim(ends)
-    axes.set_ylim(block.height, 0)
+    axes.set_ylim(block.tops[-1], 0)
     wide = ends[1] / ends[0] > 5
     axes.xaxis.set_major_locator(LogLocator(2, numticks=6) if wide else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter("{x:.4g}")
@@ -282,9 +278,8 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
         if row.batch_size or row.mean:
             axes.axhline(top, color=FAINT, linewidth=0.7)
     axes.axvline(1, color=QUIET, linewidth=0.9, zorder=1)
-    axes.axvline(
-        worst if block.metric.more_is_better else 1 / worst, color=QUIET, linewidth=0.9, dashes=(4, 2), zorder=1
-    )
+    worst = worst if block.metric.more_is_better else 1 / worst
+    axes.axvline(worst, color=QUIET, linewidth=0.9, dashes=(4, 2), zorder=1)
 
 
 def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:

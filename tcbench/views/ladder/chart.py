@@ -202,7 +202,7 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
         if len(ladders) > MOST_LADDERS:
             many = counted(len(ladders), "ladder")
             notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
-        title = part.titled(f"{part.unit.capitalize()} per second gained or lost by each rung")
+        title = part.titled(f"{part.setting.cell.unit.capitalize()} per second gained or lost by each rung")
         rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
         rungs = Table(_COLUMNS, rows, part.titled(TITLE))
         return drawings.of_setting(part, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)

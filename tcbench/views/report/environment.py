@@ -123,7 +123,7 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         for m in dict.fromkeys(cell.measure for cell in cells)
     )
     yield "timed pass", all_of(passes)
-    if settings.several:
+    if len(settings.parts) > 1:
         yield "settings", str(len(settings.parts))
     if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
         yield "decoding", decoding

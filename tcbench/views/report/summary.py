@@ -43,7 +43,7 @@ def section(
         if (winner := best(part.summaries)) is not None
     ]
     blocks: list[AnyBlock] = []
-    if settings.several and fastest:
+    if len(settings.parts) > 1 and fastest:
         if busy := busy_line([s for part in settings.parts for s in part.summaries if s.images_per_s]):
             title, _, words = busy.partition(": ")
             blocks.append(Notice(Badge(title, "warn", "warn"), say(f"{words.capitalize()}.")))
@@ -214,7 +214,7 @@ def _over(fastest: _Fastest) -> str:
 _COLUMNS: tuple[Column[_Fastest], ...] = (
     Column("setting", _setting, ratio=1),
     Column("fastest", lambda row: f"{spaced(row.cell.cell.config)}, batch size {row.cell.cell.batch_size}", ratio=1),
-    Column("rate", lambda row: row.cell.images_per_s, RATE, mark=lambda row: f" {row.part.unit}/s"),
+    Column("rate", lambda row: row.cell.images_per_s, RATE, mark=lambda row: f" {row.cell.cell.unit}/s"),
     Column("factor", lambda row: row.over_base, FACTOR, mark=_over),
     Column("brought most by", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
     Column("held back by", lambda row: row.explained.bottleneck and row.explained.bottleneck.limit),

@@ -52,7 +52,7 @@ def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Sect
     """Setting by setting."""
 
     def figure(part: SettingCells) -> AnyBlock:
-        per_second = f"{part.unit.capitalize()} per second"
+        per_second = f"{part.setting.cell.unit.capitalize()} per second"
         title, groups = part.titled(per_second), [*part.by_batch_size.values()]
         notes = [*left_out({"configs": len(part.configs), "batch sizes": len(groups)}), *footnotes(part.summaries)]
         if any(len(group) > 1 and best(group) for group in groups):

@@ -110,9 +110,8 @@ def _window(
     for timeline in timelines:
         first = _first(timeline, steps, step)
         place = timeline.steps.index(first)
-        last = timeline.steps[
-            min(place + (steps or (1 if step is not None else DEFAULT_STEPS)), len(timeline.steps)) - 1
-        ]
+        shown = steps or (1 if step is not None else DEFAULT_STEPS)
+        last = timeline.steps[min(place + shown, len(timeline.steps)) - 1]
         ends_s.append(last.end_s - first.begin_s)
         recorded_s.append(max(s.end_s for s in timeline.spans) - first.begin_s)
     if zoom is None:
@@ -197,14 +196,6 @@ class _Panel:
         return sum(row.height for row in self.rows) + _GAP * (len(self.rows) + 1)
 
     @property
-    def facts(self) -> str:
-        """ "436 images/s · GPU busy 59%"."""
-        words = [f"{number(self.bottleneck.images_per_s)} {self.timeline.unit}/s"]
-        if self.bottleneck.device is not None:
-            words.append(f"GPU busy {self.bottleneck.device.busy_share:.0%}")
-        return " · ".join(words)
-
-    @property
     def visible_phases(self) -> set[str]:
         """Keys of the legend that this panel needs."""
         keys = {_colour_key(span) for row in self.rows for span in row.spans if row.name != "layers"}
@@ -240,7 +231,10 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
         name = wrapped(drawable(panel.timeline.label), LABEL, page.room - _FACTS, bold=True)
         below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
         below += wrapped(drawable(panel.bottleneck.sentence), WORDS, page.room)
-        page.heading(axes, "\n".join(name), panel.facts, "\n".join(below) + "\n")
+        beside = f"{number(panel.bottleneck.images_per_s)} {panel.timeline.unit}/s"
+        if panel.bottleneck.device is not None:
+            beside += f" · GPU busy {panel.bottleneck.device.busy_share:.0%}"
+        page.heading(axes, "\n".join(name), beside, "\n".join(below) + "\n")
         _draw_panel(axes, panel)
         axes.tick_params(axis="x", labelbottom=axes is column[-1])
     column[-1].set_xlabel("ms")
