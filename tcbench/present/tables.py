@@ -1,5 +1,5 @@
-"""The console, and tables that are written once: columns, each with a heading, a kind and a value, over rows of any
-type, for a console, the page and Markdown."""
+"""The console, and tables that are written once, for it, the page and Markdown: columns with a heading, a kind and a
+value over rows of any type."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -196,9 +196,8 @@ class Column(Generic[R]):
 
 @dataclass(frozen=True)
 class Table(Generic[R]):
-    """Rows under columns. A row that is None is an empty line. `filters`: the columns that the page offers to filter
-    by. On a console, columns are `gap` apart, and headings have the style `header`, or are not shown where it is
-    None."""
+    """Rows under columns; one that is None is an empty line. `filters`: the columns that the page offers to filter by.
+    On a console, columns are `gap` apart, and headings have the style `header`, or are not shown where it is None."""
 
     columns: Sequence[Column[R]]
     rows: Sequence[R | None]

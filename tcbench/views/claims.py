@@ -117,8 +117,7 @@ def markdown(cards: Sequence[Scorecard]) -> str:
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:
-    """Everything, units in the names; an open end is null. In form 1 ratios of several trials were at the median
-    step."""
+    """Everything, units in the names; an open end is null. In form 1 ratios of several trials: at the median step."""
     return document(
         "tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=[*notes(cards), *missing(cards)]
     )

@@ -1,5 +1,4 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; are configs where their rungs say they
-are?"""
+"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; are configs where their rungs say?"""
 
 from __future__ import annotations
 

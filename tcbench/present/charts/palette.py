@@ -131,9 +131,8 @@ def family(config: str) -> str:
 def fill(config: str) -> Fill:
     """A config's fill: a function of its name alone, so that it is the same in every chart. Configs of the scenarios'
     ladders have plain colours of their own, lightly hatched without `dali`. Any other takes its family's hue and a
-    hatch for its last rung. One rung above a ladder's config, the shade is darker the more rungs there are; otherwise
-    the shade and a second hatch stand for all that the last rung is added to, so that two configs which end alike
-    rarely look alike."""
+    hatch for its last rung. One rung above a ladder's config, the shade is darker the more rungs there are; else the
+    shade and a second hatch stand for all that the last rung is added to: configs that end alike rarely look alike."""
     ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
     parts = _parts(config)
     stage = _stage(parts)

@@ -1,6 +1,5 @@
-"""Cells over commits: a strip per cell with its line and whiskers, all on one axis of commits. A strip has its own
-range of images/s, but each spans the same factor from bottom to top, so that a loss of 5% is as high in one as in
-another."""
+"""Cells over commits: a strip per cell with its line and whiskers, all on one axis of commits. Each has its own range
+of images/s, but spans the same factor from bottom to top, so that a loss of 5% is as high in one as in another."""
 
 import itertools
 import math

@@ -41,8 +41,7 @@ class Compared:
 @dataclass(frozen=True)
 class ReportInput:
     """All that a page is made of. `records`: what `store.current` leaves, one at least; `explanations`: of the same;
-    `notes`: what was said of the files. `beside` names the file of all trials, where the page shows fewer
-    (MOST_TRIALS)."""
+    `notes`: what was said of the files; `beside`: the file of all trials, where the page shows fewer (MOST_TRIALS)."""
 
     records: tuple[Record, ...]
     explanations: tuple[Explanation, ...]

@@ -47,8 +47,8 @@ _SUBTITLES = {
 
 def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks") -> Figure:
     """A row of two panels for each batch size per rank (weak scaling) and each global batch (strong scaling): images/s
-    of all ranks on logarithmic axes, with each config's ideal line from its base, and the efficiency in percent. Raises
-    SelectionError when there is nothing to draw."""
+    of all ranks on logarithmic axes, with each config's ideal line from its base, and percent of it. Raises
+    SelectionError."""
     if not curves:
         raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
     rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
