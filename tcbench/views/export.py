@@ -242,18 +242,16 @@ def to_github_action_benchmark(records: Sequence[Record]) -> str:
 def to_bencher(records: Sequence[Record]) -> str:
     """Bencher Metric Format (https://bencher.dev/docs/reference/bencher-metric-format): by cell and by the measure's
     slug, a value with the limits of its 95% interval. A limit that is not finite is left out."""
-    return encoded({name: _measures(summary) for name, summary in _measured(records)}) + "\n"
-
-
-def _measures(summary: CellSummary) -> Row:
-    measures: Row = {}
-    for slug, interval in (("images-per-second", summary.images_per_s), ("step-time-seconds", summary.step_time_s)):
-        if interval is not None:
-            limits = {"value": interval.value, "lower_value": interval.low, "upper_value": interval.high}
-            measures[slug] = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
-    if summary.peak_memory_bytes:
-        measures["peak-memory-bytes"] = {"value": summary.peak_memory_bytes}
-    return measures
+    entries: dict[str, Row] = {}
+    for cell, summary in _measured(records):
+        measures = entries.setdefault(cell, {})
+        for slug, interval in (("images-per-second", summary.images_per_s), ("step-time-seconds", summary.step_time_s)):
+            if interval is not None:
+                limits = {"value": interval.value, "lower_value": interval.low, "upper_value": interval.high}
+                measures[slug] = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
+        if summary.peak_memory_bytes:
+            measures["peak-memory-bytes"] = {"value": summary.peak_memory_bytes}
+    return encoded(entries) + "\n"
 
 
 _MOST_NAME = 1024

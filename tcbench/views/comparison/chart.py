@@ -343,7 +343,6 @@ def section(comparison: Comparison, base: str) -> Section:
 
 
 def _lead(comparison: Comparison, base: str) -> Paragraph:
-    rule = comparison.rule
     parts: list[str | Piece] = ["The base is ", strong(base), ". "]
     for mean in comparison.means:
         over = counted(mean.cells, "cell")
@@ -353,7 +352,7 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
             strong(f"{factor(mean.ratio.value)} the base's"),
             f" (geometric mean; 95% interval {limits(mean.ratio, factor)}). ",
         ]
-    parts.append(f"A loss of more than {rule.threshold:.0%} that is surely there is a regression.")
+    parts.append(f"A loss of more than {comparison.rule.threshold:.0%} that is surely there is a regression.")
     if seen := wording.power(comparison):
         parts.append(f" With these trials {seen}.")
     return say(*parts)

@@ -110,7 +110,11 @@ def slower_in(cell: CellComparison) -> str:
 def telling(cell: CellComparison) -> list[str]:
     """The place of a loss, or what would decide."""
     if cell.verdict == "inconclusive":
-        return [*filter(None, (held_back(cell), advice(cell)))]
+        trials = "" if cell.more_trials is None else f"{counted(cell.more_trials, 'more trial')} a side"
+        advice = f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
+        if not trials:
+            advice = f"not even {MOST_TRIALS:,} trials a side would decide: too near the threshold for such noise"
+        return [*filter(None, [held_back(cell)]), advice]
     loss = cell.verdict == "regression" and cell.metric.name == "throughput"
     return [*filter(None, [attribution(cell)])] if loss else []
 
@@ -129,14 +133,6 @@ def held_back(cell: CellComparison) -> str:
     low, high = sorted((of.interval.low, of.interval.high))
     held = "no change at all" if of.no_change else "the threshold"
     return f"decided by its {100 * of.confidence:.4g}% interval, {change(low)} to {change(high)}, which includes {held}"
-
-
-def advice(cell: CellComparison) -> str:
-    """The number of trials that would decide."""
-    if cell.more_trials is None:
-        return f"not even {MOST_TRIALS:,} trials a side would decide: too near the threshold for such noise"
-    trials = f"{counted(cell.more_trials, 'more trial')} a side"
-    return f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
 
 
 def attribution(cell: CellComparison) -> str:

@@ -23,11 +23,7 @@ ORIGINS: dict[Origin, str] = {
     "framework": "framework",
     "compute": "NumPy, other libraries, driver: with the functions that call them",
 }
-_COLOURS: dict[Origin, str] = {
-    "tcbench": SERIES[3].colour,
-    "framework": SERIES[5].colour,
-    "compute": SERIES[0].colour,
-}
+_COLOURS: dict[Origin, str] = {"tcbench": SERIES[3].colour, "framework": SERIES[5].colour, "compute": SERIES[0].colour}
 _WIDTH, _ROW = 16.0, 0.17
 """Inches."""
 _NARROWEST, _NAMED = 0.01, 0.25

@@ -29,16 +29,14 @@ from tcbench.present.page.wording import why
 from tcbench.present.tables import COUNT, FACTOR, RATE, Column, Table
 from tcbench.present.verdicts import why_missing
 
+TITLE = "What each rung buys"
 _ROW = 0.235
 _ABREAST = 4
 _SUBTITLE = "gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
 
 
 def ladder_chart(
-    summaries: Sequence[CellSummary],
-    ladders: Sequence[DerivedLadder] | None = None,
-    *,
-    title: str = "What each rung buys",
+    summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | None = None, *, title: str = TITLE
 ) -> Figure:
     """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top. A row
     per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the results
@@ -176,8 +174,6 @@ def _place(axes: Axes, text: str, value: float, row: int, scale: _LadderScale, c
     else:
         put(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), ha="left", color=colour)
 
-
-TITLE = "What each rung buys"
 
 _HOW = "A bar runs from the throughput before its rung to those with it; the factor is over the step before."
 

@@ -20,10 +20,7 @@ from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE
 from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
 from tcbench.present.format import percent
 
-TITLES: dict[GradientKind, str] = {
-    "activations": "Gradients of the activations",
-    "weights": "Gradients of the weights",
-}
+TITLES: dict[GradientKind, str] = {"activations": "Gradients of the activations", "weights": "Gradients of the weights"}
 _NORMAL = RAMPS["fp32"][2]
 _PANEL, _ROW = 1.75, 0.135  # inches
 _MOST_ROWS = 60
