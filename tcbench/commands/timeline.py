@@ -14,8 +14,10 @@ def window(text: str | None) -> tuple[float, float] | None:
     """Begin and end of --zoom, ms. Raises SelectionError."""
     if text is None:
         return None
-    begin, _, end = text.partition(":")
+    begin, colon, end = text.partition(":")
     try:
+        if not colon:
+            raise ValueError
         return float(begin), float(end)
     except ValueError:
         raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None

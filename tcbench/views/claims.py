@@ -12,7 +12,7 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
-from tcbench.present.format import counted, rate
+from tcbench.present.format import rate
 from tcbench.present.naming import code_name
 from tcbench.present.notes import Caution
 from tcbench.present.page.page import AnyBlock, Data, Heading, Prose, Section, say
@@ -51,9 +51,13 @@ def tally(card: Scorecard) -> str:
     holds, fails, open_, unknown, never = map(card.count, OUTCOMES)
     return (
         f"{holds} of {n} claim{'s' * (n > 1)} hold{'s' * (holds == 1)} here, {fails} do{'es' * (fails == 1)} not, "
-        f"{counted(open_, 'is', 'are')} undecided, {counted(unknown, 'is', 'are')} not measured"
-        + (f", {counted(never, 'is', 'are')} not testable here" if never else "")
+        f"{open_} {_is(open_)} undecided, {unknown} {_is(unknown)} not measured"
+        + (f", {never} {_is(never)} not testable here" if never else "")
     )
+
+
+def _is(n: int) -> str:
+    return "is" if n == 1 else "are"
 
 
 def table(card: Scorecard) -> Table[Evaluated]:

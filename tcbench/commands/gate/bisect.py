@@ -179,7 +179,7 @@ def _not_slower(comparison: Comparison, say: Say) -> State:
     were not measured on both ends: a commit that broke one is git bisect's to find."""
     from tcbench.views.comparison import wording
 
-    for line in wording.reasons(wording.named(comparison.cells)):
+    for line in wording.reasons(comparison.cells, wording.names(comparison.cells)):
         say(line)
     broken = [cell for cell in comparison.cells if not cell.measured and cell.verdict != "inconclusive"]
     if broken:

@@ -181,14 +181,7 @@ def numerics(
     from tcbench.analysis.numerics.judgement import Margins
     from tcbench.commands.numerics.training import train
 
-    images = None
-    if data is not None:
-        from tcbench.engine.feeds.dataset import scan
-        from tcbench.engine.numerics.folder import HELD_OUT_EVERY, split
-
-        expected = f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class"
-        images = split(scan(data.absolute(), f"{expected}; without --data it trains on generated images"))
-    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), images)
+    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = None if margin is None else Margins(margin, margin)
     train(call, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)
 
@@ -198,3 +191,13 @@ def _none_of(given: dict[str, Any], where: str, why: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise SelectionError(f"{name}: has no meaning with {where}: {why}")
+
+
+def _images(data: Path) -> Any:
+    """The folder's images, to train on and to test with. Raises DataError."""
+    from tcbench.engine.feeds.dataset import scan
+    from tcbench.engine.numerics.folder import HELD_OUT_EVERY, split
+
+    remedy = f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class"
+    remedy += "; without --data it trains on generated images"
+    return split(scan(data.absolute(), remedy))

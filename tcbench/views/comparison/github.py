@@ -17,7 +17,7 @@ Kind = Literal["error", "warning", "notice"]
 def github(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """Errors for what fails, warnings for what is inconclusive, notices for other changes; at the end the counts."""
     kinds: dict[Kind, list[tuple[CellComparison, str]]] = {"error": [], "warning": [], "notice": []}
-    for cell, name in wording.named(comparison.cells):
+    for cell, name in zip(comparison.cells, wording.names(comparison.cells), strict=True):
         kind = _kind(cell)
         if kind is not None:
             kinds[kind].append((cell, name))

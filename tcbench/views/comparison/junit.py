@@ -29,7 +29,7 @@ def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         suite = ET.SubElement(root, "testsuite", {"name": f"tcbench.{metric.name}", **_texts(counts), "time": "0"})
         facts = {"base": labels.base, "current": labels.current, "threshold": f"{comparison.rule.threshold:g}"}
         _properties(suite, {name: _legal(value) for name, value in facts.items()})
-        for cell, name in wording.named(cells):
+        for cell, name in zip(cells, wording.names(cells), strict=True):
             _case(suite, cell, name)
     root.attrib |= _texts(totals)
     ET.indent(root)

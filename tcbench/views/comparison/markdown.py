@@ -25,7 +25,7 @@ _MOST_TEXT = 300
 
 def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """At most MOST_CHARACTERS long: what there is no room for is counted instead."""
-    pairs = wording.told_apart(comparison.cells)
+    pairs = list(zip(comparison.cells, wording.wheres(comparison.cells), strict=True))
     alert = [pair for pair in pairs if pair[0].verdict not in _RESTED]
     rest = [pair for pair in pairs if pair[0].verdict in _RESTED]
     verdict = "regression" if comparison.failing else "inconclusive" if comparison.inconclusive else "no regression"

@@ -34,12 +34,12 @@ def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> N
         lines(wording.heading(metric, [cell.cell for cell in cells]), style="bold")
         console.print(_table(metric, cells, narrow=console.width < 100))
         # Those that the table does not show already.
-        reasons = wording.reasons(
+        told = [
             (cell, name)
-            for cell, name in wording.named(cells)
+            for cell, name in zip(cells, wording.names(cells), strict=True)
             if cell.verdict != "improved" and (cell.held_back or cell.moved or not _more(cell))
-        )
-        if reasons:
+        ]
+        if reasons := wording.reasons([cell for cell, _ in told], [name for _, name in told]):
             console.print()
             lines(*reasons)
     console.print()
@@ -82,7 +82,7 @@ def rows(cells: Sequence[CellComparison]) -> list[Row]:
     """The cells as rows; models have a column of their own."""
     return [
         (cell, ", ".join(fact for fact in where.split(", ") if fact != f"model {cell.cell.model}"))
-        for cell, where in wording.told_apart(cells)
+        for cell, where in zip(cells, wording.wheres(cells), strict=True)
     ]
 
 
@@ -121,6 +121,7 @@ def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> 
 def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """One JSON object, with a line's end. A limit that is not finite is null. In form 1 `figure`, `figures` and `ratio`
     of throughput were at the median step, which `median_step_images_per_s` is."""
+    called = wording.names(comparison.cells)
     text = document(
         "tcbench-comparison",
         2,
@@ -131,7 +132,7 @@ def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         verdicts=dict(comparison.verdicts),
         geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in comparison.means],
         **fields(comparison, "differences notes"),
-        cells=[_cell_json(cell, name) for cell, name in wording.named(comparison.cells)],
+        cells=[_cell_json(cell, name) for cell, name in zip(comparison.cells, called, strict=True)],
     )
     return text + "\n"
 

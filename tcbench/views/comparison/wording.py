@@ -16,17 +16,18 @@ from tcbench.present.sides import Labels, several
 _DOUBTS = ("throttled", "on a busy machine", "noisy", "not settled", *STATUSES)
 
 
-def named(cells: Sequence[CellComparison]) -> list[tuple[CellComparison, str]]:
-    """Each cell with a name that no cell by the same metric shares: `fp32, batch size 4`."""
-    return [(cell, cell.cell.label + (f" ({where})" if where else "")) for cell, where in told_apart(cells)]
+def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
+    """A name for each cell that no cell by the same metric shares: `fp32, batch size 4`."""
+    named = zip(cells, wheres(cells), strict=True)
+    return tuple(cell.cell.label + (f" ({where})" if where else "") for cell, where in named)
 
 
-def told_apart(cells: Sequence[CellComparison]) -> list[tuple[CellComparison, str]]:
-    """Each cell with the facts that tell it from others of its config and batch size; empty where it is alone."""
+def wheres(cells: Sequence[CellComparison]) -> tuple[str, ...]:
+    """The facts that tell cells of one config and batch size apart; all empty where there is one of each."""
     wheres: dict[int, str] = {}
     for of_metric in grouped((cell.metric.name, place) for place, cell in enumerate(cells)).values():
         wheres |= zip(of_metric, apart([(cells[place].machine, cells[place].cell) for place in of_metric]), strict=True)
-    return [(cell, wheres[place]) for place, cell in enumerate(cells)]
+    return tuple(wheres[place] for place in range(len(cells)))
 
 
 def by_metric(comparison: Comparison) -> dict[Metric, list[CellComparison]]:
@@ -153,7 +154,7 @@ def attribution(cell: CellComparison) -> str:
 def next_steps(comparison: Comparison, labels: Labels) -> list[NextStep]:
     """The command that takes the greatest loss apart; none without a loss, or where no file has its records."""
     lost = [c for c in comparison.cells if c.verdict == "regression" and c.metric.name == "throughput" and c.ratio]
-    if not lost or labels.files is None or any(where for _, where in told_apart(comparison.cells)):
+    if not lost or labels.files is None or any(wheres(comparison.cells)):
         return []
     cell = min(lost, key=lambda c: c.ratio.value if c.ratio else 1.0).cell
     chosen = ["--config", cell.config, "--bs", str(cell.batch_size)] if comparison.paired > 1 else []
@@ -196,8 +197,9 @@ def drift(comparison: Comparison) -> str:
     )
 
 
-def reasons(named: Iterable[tuple[CellComparison, str]], most: int = 3) -> list[str]:
+def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
     """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
+    named = zip(cells, called, strict=True)
     groups = grouped(
         ((cell.verdict, sentence(cell)), name) for cell, name in named if cell.verdict != "pass" or cell.moved
     )
@@ -207,7 +209,7 @@ def reasons(named: Iterable[tuple[CellComparison, str]], most: int = 3) -> list[
 def doubts(comparison: Comparison) -> list[str]:
     """Every trial that is doubtful, each once: `base, fp32, batch size 4: trial 2 noisy (mean step ± 12%)`."""
     lines: dict[str, None] = {}
-    for cell, name in named(comparison.cells):
+    for cell, name in zip(comparison.cells, names(comparison.cells), strict=True):
         for side, of in (("base", cell.base), ("current", cell.current)):
             if of is not None and of.status == "ok":
                 lines |= {f"{side}, {name}: {note}": None for note in of.notes}

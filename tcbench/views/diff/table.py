@@ -15,6 +15,10 @@ from tcbench.present.simulated import is_simulated, lines
 from tcbench.present.tables import COUNT, Column, Kind, Table
 
 
+_LEAST_SHARE = 0.01
+"""A step that changed by less than this share of itself, and not surely, is not shared out."""
+
+
 def signed(seconds: float) -> str:
     """`+2.13 ms`, `-40.1 ms`."""
     if abs(seconds) < 1e-9:  # less than any clock tells: what is left of sums of floats
@@ -40,9 +44,9 @@ def headline(diff: Diff) -> str:
 
 
 def shared_out(diff: Diff) -> bool:
-    """Whether the step changed enough for shares of its change to say something: surely, or by a hundredth."""
+    """Whether the step changed enough for shares of its change to say something."""
     step = diff.step
-    return step.decided or (step.change is None and abs(step.change_s) >= 0.01 * (step.base_s or 0.0))
+    return step.decided or (step.change is None and abs(step.change_s) >= _LEAST_SHARE * (step.base_s or 0.0))
 
 
 def share(diff: Diff, part: StepPart) -> str:
