@@ -87,9 +87,8 @@ def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
         for machine, cell in cells
     ]
     count = Counter(names)
-    return tuple(
-        name if count[name] == 1 else f"{name}, {cell.key}" for name, (_, cell) in zip(names, cells, strict=True)
-    )
+    named = zip(names, cells, strict=True)
+    return tuple(name if count[name] == 1 else f"{name}, {cell.key}" for name, (_, cell) in named)
 
 
 def _trained(cell: Cell) -> str:

@@ -75,9 +75,8 @@ class _Output(_Error):
 def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
     """The stream over a file of that kind; a test's stays as it is. A sign that a terminal lacks becomes another."""
     if stream is None:  # it was closed
-        return io.TextIOWrapper(
-            io.BufferedWriter(kind(2 if kind is _Error else 1, "wb", closefd=False)), "utf-8", "replace"
-        )
+        lost = kind(2 if kind is _Error else 1, "wb", closefd=False)
+        return io.TextIOWrapper(io.BufferedWriter(lost), "utf-8", "replace")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="replace")

@@ -122,9 +122,8 @@ def markdown(cards: Sequence[Scorecard]) -> str:
 
 def to_json(cards: Sequence[Scorecard]) -> str:
     """Everything, units in the names; an open end is null. In form 1 ratios of several trials: at the median step."""
-    return document(
-        "tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=[*notes(cards), *missing(cards)]
-    )
+    said = [*notes(cards), *missing(cards)]
+    return document("tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=said)
 
 
 def _card_json(card: Scorecard) -> dict[str, Any]:

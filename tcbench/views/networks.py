@@ -26,13 +26,11 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     model = f"{len({result.model for result in results})} networks"
     alike = [replace(summary, cell=msgspec.structs.replace(summary.cell, model=model)) for summary in shown]
     provenance = provenance_of(by_setting(alike))
-    batch_sizes = sorted({result.batch_size for result in results})
     panels = [
         (f"batch size {batch_size}", [_group(one) for one in results if one.batch_size == batch_size])
-        for batch_size in batch_sizes
+        for batch_size in sorted({result.batch_size for result in results})
     ]
-    configs = list(dict.fromkeys(summary.cell.config for summary in shown))
-    rows = [[(config, config_name(config))] for config in configs]
+    rows = [[(config, config_name(config))] for config in dict.fromkeys(summary.cell.config for summary in shown)]
     scenarios = listed(list(dict.fromkeys(summary.cell.scenario for summary in shown)))
     note = "with each: MACs of one image's forward pass; over the best: how many times as fast as the base"
     title, subtitle = "Throughput by network", f"Scenario {scenarios}"

@@ -76,9 +76,8 @@ class ChartPage:
         under = "\n" * (below.count("\n") + 1) if below else ""
         self._headings.append(axes.set_title(name + under, loc="center", ha="left", weight="bold"))
         if beside:
-            # The first line of a name of several.
-            lines = "\n" * name.count("\n") + under
-            axes.set_title(beside + lines, loc="right", weight="bold")
+            # At the first line of a name of several.
+            axes.set_title(beside + "\n" * name.count("\n") + under, loc="right", weight="bold")
         if below:
             self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET))
 

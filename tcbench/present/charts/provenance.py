@@ -106,11 +106,9 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     """Facts of one setting, by the field it comes from; the first four always, the others where they differ."""
     machine, cell, codes = summaries[0].setting
-    own = cell.is_own
+    own, devices = cell.is_own, (s.environment.device_name for s in summaries if s.environment)
     facts = {
-        "device_name": next(
-            (s.environment.device_name for s in summaries if s.environment), f"unknown machine ({cell.device})"
-        ),
+        "device_name": next(devices, f"unknown machine ({cell.device})"),
         "model": cell.model if own else f"{cell.model} {cell.variant}",
         "image_size": "" if own else f"{cell.image_size} × {cell.image_size} images",
         "input": _input(cell),

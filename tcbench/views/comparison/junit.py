@@ -33,15 +33,13 @@ def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
             _case(suite, cell, name)
     root.attrib |= _texts(totals)
     ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=False).join(
-        ('<?xml version="1.0" encoding="UTF-8"?>\n', "\n")
-    )
+    text = ET.tostring(root, encoding="unicode", xml_declaration=False)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
 def _case(suite: ET.Element, cell: CellComparison, name: str) -> None:
-    case = ET.SubElement(
-        suite, "testcase", {"classname": f"tcbench.{cell.metric.name}", "name": _legal(name), "time": "0"}
-    )
+    about = {"classname": f"tcbench.{cell.metric.name}", "name": _legal(name), "time": "0"}
+    case = ET.SubElement(suite, "testcase", about)
     facts = {"verdict": str(cell.verdict), "unit": wording.unit(cell.metric, [cell.cell])}
     for side, of in (("base", cell.base), ("current", cell.current)):
         if of is not None:

@@ -199,10 +199,8 @@ def drift(comparison: Comparison) -> str:
 
 def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
     """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
-    named = zip(cells, called, strict=True)
-    groups = grouped(
-        ((cell.verdict, sentence(cell)), name) for cell, name in named if cell.verdict != "pass" or cell.moved
-    )
+    told = [pair for pair in zip(cells, called, strict=True) if pair[0].verdict != "pass" or pair[0].moved]
+    groups = grouped(((cell.verdict, sentence(cell)), name) for cell, name in told)
     return [f"{several(group, most)}: {verdict}: {says}" for (verdict, says), group in groups.items()]
 
 

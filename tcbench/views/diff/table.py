@@ -14,7 +14,6 @@ from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
 from tcbench.present.tables import COUNT, Column, Kind, Table
 
-
 _LEAST_SHARE = 0.01
 """A step that changed by less than this share of itself, and not surely, is not shared out."""
 
@@ -60,9 +59,8 @@ def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
     parts, others = list(level.parts[:top]), level.parts[top:]
     if len(others) < 2:  # one line for one part
         return list(level.parts[: top + 1]), None
-    base_s, current_s = (
-        math.fsum(filter(None, s)) for s in zip(*((p.base_s, p.current_s) for p in others), strict=True)
-    )
+    times = zip(*((part.base_s, part.current_s) for part in others), strict=True)
+    base_s, current_s = (math.fsum(filter(None, seconds)) for seconds in times)
     return parts, StepPart(f"{len(others)} others", None, base_s, current_s)
 
 

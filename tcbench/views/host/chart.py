@@ -68,8 +68,7 @@ def flame_chart(profile: HostProfile) -> Figure:
     axes.grid(False)
     axes.set_xlabel("ms per step")
     axes.tick_params(labelsize=LABEL)
-    for side in ("left", "right", "top"):
-        axes.spines[side].set_visible(False)
+    axes.spines["left"].set_visible(False)
     begin_s = 0.0
     for phase, root in roots:
         root.frame = Frame(f"{phase}  {milliseconds(root.seconds)}")

@@ -184,10 +184,9 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     known = derive([summary for part in settings.parts for summary in part.summaries])
 
     def figure(part: SettingCells) -> AnyBlock | None:
-        ladders = grouped((climb.ladder, climb) for climb in climbs if climb.setting == part.setting)
-        ladders = {
-            name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
-        }
+        here = [climb for climb in climbs if climb.setting == part.setting]
+        climbed = {climb.ladder for climb in here if climb.top is not climb.base}
+        ladders = grouped((climb.ladder, climb) for climb in here if climb.ladder in climbed)
         if not ladders:
             return None
         longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST_LADDERS]

@@ -51,9 +51,8 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
         (_NORMAL, "normal"),
         (INK, "becomes infinite"),
     )
-    page.legend(
-        [[*(Patch(color=colour, label=words) for colour, words in fates), Patch(fill=False, ec=INK, label=outline)]]
-    )
+    patches = [Patch(color=colour, label=words) for colour, words in fates]
+    page.legend([[*patches, Patch(fill=False, ec=INK, label=outline)]])
     layers_height = max(*map(len, layers.values()), 1) * _ROW
     histograms, [lost, beside], shades = page.panels([_PANEL, _PANEL, layers_height], 2)
     beside.remove()

@@ -99,9 +99,8 @@ def to_json(out: ScaleOut) -> str:
     return document(
         "tcbench-scale-out",
         network={
-            **fields(
-                out.network, "name ranks_per_node inside_bytes_s=inside.bytes_s inside_latency_s=inside.latency_s"
-            ),
+            **fields(out.network, "name ranks_per_node inside_bytes_s=inside.bytes_s"),
+            **fields(out.network, "inside_latency_s=inside.latency_s"),
             **fields(out.network, "between_bytes_s=between.bytes_s between_latency_s=between.latency_s sources"),
         },
         images_to_train=IMAGES_TO_TRAIN,

@@ -70,9 +70,8 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
     unit = rate_unit(summary.cell for summary in summaries)
     page = ChartPage(titled(title, summaries), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
-    page.legend(
-        [[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in legend_rows(configs)]
-    )
+    named = legend_rows(configs)
+    page.legend([[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in named])
     grid = page.panels([_HEIGHT] * len(rows), 2)
     for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
         name = " · ".join(filter(None, [_name(kind, images), provenance.names[setting]]))
