@@ -48,9 +48,6 @@ def size(n_bytes: float) -> str:
     return f"{gib:.2f} GiB" if gib >= 1 else f"{n_bytes / 2**20:.0f} MiB"
 
 
-# -- shares, ratios and intervals ----------------------------------------------------------------------------------
-
-
 def percent(share: float, decimals: int = 1) -> str:
     """12.3%; a share that would round to nothing is "<0.1%"."""
     least = 10 ** -(decimals + 2)
@@ -108,9 +105,6 @@ def limits(interval: Interval | None, write: Callable[[float], str] = number) ->
         return ""
     high = write(interval.high) if math.isfinite(interval.high) else "no limit"
     return f"{write(interval.low)} to {high}"
-
-
-# -- counts and lists ----------------------------------------------------------------------------------------------
 
 
 def plural(n: int, noun: str, several: str = "") -> str:

@@ -60,8 +60,6 @@ class Screen(Console):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
-# -- entries -------------------------------------------------------------------------------------------------------
-
 Tone = Literal["good", "bad", "warn", "plain"]
 
 
@@ -93,9 +91,6 @@ class Field:
     @property
     def words(self) -> str:
         return self.badge.word if self.badge else self.text
-
-
-# -- tables that any renderer takes --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -348,9 +343,6 @@ def between_rungs(config: str, width: int) -> str:
         else:
             lines.append(f" {plus}{rung}")
     return "\n".join(lines)
-
-
-# -- cells ---------------------------------------------------------------------------------------------------------
 
 
 def many_ranks(cells: Iterable[Cell]) -> bool:

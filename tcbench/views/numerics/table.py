@@ -69,26 +69,20 @@ SMALL_RATE = 1e-3
 """The learning rate that a schedule ends with: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
 
 
-def _ranks_lines(s: TrainingSetting) -> list[str]:
-    """The ranks, and the schedule of their learning rate."""
-    n, rate = s.ranks, s.learning_rate
-    own = s.batch_size // n
-    decays = ", ".join(str(round(at * s.steps)) for at in DECAYS)
-    return [
-        f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
-        "applies the mean of their gradients once: what ranks compute, without sending anything.",
-        f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
-        f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of 90 "
-        f"epochs. All divide it by 10 at steps {decays}.",
-        f"One rank, its own batch and rate: {n} steps of {own} images for each step of {s.batch_size}.",
-    ]
-
-
 def why_lines(document: Document) -> list[str]:
     """Why this setting shows what the techniques are for."""
     s = document.setting
     if s.ranks > 1:
-        return _ranks_lines(s)
+        n, rate, own = s.ranks, s.learning_rate, s.batch_size // s.ranks
+        decays = ", ".join(str(round(at * s.steps)) for at in DECAYS)
+        return [
+            f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
+            "applies the mean of their gradients once: what ranks compute, without sending anything.",
+            f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
+            f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of "
+            f"90 epochs. All divide it by 10 at steps {decays}.",
+            f"One rank, its own batch and rate: {n} steps of {own} images for each step of {s.batch_size}.",
+        ]
     lines = []
     replicas, pixels = _factors(s)
     if s.loss_divisor != 1:
