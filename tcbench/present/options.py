@@ -101,8 +101,8 @@ class Group:
     ) -> Any:
         """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value;
         one that takes no value is False by default. docs/options.md says what it `takes`; `read` raises SelectionError
-        for all else, as does a number that `holds` refuses; `within`: the least and the most. Else what is there
-        counts."""
+        for all else, and so does a number that `holds` refuses; `within`: the least and the most. Without any of these,
+        what it takes depends on what is there."""
         words = flags.split()
         names = [word for word in words if word.startswith("-")]
 

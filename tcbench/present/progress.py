@@ -83,8 +83,8 @@ class RunProgress(_Live):
 
     def begin(self, label: str, remaining: Sequence[Cell], ahead: int | None) -> None:
         """Begin a part of a run that grows: its trials' names start with `label`, `remaining` are the cells still to be
-        run, and `ahead` trials are certain. Where these are fewer than before, the others count as over: no count goes
-        down."""
+        run, and `ahead` trials are certain to come. Where fewer are than were before, the others count as over: neither
+        the count nor the total ever goes down."""
         self._label = f"{label}: " if label else ""
         self._estimate = replace(self._estimate, remaining=tuple(remaining))
         if ahead is None:

@@ -211,7 +211,7 @@ def _to_resume(folder: Path, asked: GateQuestion, say: Callable[[str], None]) ->
 
 
 def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
-    """A gate's least and most trials and minutes, in words: by this machine's newest run, if there is one, or a
+    """A gate's least and most trials and minutes, in words: by this machine's newest run, if there is any, or a
     guess."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store

@@ -53,7 +53,7 @@ _POINTS = ("..", "oo", "**", "O")
 
 INK, QUIET, FAINT, PAPER = "#1a1a1a", "#595959", "#d9d9d9", "#ffffff"
 ON_LIGHT, ON_DARK = "#111111", "#fefefe"
-"""Words and hatches on a light fill and on a dark one, almost INK and PAPER: on dark pages INK turns, fills do not."""
+"""Words and hatches on light and dark fills, almost INK and PAPER: on a dark page INK turns light, a fill not dark."""
 GAIN, LOSS = "#009e73", "#8e2a6b"
 GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
 
