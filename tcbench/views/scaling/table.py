@@ -142,10 +142,8 @@ def to_json(curves: Sequence[Curve]) -> list[dict[str, Any]]:
             **fields(curve, "kind config images base_ranks=base.cell.ranks"),
             "cells": [
                 {
-                    **fields(
-                        point, "key=summary.cell.key ranks images_per_s images_per_s_per_rank cores_per_rank=cores"
-                    ),
-                    **fields(point, "speedup efficiency allreduce_s=allreduce.time_s"),
+                    **fields(point, "key=summary.cell.key ranks images_per_s images_per_s_per_rank"),
+                    **fields(point, "cores_per_rank=cores speedup efficiency allreduce_s=allreduce.time_s"),
                     **fields(point, "allreduce_overlaps=allreduce.overlaps allreduce_bytes=allreduce.bytes"),
                     **fields(point, "algorithm_bandwidth_bytes_s=allreduce.algorithm_bytes_s"),
                     **fields(point, "bus_bandwidth_bytes_s=allreduce.bus_bytes_s imbalance=imbalance.share"),
