@@ -36,8 +36,7 @@ def set_(
 
     records = read_results(results, out).records
     path = baseline.keep(name, records, out, replace=force)
-    described = baseline.describe(name, path, records)
-    typer.echo(view.kept(described))
+    typer.echo(view.kept(baseline.describe(name, path, records)))
     for line in view.doubts(records):
         aside(f"note: {line}")
 

@@ -1,11 +1,8 @@
 """`tcbench claims`: what of the talk holds on this machine."""
 
-from __future__ import annotations
-
 import shlex
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import typer
 
@@ -14,9 +11,6 @@ from tcbench.present import options
 from tcbench.present.app import command, make_console
 from tcbench.present.next_steps import NextStep, folder
 from tcbench.present.results import read_with_documents, training
-
-if TYPE_CHECKING:
-    from tcbench.analysis.claims import Scorecard
 
 
 @command("Say which of the talk's claims hold here.")
@@ -65,11 +59,6 @@ def claims(
         console.say(f"\n{view.tally(card)}")
         console.print()
     console.notes(view.notes(cards))
-    console.offer(_next_steps(cards, out))
-
-
-def _next_steps(cards: Sequence[Scorecard], out: Path) -> Iterator[NextStep]:
-    """The commands that measure what is missing; their results go to the folder that these came from."""
-    for line in dict.fromkeys(line for card in cards for line in card.commands):
-        for one in line.split(" && "):
-            yield NextStep((*shlex.split(one)[1:], *folder(out)), "measures what is missing")
+    # Their results go to the folder that these came from.
+    commands = [one for card in cards for line in card.commands for one in line.split(" && ")]
+    console.offer(NextStep((*shlex.split(one)[1:], *folder(out)), "measures what is missing") for one in commands)

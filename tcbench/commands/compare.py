@@ -1,6 +1,5 @@
 """`tcbench compare`: whether something got slower, and surely so."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -63,7 +62,7 @@ def compare(
     if content is not None:
         typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)
         comparison = gate_file.comparison(content, befores, afters)
-        may_differ = replace(may_differ, facets=may_differ.facets | outcome.COMPARED)
+        may_differ |= outcome.COMPARED
     else:
         comparison = compared(befores, afters, names, rule)
     try:
@@ -79,10 +78,7 @@ def compare(
     raise typer.Exit(outcome.exit_code(comparison, strict))
 
 
-_Named = tuple[Path, str]
-
-
-def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
+def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> list[tuple[Path, str]]:
     """The paths of the two sides' records, and their names. Raises SelectionError or StoreError."""
     from tcbench.core import store
     from tcbench.run import baseline as baselines
@@ -90,8 +86,8 @@ def _inputs(base: str | None, current: str | None, baseline: str | None, out: Pa
     if baseline is None:
         if base is None or current is None:
             raise SelectionError("expected two results: tcbench compare BASE CURRENT, or --baseline NAME CURRENT")
-        return (store.resolve(base, out), base), (store.resolve(current, out), current)
+        return [(store.resolve(name, out), name) for name in (base, current)]
     if current is not None:
         raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
     path = newest(out, says=True) if base is None else store.resolve(base, out)
-    return (baselines.path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)
+    return [(baselines.path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)]

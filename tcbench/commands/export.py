@@ -35,11 +35,14 @@ def export(
     tcbench export --format github-action-benchmark -o output.json
     tcbench export --format bencher | bencher run --adapter json ...
     """
-    format_ = format_ or _named(output)
-    _check(format_, per, output)
-
     from tcbench.views import export as view
 
+    ending = "" if output is None else output.suffix.lower()
+    format_ = format_ or ("parquet" if ending == ".parquet" else "json" if ending == ".json" else "csv")
+    if per not in (None, "cell") and format_ in view.SERVICES:
+        raise SelectionError(f"--per {per}: --format {format_} has an entry for each cell; expected --per cell")
+    if format_ == "parquet" and output is None:
+        raise SelectionError("--format parquet is not text: name a file with -o FILE")
     records = read_results(results, out).records
     if format_ == "parquet":
         data = view.to_parquet(records, per or "trial")
@@ -53,17 +56,3 @@ def export(
         return
     files.write(output, data, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")
-
-
-def _named(output: Path | None) -> Format:
-    """The format that a file's name ends in; csv where it ends in none."""
-    ending = "" if output is None else output.suffix.lower()
-    return "parquet" if ending == ".parquet" else "json" if ending == ".json" else "csv"
-
-
-def _check(format_: str, per: str | None, output: Path | None) -> None:
-    """Raises SelectionError for what does not go together."""
-    if per not in (None, "cell") and format_ in ("github-action-benchmark", "bencher"):
-        raise SelectionError(f"--per {per}: --format {format_} has an entry for each cell; expected --per cell")
-    if format_ == "parquet" and output is None:
-        raise SelectionError("--format parquet is not text: name a file with -o FILE")

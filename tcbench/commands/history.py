@@ -51,14 +51,13 @@ def history(
     from tcbench.views.history import table as view
 
     rule = Rule(outcome.threshold(threshold))
-    facets = outcome.allowed(allow).facets
     paths, others = ([], 0) if results else runs_here(out)
     results_read = read_files(paths).records if paths else read_results(results, out).records
     records = without_gates(results_read, results or ())
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)
-    cells = histories(chosen_of(records, chosen.configs, chosen.batch_sizes), rule, facets, places)
+    cells = histories(chosen_of(records, chosen.configs, chosen.batch_sizes), rule, outcome.allowed(allow), places)
     wrote = f"wrote {output}"
     if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"

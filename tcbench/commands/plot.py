@@ -88,11 +88,9 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import base_config, summarise
     from tcbench.views.ladder.chart import ladder_chart
-    from tcbench.views.machines import machines_chart
     from tcbench.views.networks import networks_chart
     from tcbench.views.scaling.chart import scaling_chart
-    from tcbench.views.slides import slide_chart
-    from tcbench.views.throughput.chart import throughput_chart
+    from tcbench.views.throughput.chart import machines_chart, slide_chart, throughput_chart
 
     summaries = summarise(records)
     measured = list(dict.fromkeys(summary.cell.config for summary in summaries))
@@ -114,16 +112,12 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     return throughput_chart(summaries)
 
 
-_TRIED = 20
-"""Runs that are tried where the newest does not have what a figure shows."""
-
-
 def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) -> Path | None:
     """The newest run of several of which the figure can be drawn."""
     from tcbench.core import store
 
     runs = [run for path in paths for run in by_age(path) or [path]]
-    for path in runs[:_TRIED] if len(runs) > 1 else ():
+    for path in runs[:20] if len(runs) > 1 else ():  # more take too long
         with contextlib.suppress(TcbenchError):
             draw(store.current(store.read([path]).records))
             return path
@@ -131,8 +125,7 @@ def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) ->
 
 
 def _beside(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
-    """Configs that --by machine draws: those that are named, else the base, where it was run, and the best. Raises
-    SelectionError."""
+    """What --by machine draws: the configs named, else the base, where it ran, and the best. Raises SelectionError."""
     if not configs:
         return [*(config for config in measured if config == base), "best"]
     chosen = (["best"] if name == "best" else named([name], measured) for name in configs)

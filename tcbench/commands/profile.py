@@ -194,8 +194,7 @@ def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
 
 
 def _launcher(plan: Plan) -> Launcher:
-    """mpirun, where there are ranks to start: their recordings are read here, so that they run here. Raises
-    SelectionError."""
+    """mpirun, where there are ranks to start: recordings are read here, so they run here. Raises SelectionError."""
     from tcbench.run.launcher import find_for
     from tcbench.run.ranks import probe_largest
 

@@ -203,8 +203,7 @@ def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
 
 
 def _library(plan: Plan) -> str | None:
-    """The library that will compute and, where that is not the fastest, why, with the command that brings it; None
-    where the packages' versions say it."""
+    """The library that will compute, why no faster one, and what brings that; None where packages' versions say it."""
     from tcbench.engine.accelerators.device import kind_of
     from tcbench.engine.backends import DEFAULT
 

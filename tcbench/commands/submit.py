@@ -215,9 +215,8 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
         elif not bad:
             line = f"{job.target.name}: job {job.id} has done all{measured}"
         else:
-            how = f"job {job.id} has ended" + (
-                f" early ({job.state})" if job.exit_code is None else f" with exit code {job.exit_code}"
-            )
+            early = f"early ({job.state})" if job.exit_code is None else f"with exit code {job.exit_code}"
+            how = f"job {job.id} has ended {early}"
             why = f": {job.last_line}" if job.last_line else ""
             line = f"{job.target.name}: {how}{measured}{why}; its log: {job.log}"
         if said.get(job.id) != line:

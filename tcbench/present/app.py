@@ -70,9 +70,8 @@ _PLAIN = (
 
 
 class GroupedCommand(TyperCommand):
-    """Help without Rich, whose import alone would take 0.3 s: arguments first, options grouped by `rich_help_panel`,
-    examples. `--json` is short for `--format json` where a command has formats. Mistakes in options are errors of one
-    line like all others."""
+    """Help without Rich, whose import alone takes 0.3 s: arguments first, options grouped by `rich_help_panel`,
+    examples. `--json` is short for `--format json` where there are formats. Mistakes are errors of one line."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = f"{parent.command_path} {info_name}" if parent else info_name
@@ -277,7 +276,7 @@ def interruptible(says: Callable[[], str]) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-_PLAIN_WIDTH = 132
+PLAIN_WIDTH = 132
 """Columns where there is no terminal to ask."""
 
 
@@ -287,7 +286,7 @@ def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = F
 
     console = Screen(stderr=stderr)
     if not console.is_terminal:
-        return Screen(stderr=stderr, width=_PLAIN_WIDTH, details=details, quiet=quiet)
+        return Screen(stderr=stderr, width=PLAIN_WIDTH, details=details, quiet=quiet)
     width = None if stderr else max(console.width, 80)
     return Screen(stderr=stderr, width=width, columns=console.width, details=details, quiet=quiet)
 

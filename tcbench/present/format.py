@@ -1,7 +1,4 @@
-"""Numbers as people read them: the one place that decides digits, units, signs and plurals.
-
-Consoles, charts and the page write their figures with it. Knows nothing of fonts, tables or records.
-"""
+"""Numbers as people read them: the one place that decides digits, units, signs and plurals."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,17 +11,12 @@ from tcbench.present.notes import Caution
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 
-def prefix_of(size: float) -> tuple[float, str]:
-    """The SI prefix for values about `size`; none from 0.01 to 10,000, where plain digits read better."""
-    if size == 0 or 0.01 <= size < 1e4:
-        return 1.0, ""
-    return next((pair for pair in _PREFIXES if size >= pair[0]), _PREFIXES[-1])
-
-
 def number(value: float, as_part_of: float | None = None) -> str:
     """Three digits, or all of a whole number's: 0.0123, 78.9, 1234, 12.3k. Prefix and decimals as of `as_part_of`."""
     size = float(f"{abs(value if as_part_of is None else as_part_of):.3g}")  # 9.999 is written as 10.0
-    unit, prefix = prefix_of(size)
+    unit, prefix = 1.0, ""
+    if size and not 0.01 <= size < 1e4:  # else plain digits read better
+        unit, prefix = next((pair for pair in _PREFIXES if size >= pair[0]), _PREFIXES[-1])
     decimals = max(0, 2 - math.floor(math.log10(size / unit))) if size else 0
     return f"{value / unit:.{decimals}f}{prefix}"
 
@@ -54,9 +46,6 @@ def size(n_bytes: float) -> str:
     """Binary units, as memory is sold: 512 MiB, 15.90 GiB."""
     gib = n_bytes / 2**30
     return f"{gib:.2f} GiB" if gib >= 1 else f"{n_bytes / 2**20:.0f} MiB"
-
-
-# -- shares, ratios and intervals ----------------------------------------------------------------------------------
 
 
 def percent(share: float, decimals: int = 1) -> str:
@@ -116,9 +105,6 @@ def limits(interval: Interval | None, write: Callable[[float], str] = number) ->
         return ""
     high = write(interval.high) if math.isfinite(interval.high) else "no limit"
     return f"{write(interval.low)} to {high}"
-
-
-# -- counts and lists ----------------------------------------------------------------------------------------------
 
 
 def plural(n: int, noun: str, several: str = "") -> str:

@@ -64,18 +64,12 @@ def apart(cells: Sequence[Named], beneath: Sequence[tuple[str, ...]] = ()) -> tu
         varying = [key for key in keys if len({facts.get(key) for facts in described}) > 1]
         for place, facts in zip(places, described, strict=True):
             suffixes[place] = ", ".join(facts[key] for key in varying if facts.get(key))
-    return _numbered([cell.name for _, cell in cells], suffixes)
-
-
-def _numbered(names: Sequence[tuple[str, int, int]], suffixes: Sequence[str]) -> tuple[str, ...]:
-    """The suffixes, with a number where two of one name are still alike."""
-    seen: Counter[tuple[tuple[str, int, int], str]] = Counter()
-    numbered = []
-    for name, suffix in zip(names, suffixes, strict=True):
-        seen[name, suffix] += 1
-        number = seen[name, suffix]
-        numbered.append(suffix if number == 1 else f"{suffix} #{number}".strip())
-    return tuple(numbered)
+    # With a number where two of one name are still alike.
+    alike = grouped(((cell.name, suffixes[place]), place) for place, (_, cell) in enumerate(cells))
+    for (_, suffix), places in alike.items():
+        for n, place in enumerate(places[1:], start=2):
+            suffixes[place] = f"{suffix} #{n}".strip()
+    return tuple(suffixes)
 
 
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
@@ -93,9 +87,8 @@ def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
         for machine, cell in cells
     ]
     count = Counter(names)
-    return tuple(
-        name if count[name] == 1 else f"{name}, {cell.key}" for name, (_, cell) in zip(names, cells, strict=True)
-    )
+    named = zip(names, cells, strict=True)
+    return tuple(name if count[name] == 1 else f"{name}, {cell.key}" for name, (_, cell) in named)
 
 
 def _trained(cell: Cell) -> str:
@@ -105,17 +98,13 @@ def _trained(cell: Cell) -> str:
     return f"{cell.model} {cell.variant}, {cell.image_size} px, {images}"
 
 
-_UNLIKE = 0.1
-"""Speeds that differ by more than this share are said on one day too."""
-
-
 def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> str | None:
     """The date and speed of a cell's profile and of the run beside it; None where both fit. `taken_at`: UTC, ISO 8601,
     None where that is not known; `step_s`: a step's time in the profile."""
     if run.step_time_s is None or run.images_per_s is None or not step_s:
         return None
     rate = run.cell.images_per_step / step_s
-    unlike = abs(rate / run.images_per_s.value - 1) > _UNLIKE
+    unlike = abs(rate / run.images_per_s.value - 1) > 0.1  # that is said on one day too
     days = taken_at[:10] if taken_at else None, run.began_at[:10]
     if not unlike and days[0] in (None, days[1]):
         return None

@@ -9,8 +9,6 @@ import typer
 
 MOST_LINES = 2
 """Lines of notes under a table. --details shows the rest."""
-_INDENT = "  "
-"""Of the lines that a text goes on with."""
 
 
 class Caution(str):
@@ -23,7 +21,7 @@ def broken(text: str, columns: int) -> list[str]:
     """The lines of a text in so many columns. Words stay whole; a line that goes on is indented."""
     lines: list[str] = []
     for line in text.splitlines() or [""]:
-        indent = line[: len(line) - len(line.lstrip())] + _INDENT
+        indent = line[: len(line) - len(line.lstrip())] + "  "
         whole = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
         lines += [line] if len(line) <= columns else textwrap.wrap(line, columns, **whole)  # type: ignore[arg-type]
     return lines

@@ -1,6 +1,5 @@
 """Options of several commands, each declared once: its flag, help, default, completion and parser. A command takes one
-as the default of its parameter; `selects` gives it those of a Selection; `words` writes a Selection as a command line.
-"""
+as the default of its parameter; `selects` gives it those of a Selection; `words` writes one as a command line."""
 
 from __future__ import annotations
 
@@ -127,18 +126,10 @@ class Group:
             rich_help_panel=self.name,
         )
 
-    def field(
-        self,
-        flags: str,
-        says: str,
-        kind: Any = str | None,
-        default: Any = None,
-        *,
-        read: Callable[[Any], Any] = OptionField.read,
-        **more: Any,
-    ) -> OptionField:
+    def field(self, flags: str, says: str, kind: Any = str | None, default: Any = None, **more: Any) -> OptionField:
         """A field whose option takes what its reader reads; the rest as in `option`."""
-        return OptionField(self.option(flags, says, default, read=read, **more), kind, read, flags.split()[0])
+        read = more.setdefault("read", OptionField.read)
+        return OptionField(self.option(flags, says, default, **more), kind, read, flags.split()[0])
 
 
 WHAT, HOW, WHERE, PLAIN = Group("Cells"), Group("Measuring"), Group("Output"), Group("Options")
@@ -351,8 +342,7 @@ SELECTION = {
 
 def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Callable[[Callable[..., None]], Any]:
     """A decorator: in place of its parameter `chosen`, a Selection, a command has an option for each of these fields in
-    this order ("..." stands for all that are not named), but for those that it is `without`. `own`: fields that it
-    declares otherwise."""
+    this order ("..." stands for all others), but for those that it is `without`. `own`: fields declared otherwise."""
     others = [name for name in SELECTION if name not in fields.split() + without.split()]
     names = [name for word in fields.split() for name in (others if word == "..." else [word])]
     taken = {name: (SELECTION | own)[name] for name in names}

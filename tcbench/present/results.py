@@ -28,7 +28,6 @@ HasCell = TypeVar("HasCell", bound="Record | CellSummary")
 TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """The endings of files with timelines; all other files hold records."""
 
-
 PROFILES = "profile-*.json.gz"
 """The timelines that `tcbench profile` leaves beside records."""
 
@@ -134,8 +133,7 @@ def read_files(paths: Sequence[Path]) -> Results:
 
 
 def _read(paths: Sequence[Path], out: Path) -> Results:
-    """As `read_files`, of no paths the newest run; says which it is, and that it is simulated. Raises SelectionError
-    too."""
+    """As `read_files`, of no paths the newest run; says which, and that it is simulated. Raises SelectionError too."""
     if paths:
         return read_files(paths)
     given = read_files([newest(out, says=True)])
@@ -274,10 +272,8 @@ def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
 
 def training(named: Sequence[Path], paths: Sequence[Path]) -> OtherSource:
     """Judge claims by the documents that were named, or else the newest beside the records that can be read, one of one
-    rank and one of many; documents of several folders are of several machines, and none of them is chosen.
-
-    Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be read.
-    """
+    rank and one of many; documents of several folders are of several machines, and none of them is chosen. Raises
+    SelectionError for several of a kind that were named, and StoreError for one that cannot be read."""
     from tcbench.analysis.claims import any_of
     from tcbench.analysis.numerics.judgement import by_training
     from tcbench.core.numerics import read

@@ -30,8 +30,5 @@ def is_simulated(environment: Environment | None) -> bool | None:
 
 def emulated(cells: Iterable[Cell]) -> list[str]:
     """A line where a processor computed a low precision in a higher one."""
-    if any(cell.device == "cpu" and "fp16" in cell.rungs for cell in cells):
-        return [
-            "on the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain"
-        ]
-    return []
+    says = "on the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain"
+    return [says] * any(cell.device == "cpu" and "fp16" in cell.rungs for cell in cells)

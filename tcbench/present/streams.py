@@ -1,14 +1,10 @@
-"""The boundary to standard output and error.
-
-They may go away: a pipe that is closed, a full disk, a terminal that hung up. Output that fails is never a verdict: a
-closed pipe ends the command as it does `cat` (exit code 141), anything else is an error of one line. Without standard
-error the command goes on, since that only tells how it is going.
+"""The boundary to standard output and error. They may go away: a pipe that is closed, a full disk, a terminal that hung
+up. Output that fails is never a verdict: a closed pipe ends the command as it does `cat` (exit code 141), anything else
+is an error of one line. Without standard error the command goes on, since that only tells how it is going.
 
 A terminal acts on control characters in the name of a file or in an error: it moves, clears, colours, writes right to
 left. They are shown as escapes. Strings of records and traces are cleaned when they are decoded (`tcbench.core.text`);
-this catches all other text. Everything that is printed comes through here or, where Rich colours it, through
-`tcbench.present.tables`.
-"""
+this catches all other text that is printed, and `tcbench.present.tables` what Rich colours."""
 
 import io
 import json
@@ -22,10 +18,6 @@ from tcbench.core.errors import OutputError
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit code that a shell shows for a command ended by SIGPIPE."""
-
-
-_LONGEST_LINE = 4000
-"""Characters of a line on standard error: an error may name a string of megabytes."""
 
 _ACTIVE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -50,7 +42,7 @@ def guard() -> None:
     if not isinstance(sys.stdout, _Harmless):
         sys.stdout = cast(TextIO, _Harmless(sys.stdout))
     if not isinstance(sys.stderr, _Harmless):
-        sys.stderr = cast(TextIO, _Harmless(sys.stderr, _LONGEST_LINE))
+        sys.stderr = cast(TextIO, _Harmless(sys.stderr, 4000))  # an error may name a string of megabytes
 
 
 class _Error(io.FileIO):
@@ -83,9 +75,8 @@ class _Output(_Error):
 def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
     """The stream over a file of that kind; a test's stays as it is. A sign that a terminal lacks becomes another."""
     if stream is None:  # it was closed
-        return io.TextIOWrapper(
-            io.BufferedWriter(kind(2 if kind is _Error else 1, "wb", closefd=False)), "utf-8", "replace"
-        )
+        lost = kind(2 if kind is _Error else 1, "wb", closefd=False)
+        return io.TextIOWrapper(io.BufferedWriter(lost), "utf-8", "replace")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="replace")

@@ -1,8 +1,5 @@
-"""The console, and tables that are written once: what all commands print with.
-
-A table is columns, each with a heading, a kind and a value, over rows of any type; a console, the page and Markdown
-take any of them.
-"""
+"""The console, and tables that are written once, for it, the page and Markdown: columns with a heading, a kind and a
+value over rows of any type."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,8 +60,6 @@ class Screen(Console):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
-# -- entries -------------------------------------------------------------------------------------------------------
-
 Tone = Literal["good", "bad", "warn", "plain"]
 
 
@@ -98,9 +93,6 @@ class Field:
         return self.badge.word if self.badge else self.text
 
 
-# -- tables that any renderer takes --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Kind:
     """How a column's values are written. `within`: how a console, not the page, writes an interval's ends."""
@@ -132,7 +124,6 @@ R = TypeVar("R")
 class Column(Generic[R]):
     """A column over rows of any type. Its value is a number, an interval or whatever its kind writes; None is empty,
     and what is words already (a text in place of a figure, a badge, a field of the page) is written as it is.
-
     `mark` stands behind what is written. `style` is the console's. `wraps`: a text may be folded, and a number takes a
     second line before others are cut. `on`: the only renderer that shows it. `width`: the least of a console's.
     `spare`: a console without room for all columns leaves it out. `key`: its name in JSON and exports, where these do
@@ -200,9 +191,8 @@ class Column(Generic[R]):
 
 @dataclass(frozen=True)
 class Table(Generic[R]):
-    """Rows under columns. A row that is None is an empty line. `filters`: the columns that the page offers to filter
-    by. On a console, columns are `gap` apart, and headings have the style `header`, or are not shown where it is None.
-    """
+    """Rows under columns; one that is None is an empty line. `filters`: the columns that the page offers to filter by.
+    On a console, columns are `gap` apart, and headings have the style `header`, or are not shown where it is None."""
 
     columns: Sequence[Column[R]]
     rows: Sequence[R | None]
@@ -327,10 +317,8 @@ class ConfigTable(Table[R]):
         room = width - sum(others) - self.gap * (len(others) + 1)
         blocks = self._blocks(rows)
         names = {name: between_rungs(name, room) for block in blocks.values() for _, name in block}
-        cramped = (
-            max([self.min_width, *(cell_len(line) for name in names.values() for line in name.split("\n"))]) > room
-        )
-        if cramped:
+        lines = [line for name in names.values() for line in name.split("\n")]
+        if cramped := max([self.min_width, *map(cell_len, lines)]) > room:
             names = {name: name for name in names}
         config = Column[R]("config", str, wraps=cramped, width=self.min_width)
         grid = self._grid([*before, config, *shown], ())
@@ -355,9 +343,6 @@ def between_rungs(config: str, width: int) -> str:
         else:
             lines.append(f" {plus}{rung}")
     return "\n".join(lines)
-
-
-# -- cells ---------------------------------------------------------------------------------------------------------
 
 
 def many_ranks(cells: Iterable[Cell]) -> bool:

@@ -1,8 +1,5 @@
 """The form of a verdict and of a status: sign, word, tone and icon, the same on the console, in charts and on the page.
-
-A sign or an icon stands beside each word, so that no colour is needed. Which colour a tone has is for a console
-(`STYLES`), a chart or the page to say.
-"""
+A sign or an icon stands beside each word, so that no colour is needed."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +12,6 @@ from tcbench.present.tables import Badge, Tone
 
 STYLES: Mapping[Tone, str] = {"bad": "bold red", "warn": "yellow", "good": "green", "plain": ""}
 """On a console."""
-
 
 FORMS: Mapping[Verdict, Badge] = {
     "regression": Badge("regression", "down", "bad", "▼"),

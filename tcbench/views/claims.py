@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from tcbench.analysis.claims import OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
-from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
@@ -71,7 +70,7 @@ def table(card: Scorecard) -> Table[Evaluated]:
     columns: list[Column[Evaluated]] = [
         Column("slide", lambda evaluated: evaluated.claim.slide, COUNT, wraps=True),
         Column("claim", lambda evaluated: evaluated.claim.says, ratio=5),
-        Column("2018", lambda evaluated: _then(evaluated.claim), wraps=False),
+        Column("2018", lambda evaluated: None if evaluated.claim.slide is None else IN_2018, wraps=False),
         Column("here", here, wraps=False, style=lambda evaluated: STYLES[BADGES[evaluated.outcome].tone] or "dim"),
         Column(heading([card.environment]), measured, ratio=6),
     ]
@@ -122,11 +121,9 @@ def markdown(cards: Sequence[Scorecard]) -> str:
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:
-    """Everything, with units in the names; an open end of an interval is null. In form 1 ratios of several trials were
-    at the median step."""
-    return document(
-        "tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=[*notes(cards), *missing(cards)]
-    )
+    """Everything, units in the names; an open end is null. In form 1 ratios of several trials: at the median step."""
+    said = [*notes(cards), *missing(cards)]
+    return document("tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=said)
 
 
 def _card_json(card: Scorecard) -> dict[str, Any]:
@@ -147,19 +144,14 @@ def _claim_json(evaluated: Evaluated) -> dict[str, Any]:
         "left": str(claim.left),
         "right": None if claim.right is None else str(claim.right),
         "batch_sizes": claim.batch_sizes,
-        "in_2018": _then(claim) or None,
+        "in_2018": None if claim.slide is None else IN_2018,
         **fields(evaluated, "outcome why by_one_trial command"),
-        "at_batch_sizes": list(map(_at_json, evaluated.at)),
+        "at_batch_sizes": [
+            dataclasses.asdict(at)
+            | {"missing": [{"config": config, "batch_size": size} for config, size in at.missing]}
+            for at in evaluated.at
+        ],
     }
-
-
-def _at_json(at: AtBatchSize) -> dict[str, Any]:
-    missing = [{"config": config, "batch_size": size} for config, size in at.missing]
-    return {**dataclasses.asdict(at), "missing": missing}
-
-
-def _then(claim: Claim) -> str:
-    return "" if claim.slide is None else IN_2018
 
 
 def measured(evaluated: Evaluated) -> str:
@@ -174,7 +166,8 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
     """One batch size: `1.52x (1.49 to 1.55)`, an outcome that is not clear from it, and why."""
     parts = []
     if at.ratio is not None:
-        ratio = _ratio(at.ratio)
+        high = digits(at.ratio.high) if at.ratio.high < 1000 else "any"
+        ratio = f"{digits(at.ratio.value)}× ({digits(at.ratio.low)} to {high})"
         if claim.images_per_s is not None:
             ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"
         sides = ((claim.left, at.left), (claim.right, at.right))
@@ -183,11 +176,6 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
     if at.why and at.unit != "steps":  # the table's note says it once for all
         parts.append(at.why)
     return ", ".join(parts)
-
-
-def _ratio(ratio: Interval) -> str:
-    high = digits(ratio.high) if ratio.high < 1000 else "any"
-    return f"{digits(ratio.value)}× ({digits(ratio.low)} to {high})"
 
 
 def _escaped(text: str) -> str:

@@ -1,10 +1,5 @@
-"""Results as other tools read them: CSV, Parquet, JSON, github-action-benchmark's and Bencher's own JSON.
-
-Owns the columns and the names. A row is a trial, a cell or a step; what a row does not know is empty. Units are in the
-columns' names.
-"""
-
-from __future__ import annotations
+"""Results as other tools read them: CSV, Parquet, JSON, github-action-benchmark's and Bencher's own JSON. A row is a
+trial, a cell or a step; what a row does not know is empty. Units are in the columns' names."""
 
 import csv
 import functools
@@ -14,7 +9,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -29,10 +24,6 @@ from tcbench.present.format import plus_minus
 from tcbench.present.naming import lasting, stack_name
 from tcbench.present.simulated import is_simulated
 from tcbench.present.tables import keyed
-
-if TYPE_CHECKING:
-    import pandas
-
 
 Row = dict[str, Any]
 
@@ -210,19 +201,14 @@ def to_parquet(records: Sequence[Record], per: str) -> bytes:
         raise SelectionError(
             "--format parquet: needs the package pyarrow: uv sync --extra parquet, or uv pip install pyarrow"
         ) from None
-    buffer = io.BytesIO()
-    _frame(records, per).to_parquet(buffer, index=False, engine="pyarrow")
-    return buffer.getvalue()
-
-
-def _frame(records: Sequence[Record], per: str) -> pandas.DataFrame:
     import pandas
 
     names, rows = table(records, per)
-    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
-    return pandas.DataFrame(
-        {name: pandas.array(values, dtype=_type(values)) for name, values in zip(names, columns, strict=True)}
-    )
+    columns = zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True)
+    frame = pandas.DataFrame({name: pandas.array(values, dtype=_type(values)) for name, values in columns})
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False, engine="pyarrow")
+    return buffer.getvalue()
 
 
 def _type(values: Sequence[Any]) -> Any:
@@ -256,18 +242,16 @@ def to_github_action_benchmark(records: Sequence[Record]) -> str:
 def to_bencher(records: Sequence[Record]) -> str:
     """Bencher Metric Format (https://bencher.dev/docs/reference/bencher-metric-format): by cell and by the measure's
     slug, a value with the limits of its 95% interval. A limit that is not finite is left out."""
-    return encoded({name: _measures(summary) for name, summary in _measured(records)}) + "\n"
-
-
-def _measures(summary: CellSummary) -> Row:
-    measures: Row = {}
-    for slug, interval in (("images-per-second", summary.images_per_s), ("step-time-seconds", summary.step_time_s)):
-        if interval is not None:
-            limits = {"value": interval.value, "lower_value": interval.low, "upper_value": interval.high}
-            measures[slug] = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
-    if summary.peak_memory_bytes:
-        measures["peak-memory-bytes"] = {"value": summary.peak_memory_bytes}
-    return measures
+    entries: dict[str, Row] = {}
+    for cell, summary in _measured(records):
+        measures = entries.setdefault(cell, {})
+        for slug, interval in (("images-per-second", summary.images_per_s), ("step-time-seconds", summary.step_time_s)):
+            if interval is not None:
+                limits = {"value": interval.value, "lower_value": interval.low, "upper_value": interval.high}
+                measures[slug] = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
+        if summary.peak_memory_bytes:
+            measures["peak-memory-bytes"] = {"value": summary.peak_memory_bytes}
+    return encoded(entries) + "\n"
 
 
 _MOST_NAME = 1024

@@ -49,15 +49,14 @@ def show(as_json: bool, details: bool = False) -> None:
     software = [one.name for one in rows[0].support.software] if rows[0].support else []
     console = make_console(details=details)
     console.table(Table(_columns(software), rows))
-    console.notes(_notes(rows))
-
-
-def _notes(rows: Sequence[_GpuRow]) -> Iterator[str]:
-    yield "`uv sync --extra NAME` installs the newest packages that serve a GPU."
-    yield "TFLOP/s: dense, highest clock; 16-bit sums in float32."
-    for source in dict.fromkeys(row.rates.says for row in rows if row.rates):
-        names = ", ".join(row.name for row in rows if row.rates and row.rates.says == source)
-        yield f"{names}: {source}"
+    sources = grouped((row.rates.says, row.name) for row in rows if row.rates)
+    console.notes(
+        [
+            "`uv sync --extra NAME` installs the newest packages that serve a GPU.",
+            "TFLOP/s: dense, highest clock; 16-bit sums in float32.",
+            *(f"{', '.join(names)}: {source}" for source, names in sources.items()),
+        ]
+    )
 
 
 def _rows() -> Iterator[_GpuRow]:

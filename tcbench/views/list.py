@@ -70,15 +70,13 @@ def show(device: Device, as_json: bool) -> None:
 _MODELS: tuple[Column[tuple[str, Network]], ...] = (
     Column("model", lambda row: row[0]),
     Column("parameters", lambda row: f"{row[1].parameters(1000):,}", COUNT, wraps=True),
-    Column("MACs per image", lambda row: f"{_macs(row[1]) / 1e9:.2f} G", COUNT, wraps=True),
+    Column(
+        "MACs per image", lambda row: f"{row[1].macs(row[1].variants[0], 224, 1000) / 1e9:.2f} G", COUNT, wraps=True
+    ),
     Column("least image", lambda row: f"{row[1].min_image_size}x{row[1].min_image_size}"),
     Column("definition", lambda row: row[1].source),
 )
 """The models that backends build, as published: for images of 224x224 in 1000 classes."""
-
-
-def _macs(model: Network) -> int:
-    return model.macs(model.variants[0], 224, 1000)
 
 
 def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:

@@ -1,7 +1,4 @@
-"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table.
-
-Owns which bars stand together. Knows nothing of how bars are drawn.
-"""
+"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +9,7 @@ from matplotlib.figure import Figure
 from tcbench.analysis.networks import NetworkResult, networks
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
-from tcbench.present.charts.bars import Bar, BarGroup, Panel, panel_chart
+from tcbench.present.charts.bars import Bar, BarGroup, panel_chart
 from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name
 from tcbench.present.format import factor, listed, ratio
@@ -29,13 +26,11 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     model = f"{len({result.model for result in results})} networks"
     alike = [replace(summary, cell=msgspec.structs.replace(summary.cell, model=model)) for summary in shown]
     provenance = provenance_of(by_setting(alike))
-    batch_sizes = sorted({result.batch_size for result in results})
     panels = [
-        Panel(f"batch size {batch_size}", tuple(_group(one) for one in results if one.batch_size == batch_size))
-        for batch_size in batch_sizes
+        (f"batch size {batch_size}", [_group(one) for one in results if one.batch_size == batch_size])
+        for batch_size in sorted({result.batch_size for result in results})
     ]
-    configs = list(dict.fromkeys(summary.cell.config for summary in shown))
-    rows = [[(config, config_name(config))] for config in configs]
+    rows = [[(config, config_name(config))] for config in dict.fromkeys(summary.cell.config for summary in shown)]
     scenarios = listed(list(dict.fromkeys(summary.cell.scenario for summary in shown)))
     note = "with each: MACs of one image's forward pass; over the best: how many times as fast as the base"
     title, subtitle = "Throughput by network", f"Scenario {scenarios}"
@@ -47,7 +42,7 @@ def _group(result: NetworkResult) -> BarGroup:
     if result.best is not None and result.best is not result.base:
         note = factor(result.speedup.value) if result.speedup else ""
         bars.append(Bar(result.best.cell.config, result.best, note))
-    return BarGroup(f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", tuple(bars) or (Bar("fp32", None),))
+    return f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", bars or [Bar("fp32", None)]
 
 
 def table(results: Sequence[NetworkResult]) -> Table[NetworkResult]:

@@ -7,7 +7,7 @@ import msgspec
 from rich.text import Text
 
 from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, JudgedRun, Reference, optimizer_at_most
-from tcbench.core.numerics import ParityJob, ParityRun
+from tcbench.core.numerics import ParityJob
 from tcbench.engine.work import HALVES
 from tcbench.present.document import document, fields
 from tcbench.present.tables import COUNT, Column, Table
@@ -24,7 +24,6 @@ def headline(job: ParityJob) -> str:
 
 
 REFERENCE = "float64"
-
 
 _Row = tuple[str, Sequence[str], str | None]
 """A config's name, its figures, and why it is off."""
@@ -104,31 +103,24 @@ def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
         lines.append(
             "Input rungs (dali, opencv) are fed the same batches as the others here, so they may change nothing."
         )
-    runs = [config.run for config in judged]
-    lines += [*_lengths(judged), *_optimizers(runs)]
+    held = [(config.run.to_without, config.tolerance) for config in judged if config.run.to_without]
+    lengths = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
+    if lengths:
+        worst, allowed = max(length for length, _ in lengths), sorted({most for _, most in lengths})
+        lines.append(
+            f"Where storage is short, a kind of parameter's gradient is {worst:.1e} longer or shorter "
+            f"({' or '.join(f'{most:g}' for most in allowed)})."
+        )
+    distances = []
+    for storage in ("float32", *HALVES):
+        runs = [config.run.optimizer for config in judged if config.run.storage == storage]
+        if far := [distance for distance in runs if distance is not None]:
+            distances.append(f"{max(far):.1e} in {storage} (allowed {optimizer_at_most(storage):g})")
+    if distances:
+        lines.append(f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}.")
     lines.append("Each rung's dtype, layout, fused operations, optimizer and graph are checked in its first steps.")
     lines += [f"{config}: skipped: {reason}" for config, reason in skipped.items()]
     return lines
-
-
-def _lengths(judged: Sequence[JudgedRun]) -> list[str]:
-    """Of configs that rounding scatters, how far gradients are longer or shorter."""
-    held = [(config.run.to_without, config.tolerance) for config in judged if config.run.to_without]
-    lengths = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
-    if not lengths:
-        return []
-    worst = max(length for length, _ in lengths)
-    allowed = " or ".join(f"{most:g}" for most in sorted({most for _, most in lengths}))
-    return [f"Where storage is short, a kind of parameter's gradient is {worst:.1e} longer or shorter ({allowed})."]
-
-
-def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
-    distances = []
-    for storage in ("float32", *HALVES):
-        far = [run.optimizer for run in runs if run.storage == storage and run.optimizer is not None]
-        if far:
-            distances.append(f"{max(far):.1e} in {storage} (allowed {optimizer_at_most(storage):g})")
-    return [f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}."] if distances else []
 
 
 def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> str:

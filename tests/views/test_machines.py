@@ -10,7 +10,7 @@ from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Status
 from tcbench.present.charts.palette import SERIES
-from tcbench.views.machines import machines_chart
+from tcbench.views.throughput.chart import machines_chart
 
 NAMES = ("Tesla T4", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200", "X")
 MACHINES = [V100, *(make_environment(name.lower().replace(" ", "-"), name) for name in NAMES)]

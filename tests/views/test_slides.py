@@ -5,7 +5,7 @@ from present.charts.charts import STATIC, assert_tidy, bars, run, words
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Status
-from tcbench.views.slides import SLIDES, slide_chart
+from tcbench.views.throughput.chart import SLIDES, slide_chart
 
 
 @pytest.mark.parametrize("slide", SLIDES)

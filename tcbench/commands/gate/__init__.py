@@ -6,7 +6,6 @@ import contextlib
 import functools
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,21 +117,24 @@ def gate(
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
 
-    def made_of(chosen: Selection, *, remote: bool = False) -> Plan:
-        return turns.of_gate(plan_of(chosen, remote=remote), longer=not chosen.max_time_s)
-
-    def check(made: Plan) -> None:
-        with stages(stderr.quiet) as advance:
-            images.check_folder(made, advance)
+    def made(*, remote: bool = False) -> Plan:
+        plan = turns.of_gate(plan_of(chosen, remote=remote), longer=not chosen.max_time_s)
+        with stages(quiet) as advance:
+            images.check_folder(plan, advance)
+        return plan
 
     if bisect is not None:
-        _refuse_beside_bisect(context, format_)
+        taken = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
+        if refused := given(context, without=taken):
+            raise SelectionError(
+                "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on "
+                f"by itself: leave out {shlex.join(refused)}"
+            )
     outcome.check_output(output)
     if strict and lenient:
         raise SelectionError("--strict and --lenient: expected one of them")
     names, rule = outcome.metrics(metric), Rule(outcome.threshold(threshold_))
-    may_differ = outcome.allowed(allow)
-    may_differ = replace(may_differ, facets=may_differ.facets | outcome.COMPARED)
+    may_differ = outcome.allowed(allow) | outcome.COMPARED
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = options.seconds("--budget", budget)
     options.tune(chosen)
@@ -142,9 +144,7 @@ def gate(
         from tcbench.commands.gate import bisect as bisecting
 
         def make_plan() -> tuple[Plan, Launcher]:
-            made = made_of(chosen)
-            check(made)
-            return find_for(made, chosen.launcher, asked=chosen.ranks is not None)
+            return find_for(made(), chosen.launcher, asked=chosen.ranks is not None)
 
         asked_of = bisecting.Bisecting(interims, rule, budget_s, out.absolute(), say, quiet)
         bisecting.bisect(bisect, make_plan, setup, asked_of, json=format_ == "json")
@@ -154,8 +154,7 @@ def gate(
     with builds.prepared(wanted, say) as ready:
         # The scenario and its step are the current side's.
         with contextlib.chdir(ready[1].folder):
-            plan = made_of(chosen, remote=current_python is not None)
-        check(plan)
+            plan = made(remote=current_python is not None)
         plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
         asked = gate_file.GateQuestion(
             base=ready[0].code,
@@ -188,16 +187,6 @@ def gate(
     raise typer.Exit(outcome.exit_code(comparison, strict or (comparison.unsettled and not lenient)))
 
 
-def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
-    """Raises SelectionError where an option stands beside --bisect that has no meaning there."""
-    refused = given(context, without=_OF_BISECT | ({"format_"} if format_ in ("table", "json") else set()))
-    if refused:
-        raise SelectionError(
-            "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on by "
-            f"itself: leave out {shlex.join(refused)}"
-        )
-
-
 _OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet", *options.SELECTION}
 """The parameters of `gate` that `--bisect` takes."""
 
@@ -222,8 +211,8 @@ def _to_resume(folder: Path, asked: GateQuestion, say: Callable[[str], None]) ->
 
 
 def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
-    """The least and the most trials and minutes of a gate, in words; by the newest run of this machine, if there is
-    one, and without it by a guess."""
+    """A gate's least and most trials and minutes, in words: by this machine's newest run, if there is any, or a
+    guess."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
     from tcbench.hardware import load
@@ -292,8 +281,7 @@ def _settled(
     stderr: Screen,
 ) -> GateFile:
     """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
-    spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
-    130 when interrupted."""
+    spent; what its files hold is not run again. The answer has the decisions. Exits with 130 when interrupted."""
     from tcbench.core import store
     from tcbench.present.format import counted, duration
     from tcbench.present.progress import RunProgress

@@ -160,9 +160,8 @@ def _ends(
             ended = turns.measure(state, plan, pair, launcher, stores, progress, asked.budget_s)
     cells = [planned.cell for planned in plan.cells]
     comparison = gates.comparison(ended.state, cells, ended.base, ended.current, asked.rule, "the budget was spent")
-    bisection = msgspec.structs.replace(
-        bisection, trials=len(ended.base) + len(ended.current), seconds=time.monotonic() - started
-    )
+    trials, spent_s = len(ended.base) + len(ended.current), time.monotonic() - started
+    bisection = msgspec.structs.replace(bisection, trials=trials, seconds=spent_s)
     lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
     lost = lost or bisections.lost_at_the_median(cells, ended.base, ended.current, asked.rule)
     if not lost:

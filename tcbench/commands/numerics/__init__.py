@@ -1,5 +1,4 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one, and is every config where its rungs
-say it is?"""
+"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; are configs where their rungs say?"""
 
 from __future__ import annotations
 
@@ -169,7 +168,7 @@ def numerics(
     if second_order:
         why = "both methods train alike in fp32, each at the best of four learning rates"
         _none_of(of_precisions, "--second-order", why)
-        from tcbench.commands.numerics.second_order import race
+        from tcbench.commands.numerics.training import race
         from tcbench.core.record import KfacSettings
 
         large = bs or plan.LARGE_BATCH
@@ -199,8 +198,6 @@ def _images(data: Path) -> Any:
     from tcbench.engine.feeds.dataset import scan
     from tcbench.engine.numerics.folder import HELD_OUT_EVERY, split
 
-    remedy = (
-        f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class; without --data it trains on "
-        "generated images"
-    )
+    remedy = f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class"
+    remedy += "; without --data it trains on generated images"
     return split(scan(data.absolute(), remedy))

@@ -1,28 +1,29 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one?"""
+"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one; in how many steps does K-FAC?"""
 
 import datetime
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 import typer
 from matplotlib.figure import Figure
 
 from tcbench.analysis.numerics.judgement import Margins, margins_of, safe, verdicts
+from tcbench.analysis.numerics.steps import MethodRun, StepsDocument, best
 from tcbench.commands.numerics.call import Call, counting
 from tcbench.core import files
 from tcbench.core.errors import StoreError, TrainingError
-from tcbench.core.numerics import ALL_TECHNIQUES, Document, Gradients, TrainingFinished, TrainingSetting
-from tcbench.core.record import Environment
+from tcbench.core.numerics import ALL_TECHNIQUES, AnyJob, Document, Gradients, TrainingFinished, TrainingSetting
+from tcbench.core.record import Environment, KfacSettings
 from tcbench.present.app import SOME_CELL_FAILED, make_console, stages
-from tcbench.present.charts.files import save_each
+from tcbench.present.charts.files import save, save_each
 from tcbench.present.format import counted
 from tcbench.present.next_steps import NextStep, folder, newest_run
 from tcbench.present.options import ANOTHER_FOLDER
 from tcbench.run import numerics_plan as plan
 from tcbench.run.numerics_runner import NumericsRunner
+from tcbench.views import second_order as steps_view
 from tcbench.views.numerics import table as view
 from tcbench.views.numerics.gradients_chart import gradients_chart
 from tcbench.views.numerics.training_chart import training_chart
@@ -63,11 +64,20 @@ def train(
         environment=environment,
     )
     margins = margins_of(document, margins)
-    # Measurements are kept before anything is made of them.
-    _keep_or_print(path, document)
+    # Measurements are kept before anything is made of them, or, where the folder takes nothing any more, printed.
+    raw = msgspec.json.encode(document).decode()
+    try:
+        _keep(path, raw)
+    except StoreError:
+        typer.echo(raw)
+        raise
     text = view.to_json(document, margins)
     _keep(path, text)
-    charts = _charts(document, margins, stem)
+    facts = view.about(document)
+    drawings: dict[str, Callable[[], Figure]] = {"training": lambda: training_chart(document, margins, facts)}
+    if alone:
+        drawings = {"gradients": lambda: gradients_chart(document, facts), **drawings}
+    charts = save_each({stem.with_name(f"{stem.name}-{name}.png"): draw for name, draw in drawings.items()})
     if call.json:
         typer.echo(text)
     else:
@@ -87,7 +97,8 @@ def _train_dtypes(
     ended: list[TrainingFinished],
 ) -> tuple[Gradients, float, Environment | None]:
     """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it. The
-    rest of a document: the counted gradients, the static scale, and the machine."""
+    rest of a document: the counted gradients, the static scale, and the machine. Raises TrainingError where fp32 does
+    not train, as another learning rate may help; where it failed otherwise, exits as where a run failed."""
     observing = plan.observing(setting)
     # Runs that need no static scale keep the other processors busy while the gradients are observed.
     early = plan.jobs(setting, seeds, None) if runner.at_once > 1 else ()
@@ -97,45 +108,21 @@ def _train_dtypes(
             observed = last
         else:
             ended.append(last)
-    if observed is None or observed.gradients is None or observed.run.status != "ok":
-        _no_base(observed)
+    if observed is None or observed.gradients is None or observed.run.status != "ok":  # nothing to hold others against
+        run = observed.run if observed else None
+        if run is not None and run.status == "diverged":
+            raise TrainingError(f"fp32 itself does not train: {run.reason}; try a lower --lr")
+        typer.echo(f"tcbench: error: fp32 itself failed: {run.reason if run else 'it did not run'}", err=True)
+        raise typer.Exit(SOME_CELL_FAILED)
     middle = safe(observed.gradients).middle or 0
     scale = 2.0**middle if static_scale is None else static_scale
     ended.extend(last for _, last in runner.trained([j for j in plan.jobs(setting, seeds, scale) if j not in early]))
     return observed.gradients, scale, observed.environment
 
 
-def _no_base(observed: TrainingFinished | None) -> NoReturn:
-    """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
-    learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
-    run = observed.run if observed else None
-    if run is not None and run.status == "diverged":
-        raise TrainingError(f"fp32 itself does not train: {run.reason}; try a lower --lr")
-    typer.echo(f"tcbench: error: fp32 itself failed: {run.reason if run else 'it did not run'}", err=True)
-    raise typer.Exit(SOME_CELL_FAILED)
-
-
-def _keep_or_print(path: Path, document: Document) -> None:
-    """Keep what was measured; where the folder takes nothing any more it goes to standard output, lest it be lost."""
-    text = msgspec.json.encode(document).decode()
-    try:
-        _keep(path, text)
-    except StoreError:
-        typer.echo(text)
-        raise
-
-
 def _keep(path: Path, text: str) -> None:
     """Write the file as a whole or not at all."""
     files.write(path, f"{text}\n".encode(), ANOTHER_FOLDER)
-
-
-def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
-    facts = view.about(document)
-    charts: dict[str, Callable[[], Figure]] = {"training": lambda: training_chart(document, margins, facts)}
-    if document.setting.ranks == 1:
-        charts = {"gradients": lambda: gradients_chart(document, facts), **charts}
-    return save_each({stem.with_name(f"{stem.name}-{name}.png"): draw for name, draw in charts.items()})
 
 
 def _show(document: Document, margins: Margins, written: Sequence[Path], call: Call) -> None:
@@ -145,9 +132,65 @@ def _show(document: Document, margins: Margins, written: Sequence[Path], call: C
         console.print(view.gradients_table(document))
         console.say(view.safe_line(document), view.bfloat16_line(document), "")
     console.table(view.costs_table(document))
-    console.table(view.verdicts_table(verdicts(document, margins), document.setting.base))
+    console.table(view.verdicts_table(document, verdicts(document, margins)))
     console.notes([*view.notes(document, margins), *view.why_lines(document)])
     console.say(*(f"wrote {path}" for path in written))
     if run := newest_run(call.out):  # whose claims on training the document decides
         words = ("claims", str(run), str(written[0]), *folder(call.out))
         console.offer([NextStep(words, "what of the talk holds, training included")])
+
+
+def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -> None:
+    """Tune both, train both from every seed, keep a document and a picture, show them. Exits where a run failed."""
+    created_at = datetime.datetime.now(datetime.UTC)
+    stem = call.out / call.device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
+    environment = None
+    total = setting.steps * len(plan.METHODS) * (len(plan.RATES) + seeds)
+    with stages(call.quiet) as advance:
+        runner = call.runner(setting, counting(advance, total))
+
+        def trained(words: Iterable[tuple[str, float, int]]) -> tuple[MethodRun, ...]:
+            nonlocal environment
+            jobs: dict[AnyJob, tuple[str, float, int]] = {plan.method_job(setting, kfac, *each): each for each in words}
+            runs = {}
+            for job, last in runner.trained(list(jobs)):
+                method, rate, seed = jobs[job]
+                environment = last.environment or environment
+                if last.run.status in ("failed", "oom"):
+                    typer.echo(f"tcbench: error: {steps_view.LABELS[method]}, seed {seed}: {last.run.reason}", err=True)
+                    raise typer.Exit(SOME_CELL_FAILED)
+                runs[job] = MethodRun(
+                    method=method,
+                    learning_rate=rate,
+                    seed=seed,
+                    losses=last.run.losses,
+                    train_time_s=last.run.train_time_s,
+                    reason=last.run.reason,
+                )
+            return tuple(runs[job] for job in jobs)
+
+        tuning = trained((method, rate, plan.TUNING_SEED) for method in plan.METHODS for rate in plan.RATES)
+        rates = {method: best([run for run in tuning if run.method == method]) for method in plan.METHODS}
+        runs = trained((method, rates[method], seed) for seed in range(seeds) for method in plan.METHODS)
+    document = StepsDocument(
+        created_at=created_at.isoformat(timespec="seconds"),
+        setting=setting,
+        kfac=kfac,
+        tuning=tuning,
+        runs=runs,
+        environment=environment,
+    )
+    text = msgspec.json.encode(document).decode()
+    _keep(stem.with_suffix(".json"), text)
+    machine = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
+    about = [*machine, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
+    save(steps_view.steps_chart(document, about), stem.with_suffix(".png"))
+    if call.json:
+        typer.echo(text)
+        return
+    console = make_console(details=call.details)
+    console.say(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}", "")
+    console.table(steps_view.table(document))
+    console.notes(steps_view.notes(document))
+    for suffix in (".json", ".png"):
+        console.say(f"wrote {stem.with_suffix(suffix)}")

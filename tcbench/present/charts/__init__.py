@@ -1,6 +1,5 @@
 """Charts: pages laid out from what matplotlib measures, with one style sheet, so that nothing covers anything else
-whatever the number of configs, batch sizes and machines. Imports matplotlib, so the command line imports it late.
-"""
+whatever the number of configs, batch sizes and machines. Imports matplotlib, so the command line imports it late."""
 
 import logging
 from typing import Any

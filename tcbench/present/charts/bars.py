@@ -1,8 +1,4 @@
-"""The talk's chart: images/s in bars grouped by batch size, one panel per setting.
-
-Owns bars, their groups and panels, and the page made of them. Knows nothing of the talk's slides: what they compare
-comes in as groups.
-"""
+"""The talk's chart: images/s in bars, grouped by batch size or what else comes in as groups, one panel per setting."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,21 +13,10 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, put, rates
 from tcbench.present.charts.palette import INK, PAPER, QUIET, Fill, fill
-from tcbench.present.charts.provenance import first_panels, small_print
-from tcbench.present.charts.text import (
-    LABEL,
-    LEGEND,
-    WORDS,
-    drawable,
-    heading,
-    line_height,
-    shortened,
-    text_width,
-    wrapped,
-)
+from tcbench.present.charts.provenance import first_panels, small_print, titled
+from tcbench.present.charts.text import LABEL, LEGEND, WORDS, drawable, line_height, shortened, text_width
 from tcbench.present.format import limits, number
 from tcbench.present.naming import rate_unit
-from tcbench.present.simulated import marked
 from tcbench.present.verdicts import why_missing
 
 _AXIS = 0.85  # inches for the axis' name and its numbers
@@ -59,20 +44,10 @@ class Bar:
         return self.summary.images_per_s if self.summary else None
 
 
-@dataclass(frozen=True)
-class BarGroup:
-    """Bars that belong together, of one batch size or one network, and its name."""
-
-    name: str
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """The bars of one setting, grouped by batch size, under a name."""
-
-    name: str
-    groups: tuple[BarGroup, ...]
+BarGroup = tuple[str, Sequence[Bar]]
+"""The name of one batch size or one network, and its bars."""
+Panel = tuple[str, Sequence[BarGroup]]
+"""The name of one setting, and its bars in groups."""
 
 
 def panel_chart(
@@ -87,23 +62,20 @@ def panel_chart(
 ) -> Figure:
     """A page of panels. `rows` are the legend's and hold (config, words), `fill_of` fills its swatches; the small print
     says `common` of all panels. `axis` names what groups differ by."""
-    panels, more = first_panels(panels, lambda panel: panel.name, "--config, or name fewer files")
-    everything = [bar.summary for panel in panels for group in panel.groups for bar in group.bars if bar.summary]
+    panels, more = first_panels(panels, lambda panel: panel[0], "--config, or name fewer files")
+    everything = [bar.summary for _, groups in panels for _, bars in groups for bar in bars if bar.summary]
     small = small_print(everything, common, whiskers=True)
     if any(words.startswith("+") for row in rows for _, words in row):
         small += " · + adds to the config on its left"
-    least_width = 2 * MARGIN + _AXIS + _MIN_PITCH * max(_pitches(panel.groups) for panel in panels)
-    title = marked(title, (summary.environment for summary in everything))
-    page = ChartPage(
-        heading(title, everything[0].cell.scenario), subtitle, [*notes, *more, small], max(WIDTH, least_width)
-    )
+    least_width = 2 * MARGIN + _AXIS + _MIN_PITCH * max(_pitches(groups) for _, groups in panels)
+    page = ChartPage(titled(title, everything), subtitle, [*notes, *more, small], max(WIDTH, least_width))
     page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
     height = 3.3 if len(panels) == 1 else 2.4
     column = page.panels([height] * len(panels))[:, 0]
-    for axes, panel in zip(column, panels, strict=True):
-        page.heading(axes, "\n".join(wrapped(panel.name, LABEL, page.room, bold=True)))
+    for axes, (name, groups) in zip(column, panels, strict=True):
+        page.named(axes, name)
         axes.set_ylabel(f"Better ⟶\n{rate_unit(summary.cell for summary in everything)}", color=INK)
-        _draw_panel(axes, panel.groups, page.room - _AXIS, height)
+        _draw_panel(axes, groups, page.room - _AXIS, height)
     column[-1].set_xlabel(axis)
     return page.settle()
 
@@ -120,22 +92,22 @@ def cell_at(summaries: Iterable[CellSummary], config: str, batch_size: int) -> C
 
 def _pitches(groups: Sequence[BarGroup]) -> float:
     """Width of a panel in bars."""
-    return sum(len(group.bars) for group in groups) + _BAR_GAP * len(groups)
+    return sum(len(bars) for _, bars in groups) + _BAR_GAP * len(groups)
 
 
 def _draw_panel(axes: Axes, groups: Sequence[BarGroup], width: float, height: float) -> None:
     """Bars on axes of so many inches; or, upright in their places, why there are none."""
     reach = max(_pitches(groups), _MIN_REACH)
     places, ticks, x = [], [], (reach - _pitches(groups) + _BAR_GAP) / 2
-    for group in groups:
-        ticks.append(x + len(group.bars) / 2)
-        places += [(x + 0.5 + i, bar) for i, bar in enumerate(group.bars)]
-        x += len(group.bars) + _BAR_GAP
+    for _, bars in groups:
+        ticks.append(x + len(bars) / 2)
+        places += [(x + 0.5 + i, bar) for i, bar in enumerate(bars)]
+        x += len(bars) + _BAR_GAP
     intervals = [bar.images_per_s for _, bar in places if bar.images_per_s]
     ceiling = _ceiling(intervals)
     words_height = 0.12 + line_height(WORDS) * (1 + max(len(bar.note.splitlines()) for _, bar in places))
     axes.set_xlim(0, reach)
-    axes.set_xticks(ticks, [group.name for group in groups], size=LABEL + 1, color=INK)
+    axes.set_xticks(ticks, [name for name, _ in groups], size=LABEL + 1, color=INK)
     axes.grid(visible=False, axis="x")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", labelsize=LABEL)

@@ -1,7 +1,4 @@
-"""Charts as files: PNG, SVG or PDF, the same bytes for the same figure.
-
-Owns the formats. Knows nothing of what a figure shows.
-"""
+"""Charts as files: PNG, SVG or PDF, the same bytes for the same figure."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -17,11 +14,8 @@ from tcbench.present.options import check_picture
 
 
 def save(figure: Figure, path: Path, remedy: str = "") -> None:
-    """Write PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written.
-
-    Folders are made. Raises SelectionError for another suffix and StoreError, with the remedy, when the file cannot
-    be written.
-    """
+    """PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written. Makes folders.
+    Raises SelectionError for another suffix and StoreError, with the remedy, when the file cannot be written."""
     check_picture(path)
     suffix = path.suffix.lower()
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]

@@ -1,8 +1,5 @@
-"""A figure as SVG within an HTML page: matplotlib's own markup, its colours as CSS variables, and tooltips.
-
-Knows nothing of what a figure shows, nor of the page but the few variables that its style sheet defines: --ink,
---quiet, --grid and --page.
-"""
+"""A figure as SVG within an HTML page: matplotlib's own markup, tooltips, and colours as CSS variables. Of the page it
+knows the few that its style sheet defines: --ink, --quiet, --grid and --page."""
 
 import io
 import re
@@ -30,16 +27,13 @@ _PAGE_COLOURS = {
 }
 """Colours that have names on the page; any other has one made of its code."""
 
-
 _HATCH_TILE = 24
 """Points. All of matplotlib's hatches repeat themselves after 24 divided by their density."""
 
 
 def tooltip(artist: Artist, *texts: str) -> None:
     """Give an artist that stands in a figure a tooltip on the page: what is seen on it, line by line divided by "\\n".
-
-    A collection takes one text for each of its shapes, or one for all. Elsewhere than on a page nothing of it shows.
-    """
+    A collection takes one text for each of its shapes, or one for all. Elsewhere than on a page nothing of it shows."""
     figure = artist.get_figure(root=True)
     if figure is None:
         raise ValueError("a tooltip needs an artist that stands in a figure")
@@ -50,12 +44,9 @@ def tooltip(artist: Artist, *texts: str) -> None:
 
 
 def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
-    """The figure as an SVG element: the same markup for the same figure.
-
-    `label` says what it shows to those who do not see it; `prefix` begins all of its ids, which are those of one chart
-    on a page. `trim` inches of its margin are left out at each side: a page has its own. Widths are those of the fonts
-    that charts are laid out with, so the page's may be narrower, not wider.
-    """
+    """The figure as an SVG element: the same markup for the same figure. `label` says what it shows to those who do not
+    see it; `prefix` begins all of its ids, those of one chart on a page. `trim` inches of margin are left out at each
+    side: a page has its own. Widths are those of the fonts of charts: the page's may be narrower, not wider."""
     data = io.BytesIO()
     width, height = figure.get_size_inches()
     box = Bbox([[trim, trim], [width - trim, height - trim]])
@@ -79,11 +70,8 @@ def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
 
 
 def colours(charts: Iterable[str]) -> str:
-    """The style sheet of the variables that charts use, light and dark.
-
-    On a dark page a colour keeps its hue and order of lightness and becomes so light that black stands out on it; light
-    greys become dark ones.
-    """
+    """The style sheet of the variables that charts use, light and dark. On a dark page a colour keeps its hue and order
+    of lightness and becomes so light that black stands out on it; light greys become dark ones."""
     codes = sorted({code for chart in charts for code in re.findall(r"var\(--c-([0-9a-f]{6})\)", chart)})
     rules = "".join(f"--c-{code}:light-dark(#{code},{_on_dark_page(code)});" for code in codes)
     return f":root{{--on-dark:light-dark(#fff,#000);--on-light:{ON_LIGHT};{rules}}}"
@@ -116,8 +104,7 @@ def _write_tooltips(root: ET.Element, texts_by_id: dict[str, tuple[str, ...]]) -
 
 
 def _rewrite(element: ET.Element, prefix: str) -> None:
-    """Make ids the chart's own, colours variables, and, since the page's policy forbids style attributes, of each of a
-    style's properties an attribute."""
+    """Make ids the chart's own, colours variables, a style's properties attributes: the page forbids styles."""
     for part in filter(str.strip, element.attrib.pop("style", "").split(";")):
         name, _, value = part.strip().partition(": ")
         element.set(name, value)

@@ -1,7 +1,4 @@
-"""Words beside points: each where it covers nothing else, and left out where there is no such place.
-
-Works in pixels, on a page that is settled. Knows nothing of what the words say.
-"""
+"""Words beside points, in pixels of a settled page: each where it covers nothing else, left out where there is none."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -38,7 +35,8 @@ def label(
     free = [
         box
         for box in _places(x, y, text.get_window_extent(), gap, far)
-        if _within(box, axes.bbox) and not ((x0 < box.x1) & (box.x0 < x1) & (y0 < box.y1) & (box.y0 < y1)).any()
+        if all(axes.bbox.contains(*corner) for corner in (box.min, box.max))
+        and not ((x0 < box.x1) & (box.x0 < x1) & (y0 < box.y1) & (box.y0 < y1)).any()
     ]
     if not free:
         text.remove()
@@ -60,7 +58,3 @@ def _places(x: float, y: float, size: Bbox, gap: float, far: bool) -> Iterator[B
             left = x + right * reach * gap + (right - 1) / 2 * size.width
             bottom = y + up * reach * gap + (up - 1) / 2 * size.height
             yield Bbox.from_bounds(left, bottom, size.width, size.height)
-
-
-def _within(box: Bbox, frame: Bbox) -> bool:
-    return bool(frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)

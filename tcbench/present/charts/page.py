@@ -1,8 +1,6 @@
 """The page of a chart: its title and legend above the panels, its small print below, and room for all of it.
-
 matplotlib's constrained layout makes room for labels, and the page grows until each panel is as high as was asked for.
-No pyplot: a figure here belongs to nobody else. Knows nothing of results or of what stands in a panel.
-"""
+No pyplot: a figure here belongs to nobody else."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +23,7 @@ from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.palette import INK, PAPER, QUIET
 from tcbench.present.charts.text import (
     DPI,
+    LABEL,
     LEGEND,
     SMALL,
     SUBTITLE,
@@ -77,15 +76,17 @@ class ChartPage:
         under = "\n" * (below.count("\n") + 1) if below else ""
         self._headings.append(axes.set_title(name + under, loc="center", ha="left", weight="bold"))
         if beside:
-            # The first line of a name of several.
-            lines = "\n" * name.count("\n") + under
-            axes.set_title(beside + lines, loc="right", weight="bold")
+            # At the first line of a name of several.
+            axes.set_title(beside + "\n" * name.count("\n") + under, loc="right", weight="bold")
         if below:
             self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET))
 
+    def named(self, axes: Axes, name: str, below: str = "") -> None:
+        """Above an axes its name, in as many lines as it takes."""
+        self.heading(axes, "\n".join(wrapped(name, LABEL, self.room, bold=True)), below=below)
+
     def legend(self, rows: Sequence[Sequence[Artist]], **options: Any) -> None:
-        """Entries by their labels: a line per row, its columns aligned, where the page is wide enough; else as many
-        columns as fit."""
+        """Entries by their labels: a line per row, columns aligned, where there is room; else what columns fit."""
         entries = [entry for row in rows for entry in row]
         most = max(map(len, rows))
         grids = [rows, *([entries[i : i + n] for i in range(0, len(entries), n)] for n in range(most, 0, -1))]
@@ -152,15 +153,10 @@ def _height(artist: Text | Legend) -> float:
     return float(artist.get_window_extent().height) / DPI
 
 
-def put(
-    axes: Axes,
-    text: str,
-    at: tuple[float, float],
-    offset: tuple[float, float] = (0, 0),
-    coordinates: Any = "data",
-    **style: Any,
-) -> Text:
-    """Words at a point of the data, moved by `offset` points; the grid does not run through them."""
+def put(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float] = (0, 0), **style: Any) -> Text:
+    """Words at a point of the data, or of the `coordinates` that are named, moved by `offset` points; the grid does not
+    run through them."""
+    coordinates = style.pop("coordinates", "data")
     words = axes.annotate(text, at, offset, coordinates, "offset points", annotation_clip=False)
     words.set(**{"color": INK, "ha": "center", "va": "center", "zorder": 4, "bbox": GROUND} | style)
     return words

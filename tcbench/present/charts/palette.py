@@ -1,7 +1,4 @@
-"""Colours: what each config's bars are filled with, the words beside its swatch, and the few other inks.
-
-Owns the colours of all charts. Knows a config by its name alone: nothing of results or layout.
-"""
+"""Colours of all charts: what each config's bars are filled with, by its name alone; words beside swatches; inks."""
 
 import functools
 import hashlib
@@ -56,8 +53,7 @@ _POINTS = ("..", "oo", "**", "O")
 
 INK, QUIET, FAINT, PAPER = "#1a1a1a", "#595959", "#d9d9d9", "#ffffff"
 ON_LIGHT, ON_DARK = "#111111", "#fefefe"
-"""Words and hatches on a light fill and on a dark one, almost INK and PAPER: on a dark page INK turns light, and the
-fill does not turn dark."""
+"""Words and hatches on light and dark fills, almost INK and PAPER: on a dark page INK turns light, a fill not dark."""
 GAIN, LOSS = "#009e73", "#8e2a6b"
 GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
 
@@ -108,7 +104,6 @@ SERIES = (
 )
 """Fills of things that are no configs, such as machines, in order; no two of them differ by hue alone."""
 
-
 PHASE_COLOURS = {
     "io": "#fabc2d",
     "forward": "#53b9e8",
@@ -134,13 +129,10 @@ def family(config: str) -> str:
 
 @functools.cache
 def fill(config: str) -> Fill:
-    """A config's fill: a function of its name alone, so that it is the same in every chart.
-
-    Configs of the scenarios' ladders have plain colours of their own, lightly hatched without `dali`. Any other
-    takes its family's hue and a hatch for its last rung. One rung above a ladder's config, the shade is darker the more
-    rungs there are; otherwise the shade and a second hatch stand for all that the last rung is added to, so that two
-    configs which end alike rarely look alike.
-    """
+    """A config's fill: a function of its name alone, so that it is the same in every chart. Configs of the scenarios'
+    ladders have plain colours of their own, lightly hatched without `dali`. Any other takes its family's hue and a
+    hatch for its last rung. One rung above a ladder's config, the shade is darker the more rungs there are; else the
+    shade and a second hatch stand for all that the last rung is added to: configs that end alike rarely look alike."""
     ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
     parts = _parts(config)
     stage = _stage(parts)

@@ -1,7 +1,4 @@
-"""Provenance of a chart's numbers: the machines and settings, and the small print.
-
-Owns how summaries part into settings and how those are named. Knows nothing of what is drawn from them.
-"""
+"""Provenance of a chart's numbers: how summaries part into settings, how those are named, and the small print."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +11,11 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
 from tcbench.core.record import settings as settings_of
 from tcbench.present.cells import busy_line, interval_over
-from tcbench.present.charts.text import drawable
+from tcbench.present.charts.text import drawable, heading
 from tcbench.present.format import counted, libraries
 from tcbench.present.naming import project_name, stack_name, tcbench_name
 from tcbench.present.sides import several
-from tcbench.present.simulated import emulated, lines
+from tcbench.present.simulated import emulated, lines, marked
 
 P = TypeVar("P")
 
@@ -76,6 +73,11 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
     return Provenance(common, names)
 
 
+def titled(title: str, summaries: Sequence[CellSummary]) -> str:
+    """A chart's title, which says where they are simulated; their scenario's name where the fonts cannot write it."""
+    return heading(marked(title, (summary.environment for summary in summaries)), summaries[0].cell.scenario)
+
+
 def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
     """Machine, images, input, trials, what the whisker is, the library that computed, runs, version."""
     ok = [s for s in summaries if s.images_per_s is not None]
@@ -95,23 +97,18 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
     words += emulated(s.cell for s in summaries)
     words += filter(None, [busy_line(ok)])
     runs = list(dict.fromkeys(run for s in summaries for run in s.runs))
-    words.append(f"run {', '.join(runs)}" if len(runs) <= _NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")
+    words.append(f"run {', '.join(runs)}" if len(runs) <= 2 else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")
     codes = dict.fromkeys(code for s in summaries for code in s.codes)
     words += filter(None, [tcbench_name(codes), project_name(codes)])
     return drawable(" · ".join(words))
 
 
-_NAMED_RUNS = 2
-
-
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     """Facts of one setting, by the field it comes from; the first four always, the others where they differ."""
     machine, cell, codes = summaries[0].setting
-    own = cell.is_own
+    own, devices = cell.is_own, (s.environment.device_name for s in summaries if s.environment)
     facts = {
-        "device_name": next(
-            (s.environment.device_name for s in summaries if s.environment), f"unknown machine ({cell.device})"
-        ),
+        "device_name": next(devices, f"unknown machine ({cell.device})"),
         "model": cell.model if own else f"{cell.model} {cell.variant}",
         "image_size": "" if own else f"{cell.image_size} × {cell.image_size} images",
         "input": _input(cell),

@@ -1,8 +1,4 @@
-"""Fonts, and texts measured in inches, so that they can be broken or shortened before they are placed.
-
-Owns the type scale and the resolution. Knows nothing of what a text says, and nothing of figures but how wide a line
-comes out in one.
-"""
+"""Fonts, type scale, resolution; texts measured in inches, to be broken or shortened before they are placed."""
 
 import bisect
 import functools
@@ -18,7 +14,6 @@ from matplotlib.font_manager import FontProperties
 logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # that a font has no bold is no news for a terminal
 
 _LATIN = "DejaVu Sans"  # comes with matplotlib
-
 _CJK = (
     "Noto Sans CJK JP",
     "Noto Sans JP",

@@ -21,9 +21,6 @@ from tcbench.present.tables import Field, Table
 _WIDEST_INCHES = 10.5
 """Of a chart that the page's width can hold."""
 
-_TRIM = MARGIN - 0.03
-"""Inches. What stands at a chart's margin may reach a little beyond: ends of axes, antialiased edges."""
-
 
 def figure(
     make: Callable[[], Drawing], title: str, prefix: str, table: Table[Any], notes: Sequence[str] = ()
@@ -37,7 +34,8 @@ def figure(
         except SelectionError as error:
             return Drawn(f"<p>{html.escape(str(error))}</p>", wide=False)
         label = f"{title}. The table below has every number."
-        svg = inline.svg(drawing, label=label, prefix=prefix, trim=_TRIM)
+        # What stands at a chart's margin may reach a little beyond: ends of axes, antialiased edges.
+        svg = inline.svg(drawing, label=label, prefix=prefix, trim=MARGIN - 0.03)
         return Drawn(svg, wide=bool(drawing.get_figwidth() > _WIDEST_INCHES))
 
     return Figure(title, draw, table, tuple(notes))

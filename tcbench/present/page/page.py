@@ -1,8 +1,5 @@
-"""The page as frozen data: sections made of blocks, charts as markup, tables (`tcbench.present.tables`).
-
-Owns what a page can hold. Knows nothing of records or of HTML: sections are made of results elsewhere, and a template
-writes them down. All other texts are plain; escaping is the template's.
-"""
+"""The page as frozen data: sections made of blocks, charts as markup, tables (`tcbench.present.tables`). All other
+texts are plain; escaping is the template's."""
 
 import functools
 from collections.abc import Callable
@@ -31,9 +28,6 @@ def say(*parts: str | Piece) -> Paragraph:
 def strong(text: str) -> Piece:
     """The subject of a sentence."""
     return Piece(text, strong=True)
-
-
-# -- blocks --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -69,8 +63,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, how to read it, and the table behind it. The chart is drawn when it is first asked for, once: that takes
-    most of a page's time."""
+    """A chart, how to read it, and the table behind it. Drawn when first asked for, once: most of a page's time."""
 
     title: str
     draw: Callable[[], Drawn]

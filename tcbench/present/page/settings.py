@@ -1,7 +1,4 @@
-"""Summaries that stand side by side: those of one setting (machine, device, input, ...), and the setting's name.
-
-Knows nothing of what is shown of them.
-"""
+"""Summaries that stand side by side: those of one setting (machine, device, input, ...), and the setting's name."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from tcbench.present.format import listed
 from tcbench.present.page.page import AnyBlock, Heading
 
 MOST_DRAWN = 24
-"""Settings that have charts, and configs and batch sizes in each: a bar and a panel take milliseconds. Tables have all
-cells."""
+"""Settings that have charts, and configs and batch sizes in each: bars, panels take milliseconds. Tables have all."""
 
 MOST_LADDERS = 8
 """Ladders that are drawn of a setting; the table has all of them."""
@@ -40,11 +36,6 @@ class SettingCells:
     name: str
     summaries: tuple[CellSummary, ...]
     place: int = 0
-
-    @property
-    def unit(self) -> str:
-        """The name of what a step works on `batch_size` of."""
-        return self.setting.cell.unit
 
     def titled(self, title: str) -> str:
         """A title with the setting's name, where there is one."""
@@ -80,19 +71,13 @@ class Settings:
         """Summaries of at least one cell, parted."""
         groups = grouped((summary.setting, summary) for summary in summaries)
         provenance = provenance_of(groups)
-        return Settings(
-            tuple(
-                SettingCells(setting, provenance.names[setting], tuple(group), place)
-                for place, (setting, group) in enumerate(groups.items())
-            ),
-            tuple(provenance.common),
+        parts = (
+            SettingCells(setting, provenance.names[setting], tuple(group), place)
+            for place, (setting, group) in enumerate(groups.items())
         )
+        return Settings(tuple(parts), provenance.common)
 
     def blocks(self, block: Callable[[SettingCells], AnyBlock | None]) -> tuple[AnyBlock, ...]:
         """A block for each setting that has one, under the setting's name where there are several."""
         made = [(part.name, made) for part in self.parts if (made := block(part)) is not None]
         return tuple(each for name, made in made for each in ([Heading(name), made] if name else [made]))
-
-    @property
-    def several(self) -> bool:
-        return len(self.parts) > 1

@@ -16,14 +16,6 @@ def kept_together(text: str) -> str:
     return text.replace("+ ", "+\u00a0")
 
 
-def shortened(text: str, most: int) -> str:
-    """At most so many letters: begin and end, which tell configs apart, with an ellipsis between."""
-    if len(text) <= most:
-        return text
-    half = (most - 1) // 2
-    return f"{text[:half].rstrip()}…{text[-half:].lstrip()}"
-
-
 def why(summary: CellSummary | None) -> str:
     """Why a cell has no number, in the space of a bar."""
     text = why_missing(summary)

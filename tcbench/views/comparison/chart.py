@@ -1,8 +1,5 @@
 """A comparison as a forest plot: a row per cell with its ratio, the interval, and the verdict as sign and word; and the
-section of the page with verdicts, the plot, and what differs beside.
-
-Owns rows, blocks of rows and their axis. Knows nothing of how a verdict came about.
-"""
+section of the page with verdicts, the plot, and what differs beside."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,7 +23,6 @@ from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import (
     DPI,
-    LABEL,
     LEGEND,
     WORDS,
     config_name,
@@ -44,19 +40,8 @@ from tcbench.present.page.wording import spaced
 from tcbench.present.sides import UNNAMED, Labels, allowed, several
 from tcbench.present.tables import COUNT, Badge, Column, Field, Table, Tone, heads
 from tcbench.present.verdicts import FORMS, STATUS_BADGES, signed, tone
+from tcbench.views.comparison import wording
 from tcbench.views.comparison.table import Row, figures, rows
-from tcbench.views.comparison.wording import (
-    by_metric,
-    doubts_in_short,
-    figure,
-    heading,
-    headline,
-    power,
-    slower_in,
-    telling,
-    titled,
-    unit,
-)
 
 MAX_ROWS = 600
 """More are refused: no picture that high can be drawn or read."""
@@ -84,13 +69,12 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     ratios = [cell.ratio for cell in comparison.cells if cell.ratio]
     ends = _limits(ratios, [row.point for block in blocks for row in block.rows])
     compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
-    subtitle = drawable(compared + headline(comparison))
+    subtitle = drawable(compared + wording.headline(comparison))
     page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
-    column = page.panels([block.height for block in blocks])[:, 0]
+    column = page.panels([block.tops[-1] for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
-        title_lines = wrapped(block.title, LABEL, page.room, bold=True)
-        page.heading(axes, "\n".join(title_lines))
+        page.named(axes, block.title)
         _frame(axes, block, ends, 1 - comparison.rule.threshold)
         _write_verdicts(axes, block, figures)
     page.settle()
@@ -177,8 +161,8 @@ class _Row:
 def _state(cell: CellComparison, side: Side) -> str:
     if side.figure is None:
         return side.status
-    words = figure(cell.metric, side)
-    return words if cell.metric.unit == "bytes" else f"{words} {unit(cell.metric, [cell.cell])}"
+    words = wording.figure(cell.metric, side)
+    return words if cell.metric.unit == "bytes" else f"{words} {wording.unit(cell.metric, [cell.cell])}"
 
 
 @dataclass(frozen=True)
@@ -199,10 +183,6 @@ class _Block:
     def places(self) -> list[float]:
         """The middle of each row."""
         return [end - row.height / 2 for row, end in zip(self.rows, self.tops[1:], strict=True)]
-
-    @property
-    def height(self) -> float:
-        return self.tops[-1]
 
 
 def _limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
@@ -233,7 +213,7 @@ def _blocks(comparison: Comparison) -> list[_Block]:
             where = ", ".join(filter(None, (names[setting], counted(setting[1].ranks, "rank") * several_ranks)))
         if came_from is not None and came_from != machine:
             where = f"{came_from} → {where}"
-        title = f"{where} · {heading(metric, [cell.cell for cell in cells])}"
+        title = f"{where} · {wording.heading(metric, [cell.cell for cell in cells])}"
         blocks.append(_Block(drawable(title), metric, _rows(cells)))
     for mean in comparison.means:
         place = max(n for n, block in enumerate(blocks) if block.metric is mean.metric)
@@ -269,7 +249,7 @@ def _small_print(comparison: Comparison) -> list[str]:
         lines.append("differs between base and current: " + "; ".join(allowed(comparison.differences, 4)))
     if comparison.notes:
         lines.append("note: " + several(comparison.notes, 4))
-    lines += [f"doubtful: {line}" for line in doubts_in_short(comparison)]
+    lines += [f"doubtful: {line}" for line in wording.doubts_in_short(comparison)]
     return lines
 
 
@@ -277,7 +257,7 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
     """Ratios along x, names along y, lines at 1 and at the threshold."""
     axes.set_xscale("log")
     axes.set_xlim(ends)
-    axes.set_ylim(block.height, 0)
+    axes.set_ylim(block.tops[-1], 0)
     wide = ends[1] / ends[0] > 5
     axes.xaxis.set_major_locator(LogLocator(2, numticks=6) if wide else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter("{x:.4g}")
@@ -298,9 +278,8 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
         if row.batch_size or row.mean:
             axes.axhline(top, color=FAINT, linewidth=0.7)
     axes.axvline(1, color=QUIET, linewidth=0.9, zorder=1)
-    axes.axvline(
-        worst if block.metric.more_is_better else 1 / worst, color=QUIET, linewidth=0.9, dashes=(4, 2), zorder=1
-    )
+    worst = worst if block.metric.more_is_better else 1 / worst
+    axes.axvline(worst, color=QUIET, linewidth=0.9, dashes=(4, 2), zorder=1)
 
 
 def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
@@ -349,7 +328,11 @@ def section(comparison: Comparison, base: str) -> Section:
     """All cells of both sides. `base` is what the other side is called."""
     blocks: list[AnyBlock] = [Prose((_lead(comparison, base),))]
     if comparison.differences:
-        blocks.append(_unlike(comparison))
+        facets = dict.fromkeys(difference.facet for difference in comparison.differences)
+        what = "; ".join(FACETS.get(facet, facet) for facet in facets)
+        words = say("The two sides did not measure the same thing; a verdict speaks of all that differs: ", what, ".")
+        details = tuple(difference.says for difference in comparison.differences)
+        blocks.append(Notice(Badge("not alike", "warn", "warn"), words, details))
     blocks.append(Points(_tally(comparison)))
     every_cell = _table(comparison.cells)
     measured = any(cell.ratio is not None for cell in comparison.cells)
@@ -360,7 +343,6 @@ def section(comparison: Comparison, base: str) -> Section:
 
 
 def _lead(comparison: Comparison, base: str) -> Paragraph:
-    rule = comparison.rule
     parts: list[str | Piece] = ["The base is ", strong(base), ". "]
     for mean in comparison.means:
         over = counted(mean.cells, "cell")
@@ -370,21 +352,10 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
             strong(f"{factor(mean.ratio.value)} the base's"),
             f" (geometric mean; 95% interval {limits(mean.ratio, factor)}). ",
         ]
-    parts.append(f"A loss of more than {rule.threshold:.0%} that is surely there is a regression.")
-    if seen := power(comparison):
+    parts.append(f"A loss of more than {comparison.rule.threshold:.0%} that is surely there is a regression.")
+    if seen := wording.power(comparison):
         parts.append(f" With these trials {seen}.")
     return say(*parts)
-
-
-def _unlike(comparison: Comparison) -> Notice:
-    facets = dict.fromkeys(difference.facet for difference in comparison.differences)
-    what = "; ".join(FACETS.get(facet, facet) for facet in facets)
-    paragraph = say("The two sides did not measure the same thing; a verdict speaks of all that differs: ", what)
-    return Notice(
-        Badge("not alike", "warn", "warn"),
-        (*paragraph, Piece(".")),
-        tuple(difference.says for difference in comparison.differences),
-    )
 
 
 def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
@@ -407,7 +378,7 @@ def _distinct(cells: Sequence[CellComparison]) -> int:
 
 def _label(cell: CellComparison, comparison: Comparison) -> str:
     """A cell and, where there are several, the metric that it was compared by."""
-    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(by_metric(comparison)) > 1 else "")
+    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(wording.by_metric(comparison)) > 1 else "")
 
 
 def _drawn(comparison: Comparison, base: str, every_cell: Table[Row]) -> AnyBlock:
@@ -416,12 +387,12 @@ def _drawn(comparison: Comparison, base: str, every_cell: Table[Row]) -> AnyBloc
         drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
     except SelectionError as error:
         return Data(every_cell, notes=(str(error),))
-    metrics = listed([metric.name for metric in by_metric(comparison)]).capitalize()
+    metrics = listed([metric.name for metric in wording.by_metric(comparison)]).capitalize()
     return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", every_cell)
 
 
 def _table(cells: Sequence[CellComparison]) -> Table[Row]:
-    metrics = {one.metric: titled(one.metric, [of.cell for of in cells]) for one in cells}
+    metrics = {one.metric: wording.titled(one.metric, [of.cell for of in cells]) for one in cells}
     columns = (
         *heads((one.cell for one in cells), lambda row: row[0].cell),
         Column[Row]("config", lambda row: ", ".join(filter(None, (row[0].cell.config, row[1])))),
@@ -441,7 +412,7 @@ def _trials(one: CellComparison) -> Field:
 
 def _remarks(one: CellComparison) -> list[str]:
     """Why, where the loss sits, what would decide, and which trials are doubtful."""
-    lines = [*filter(None, [slower_in(one), one.why]), *telling(one)]
+    lines = [*filter(None, [wording.slower_in(one), one.why]), *wording.telling(one)]
     for name, side in (("base", one.base), ("current", one.current)):
         lines += [f"{name}: {note}" for note in (side.notes if side else ())]
     return lines

@@ -1,7 +1,5 @@
-"""The comparison as GitHub's workflow commands: lines on standard output that become annotations of the job.
-
-Escaping as in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts).
-"""
+"""The comparison as GitHub's workflow commands: lines on standard output that become annotations of the job, escaped as
+in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -18,9 +16,8 @@ Kind = Literal["error", "warning", "notice"]
 
 def github(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """Errors for what fails, warnings for what is inconclusive, notices for other changes; at the end the counts."""
-    called = wording.names(comparison.cells)
     kinds: dict[Kind, list[tuple[CellComparison, str]]] = {"error": [], "warning": [], "notice": []}
-    for cell, name in zip(comparison.cells, called, strict=True):
+    for cell, name in zip(comparison.cells, wording.names(comparison.cells), strict=True):
         kind = _kind(cell)
         if kind is not None:
             kinds[kind].append((cell, name))

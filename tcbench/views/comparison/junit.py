@@ -1,7 +1,5 @@
-"""The comparison as JUnit XML: a test case for each cell and metric, which every CI service can show.
-
-The form is the one that Jenkins, GitLab and GitHub's report actions read (https://github.com/testmoapp/junitxml).
-"""
+"""The comparison as JUnit XML: a test case for each cell and metric, which every CI service can show, in the form that
+Jenkins, GitLab and GitHub's report actions read (https://github.com/testmoapp/junitxml)."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -25,7 +23,7 @@ def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
             "tests": len(cells),
             "failures": sum(cell.failing for cell in cells),
             "errors": 0,
-            "skipped": sum(_skipped(cell) for cell in cells),
+            "skipped": sum(cell.verdict in _SKIPPED for cell in cells),
         }
         totals = {name: totals[name] + counts[name] for name in totals}
         suite = ET.SubElement(root, "testsuite", {"name": f"tcbench.{metric.name}", **_texts(counts), "time": "0"})
@@ -35,19 +33,13 @@ def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
             _case(suite, cell, name)
     root.attrib |= _texts(totals)
     ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=False).join(
-        ('<?xml version="1.0" encoding="UTF-8"?>\n', "\n")
-    )
-
-
-def _skipped(cell: CellComparison) -> bool:
-    return cell.verdict in _SKIPPED
+    text = ET.tostring(root, encoding="unicode", xml_declaration=False)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
 def _case(suite: ET.Element, cell: CellComparison, name: str) -> None:
-    case = ET.SubElement(
-        suite, "testcase", {"classname": f"tcbench.{cell.metric.name}", "name": _legal(name), "time": "0"}
-    )
+    about = {"classname": f"tcbench.{cell.metric.name}", "name": _legal(name), "time": "0"}
+    case = ET.SubElement(suite, "testcase", about)
     facts = {"verdict": str(cell.verdict), "unit": wording.unit(cell.metric, [cell.cell])}
     for side, of in (("base", cell.base), ("current", cell.current)):
         if of is not None:
@@ -64,7 +56,7 @@ def _case(suite: ET.Element, cell: CellComparison, name: str) -> None:
     message = _legal(wording.sentence(cell) or cell.verdict)
     if cell.failing:
         ET.SubElement(case, "failure", {"type": cell.verdict, "message": message}).text = f"{_legal(name)}: {message}"
-    elif _skipped(cell):
+    elif cell.verdict in _SKIPPED:
         ET.SubElement(case, "skipped", {"message": f"{cell.verdict}: {message}"})
 
 

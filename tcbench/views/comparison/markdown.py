@@ -1,9 +1,7 @@
-"""The comparison as GitHub- and GitLab-flavoured Markdown: for a pull request's comment or a job's summary.
-
-What needs attention stands on top, the rest is folded away. Text of a record goes into HTML's code element with
-everything that Markdown or HTML would act on as character references: these never are structure (CommonMark 0.31,
-section 2.5), and nothing inside a code element is a mention or a reference to an issue.
-"""
+"""The comparison as GitHub- and GitLab-flavoured Markdown: for a pull request's comment or a job's summary. What needs
+attention stands on top, the rest is folded away. Text of a record goes into HTML's code element with everything that
+Markdown or HTML would act on as character references: these never are structure (CommonMark 0.31, section 2.5), and
+nothing inside a code element is a mention or a reference to an issue."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -43,26 +41,18 @@ def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         *(f"- {code(note)}" for note in comparison.notes[:20]),
         "",
     ]
+    doubts = wording.doubts(comparison)
+    if len(doubts) > 50:
+        doubts = wording.doubts_in_short(comparison)
     room = MOST_CHARACTERS - sum(len(line) + 1 for line in head)
-    parts = []
+    parts = ""
     for summary, lines in (
         (None, _table(alert)),
         ("Cells without a regression", _table(rest)),
-        ("Doubtful trials", [f"- {code(line)}" for line in _doubts(comparison)]),
+        ("Doubtful trials", [f"- {code(line)}" for line in doubts]),
     ):
-        part = _part(summary, lines, room)
-        room -= len(part)
-        parts.append(part)
-    return "\n".join(head) + "\n" + "".join(parts)
-
-
-def _doubts(comparison: Comparison) -> list[str]:
-    doubts = wording.doubts(comparison)
-    return doubts if len(doubts) <= 50 else wording.doubts_in_short(comparison)
-
-
-_HEADER = 2
-"""Lines of a table before its rows."""
+        parts += _part(summary, lines, room - len(parts))
+    return "\n".join(head) + "\n" + parts
 
 
 def _table(cells: Sequence[Row]) -> list[str]:
@@ -99,7 +89,8 @@ def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
         kept.append(row)
     missing = len(rows) - len(kept)
     more = f"\nand {missing} more, for which there is no room\n" if missing else ""
-    if not kept or (missing and len(kept) <= _HEADER and rows[0].startswith("| config |")):
+    # Of a table the first two lines are no rows.
+    if not kept or (missing and len(kept) <= 2 and rows[0].startswith("| config |")):
         return f"{summary or 'Cells'}: {missing}, no room to list them\n\n" if room > 80 else ""
     return before + "\n".join(kept) + "\n" + more + after
 

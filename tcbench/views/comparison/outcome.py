@@ -1,7 +1,5 @@
-"""Shared by the commands that compare: their options and these options' meaning, showing a Comparison, exit codes.
-
-`tcbench compare` and `tcbench gate` take the same words for the same things.
-"""
+"""Shared by `tcbench compare` and `tcbench gate`, which take the same words for the same things: their options and what
+these mean, showing a Comparison, exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -42,14 +40,6 @@ MISSING = "missing"
 JUDGE = Group("Judging")
 
 
-@dataclass(frozen=True)
-class Allowed:
-    """The meaning of --allow: facets that may differ, and whether current may lack cells."""
-
-    facets: frozenset[str] = frozenset()
-    missing: bool = False
-
-
 def metrics(given: Sequence[str] | None) -> tuple[str, ...]:
     """The metrics of --metric, each once. Raises SelectionError."""
     from tcbench.analysis.compare import METRICS
@@ -70,13 +60,12 @@ def threshold(text: str) -> float:
     return value
 
 
-def allowed(given: Sequence[str] | None) -> Allowed:
-    """Read --allow. Raises SelectionError."""
+def allowed(given: Sequence[str] | None) -> frozenset[str]:
+    """The facets of --allow that may differ, and MISSING where current may lack cells. Raises SelectionError."""
     from tcbench.analysis.comparability import FACETS
 
     words = _chosen("--allow", given, [*FACETS, "all", MISSING])
-    facets = FACETS.keys() if "all" in words else [word for word in words if word != MISSING]
-    return Allowed(frozenset(facets), MISSING in words)
+    return frozenset([*words, *(FACETS if "all" in words else ())])
 
 
 def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
@@ -127,7 +116,7 @@ def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: La
         )
 
 
-def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: str) -> Comparison:
+def comparable(comparison: Comparison, labels: Labels, allow: frozenset[str], retry: str) -> Comparison:
     """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
     so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
     names = labels.base, labels.current
@@ -138,11 +127,14 @@ def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: st
             f"{names[0]} and {names[1]} have nothing in common: no config at the same batch size\n"
             f"  {names[0]} has {several([*bases], 5)}\n  {names[1]} has {several([*currents], 5)}"
         )
-    judged = _forgiven(comparison) if allow.missing else comparison
+    judged = comparison
+    if MISSING in allow:
+        cells = (replace(cell, failing=False) if cell.verdict == "missing" else cell for cell in comparison.cells)
+        judged = replace(comparison, cells=tuple(cells))
     if not judged.failing and not any(cell.measured for cell in judged.cells):
         reasons = list(dict.fromkeys(cell.why for cell in judged.cells if cell.why))
         raise NotComparableError(f"nothing was measured on both sides: {several(reasons, 3)}")
-    refused = judged.refused(allow.facets)
+    refused = judged.refused(allow)
     if refused:
         raise NotComparableError(_refusal(refused, names, allow, retry))
     return judged
@@ -158,23 +150,18 @@ def called(name: str, records: Iterable[Record]) -> str:
 _LISTED = 20
 
 
-def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: Allowed, retry: str) -> str:
+def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: frozenset[str], retry: str) -> str:
     """The first differences, each on a line of its own, and the command that allows all of them."""
     from tcbench.analysis.comparability import FACETS
 
     wide = max(len(one.facet) for one in refused)
-    facets = {one.facet for one in refused} | allow.facets
-    words = [facet for facet in FACETS if facet in facets] + [MISSING] * allow.missing
+    allow |= {one.facet for one in refused}
+    words = [word for word in (*FACETS, MISSING) if word in allow]
     lines = [f"{names[0]} and {names[1]} did not measure the same thing:"]
     lines += [f"  {one.facet:{wide}}  {one.says}" for one in refused[:_LISTED]]
     lines += [f"  and {len(refused) - _LISTED} more"] * (len(refused) > _LISTED)
     lines += ["to compare them all the same:", f"  {retry} --allow {','.join(words)}"]
     return "\n".join(lines)
-
-
-def _forgiven(comparison: Comparison) -> Comparison:
-    cells = (replace(c, failing=False) if c.verdict == "missing" else c for c in comparison.cells)
-    return replace(comparison, cells=tuple(cells))
 
 
 def retry_command(context: typer.Context) -> str:
@@ -184,12 +171,12 @@ def retry_command(context: typer.Context) -> str:
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
     """Show a comparison as asked for. Raises StoreError for a file that cannot be written, after all is shown."""
-    from tcbench.views.comparison import form, github, junit, markdown, table
+    from tcbench.views.comparison import github, junit, markdown, table
 
     formats: dict[Format, Callable[[Comparison, Labels], str]] = {
         "table": table.table,
         "markdown": markdown.markdown,
-        "json": form.to_json,
+        "json": table.to_json,
         "junit": junit.junit,
         "github": github.github,
     }

@@ -1,10 +1,14 @@
-"""The comparison on a terminal: a table for each metric, and what the verdicts rest on."""
+"""The comparison on a terminal: a table for each metric, and what the verdicts rest on; and all of it as JSON."""
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from tcbench.analysis.compare import CellComparison, Comparison, Metric, Side
 from tcbench.present import sides
+from tcbench.present.app import PLAIN_WIDTH
+from tcbench.present.document import document, fields
 from tcbench.present.format import change, counted, ratio
 from tcbench.present.notes import Caution
 from tcbench.present.sides import UNNAMED, Labels
@@ -12,19 +16,10 @@ from tcbench.present.tables import NUMBER, Column, ConfigTable, Field, Screen
 from tcbench.present.verdicts import STYLES, tone
 from tcbench.views.comparison import wording
 
-_WIDTH = 132
-"""Columns in a file."""
-
-_ROOM = 100
-"""Columns that a table needs with all that it says."""
-
-_MOST_DOUBTS = 2
-"""So many lines on doubtful trials are shown; more are counted."""
-
 
 def table(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """Everything that `show` prints, without colours."""
-    console = Screen(details=True, file=io.StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
+    console = Screen(details=True, file=io.StringIO(), width=PLAIN_WIDTH, color_system=None, force_terminal=False)
     show(comparison, console, labels)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
@@ -37,9 +32,14 @@ def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> N
     for metric, cells in wording.by_metric(comparison).items():
         console.print()
         lines(wording.heading(metric, [cell.cell for cell in cells]), style="bold")
-        console.print(_table(metric, cells, narrow=console.width < _ROOM))
-        reasons = _reasons(cells)
-        if reasons:
+        console.print(_table(metric, cells, narrow=console.width < 100))
+        # Those that the table does not show already.
+        told = [
+            (cell, name)
+            for cell, name in zip(cells, wording.names(cells), strict=True)
+            if cell.verdict != "improved" and (cell.held_back or cell.moved or not _more(cell))
+        ]
+        if reasons := wording.reasons([cell for cell, _ in told], [name for _, name in told]):
             console.print()
             lines(*reasons)
     console.print()
@@ -48,16 +48,6 @@ def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> N
     worst = "bold red" if comparison.failing else "yellow" if comparison.inconclusive else "bold"
     lines(wording.headline(comparison), style=worst)
     console.offer(wording.next_steps(comparison, labels))
-
-
-def _reasons(cells: Sequence[CellComparison]) -> list[str]:
-    """The reasons that the table does not show already."""
-    pairs = [
-        (cell, name)
-        for cell, name in zip(cells, wording.names(cells), strict=True)
-        if cell.verdict != "improved" and (cell.held_back or cell.moved or not _more(cell))
-    ]
-    return wording.reasons([cell for cell, _ in pairs], [name for _, name in pairs])
 
 
 def _more(cell: CellComparison) -> str:
@@ -79,7 +69,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     remarks += map(Caution, comparison.notes)
     remarks += [Caution(f"allowed to differ: {line}") for line in sides.allowed(comparison.differences)]
     doubts = wording.doubts(comparison)
-    if len(doubts) > _MOST_DOUBTS:
+    if len(doubts) > 2:  # lines that are shown; more are counted
         doubts = [f"{line} (--format json names them)" for line in wording.doubts_in_short(comparison)]
     return [*remarks, *map(Caution, doubts)]
 
@@ -115,11 +105,12 @@ def figures(unit: str = "") -> tuple[Column[Row], ...]:
 
 
 def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> ConfigTable[Row]:
-    """`narrow`: headings of two lines, and without the change, which the ratio says too."""
+    """`narrow`, where there is no room for all of it: headings of two lines, no change, which the ratio says too."""
     named = rows(cells)
     of = "" if metric.unit == "bytes" else wording.unit(metric, [cell.cell for cell in cells])
     columns = [*figures(("\n" if narrow else " ") + of if of else "")[: -1 if narrow else None]]
-    columns.append(Column("verdict", lambda row: row[0].verdict + _more(row[0]), style=_style, wraps=False))
+    verdict = Column[Row]("verdict", lambda row: row[0].verdict + _more(row[0]), wraps=False)
+    columns.append(replace(verdict, style=lambda row: STYLES[tone(row[0])]))
     if any(where for _, where in named):
         columns.insert(0, Column("where", lambda row: row[1], width=8))
     if not narrow and any(map(wording.median_step, cells)):
@@ -127,5 +118,48 @@ def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> 
     return ConfigTable(columns, named, cell=lambda row: row[0].cell, min_width=16, gap=1 if narrow else 2)
 
 
-def _style(row: Row) -> str:
-    return STYLES[tone(row[0])]
+def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
+    """One JSON object, with a line's end. A limit that is not finite is null. In form 1 `figure`, `figures` and `ratio`
+    of throughput were at the median step, which `median_step_images_per_s` is."""
+    called = wording.names(comparison.cells)
+    text = document(
+        "tcbench-comparison",
+        2,
+        **fields(labels, "base current"),
+        **fields(comparison, "threshold=rule.threshold level=rule.level failing inconclusive unsettled"),
+        power=fields(comparison, "slowdown=rule.slowdown seen=power seen_in_a_phase=phase_power"),
+        paired_cells=comparison.paired,
+        verdicts=dict(comparison.verdicts),
+        geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in comparison.means],
+        **fields(comparison, "differences notes"),
+        cells=[_cell_json(cell, name) for cell, name in zip(comparison.cells, called, strict=True)],
+    )
+    return text + "\n"
+
+
+def _cell_json(cell: CellComparison, name: str) -> dict[str, Any]:
+    of, metric = cell.cell, cell.metric
+    return {
+        "name": name,
+        **fields(of, "config backend scenario batch_size ranks"),
+        "image_size": None if of.is_own else of.image_size,
+        "device": of.device,
+        "input": fields(of.input, "kind path"),
+        "metric": {"name": metric.name, "unit": wording.unit(metric, [of]), "more_is_better": metric.more_is_better},
+        **fields(cell, "verdict failing why"),
+        "says": wording.sentence(cell),
+        **fields(cell, "ratio ratio_by_round=by_round held_back more_trials_a_side=more_trials phases_clock=clock"),
+        **fields(cell, "phases culprit=culprit.name moved differences"),
+        "base": _side_json(cell.base),
+        "current": _side_json(cell.current),
+    }
+
+
+def _side_json(side: Side | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    return {
+        **fields(side, "machine cell_key=cell.key status reason trials trials_ok figure figures"),
+        **fields(side, "total_time_images_per_s=images_per_s median_step_images_per_s=median_images_per_s"),
+        **fields(side, "spike_share=spikes notes"),
+    }

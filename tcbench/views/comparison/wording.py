@@ -1,7 +1,5 @@
-"""A comparison in words: figures, changes, the reason of a verdict, what makes trials doubtful.
-
-Every text is one line without control characters, and is not yet escaped for Markdown, XML or anything else.
-"""
+"""A comparison in words: figures, changes, the reason of a verdict, what makes trials doubtful. Every text is one line
+without control characters, and is not yet escaped for Markdown, XML or anything else."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,27 +13,21 @@ from tcbench.present.naming import apart, rate_unit
 from tcbench.present.next_steps import NextStep
 from tcbench.present.sides import Labels, several
 
-_TELLING_SPIKES = 0.005
-"""Shares of spikes that differ by so much or more are worth a word."""
-
 _DOUBTS = ("throttled", "on a busy machine", "noisy", "not settled", *STATUSES)
 
 
 def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
     """A name for each cell that no cell by the same metric shares: `fp32, batch size 4`."""
-    return tuple(
-        cell.cell.label + (f" ({where})" if where else "") for cell, where in zip(cells, wheres(cells), strict=True)
-    )
+    named = zip(cells, wheres(cells), strict=True)
+    return tuple(cell.cell.label + (f" ({where})" if where else "") for cell, where in named)
 
 
 def wheres(cells: Sequence[CellComparison]) -> tuple[str, ...]:
     """The facts that tell cells of one config and batch size apart; all empty where there is one of each."""
-    metrics = list(dict.fromkeys(cell.metric.name for cell in cells))
-    names_of: dict[int, str] = {}
-    for metric in metrics:
-        places = [place for place, cell in enumerate(cells) if cell.metric.name == metric]
-        names_of |= zip(places, apart([(cells[p].machine, cells[p].cell) for p in places]), strict=True)
-    return tuple(names_of[place] for place in range(len(cells)))
+    wheres: dict[int, str] = {}
+    for of_metric in grouped((cell.metric.name, place) for place, cell in enumerate(cells)).values():
+        wheres |= zip(of_metric, apart([(cells[place].machine, cells[place].cell) for place in of_metric]), strict=True)
+    return tuple(wheres[place] for place in range(len(cells)))
 
 
 def by_metric(comparison: Comparison) -> dict[Metric, list[CellComparison]]:
@@ -76,7 +68,7 @@ def median_step(cell: CellComparison) -> str:
     if not base.median_images_per_s or not current.median_images_per_s or base.spikes is None or current.spikes is None:
         return ""
     at_median = current.median_images_per_s / base.median_images_per_s
-    spiky = abs(current.spikes - base.spikes) >= _TELLING_SPIKES
+    spiky = abs(current.spikes - base.spikes) >= 0.005  # worth a word
     if cell.ratio.holds(at_median) and not spiky:
         return ""
     spikes = f", spikes {percent(base.spikes)} -> {percent(current.spikes)}" if spiky else ""
@@ -119,7 +111,11 @@ def slower_in(cell: CellComparison) -> str:
 def telling(cell: CellComparison) -> list[str]:
     """The place of a loss, or what would decide."""
     if cell.verdict == "inconclusive":
-        return [*filter(None, (held_back(cell), advice(cell)))]
+        trials = "" if cell.more_trials is None else f"{counted(cell.more_trials, 'more trial')} a side"
+        advice = f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
+        if not trials:
+            advice = f"not even {MOST_TRIALS:,} trials a side would decide: too near the threshold for such noise"
+        return [*filter(None, [held_back(cell)]), advice]
     loss = cell.verdict == "regression" and cell.metric.name == "throughput"
     return [*filter(None, [attribution(cell)])] if loss else []
 
@@ -138,14 +134,6 @@ def held_back(cell: CellComparison) -> str:
     low, high = sorted((of.interval.low, of.interval.high))
     held = "no change at all" if of.no_change else "the threshold"
     return f"decided by its {100 * of.confidence:.4g}% interval, {change(low)} to {change(high)}, which includes {held}"
-
-
-def advice(cell: CellComparison) -> str:
-    """The number of trials that would decide."""
-    if cell.more_trials is None:
-        return f"not even {MOST_TRIALS:,} trials a side would decide: too near the threshold for such noise"
-    trials = f"{counted(cell.more_trials, 'more trial')} a side"
-    return f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
 
 
 def attribution(cell: CellComparison) -> str:
@@ -211,10 +199,8 @@ def drift(comparison: Comparison) -> str:
 
 def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
     """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
-    named = zip(cells, called, strict=True)
-    groups = grouped(
-        ((cell.verdict, sentence(cell)), name) for cell, name in named if cell.verdict != "pass" or cell.moved
-    )
+    told = [pair for pair in zip(cells, called, strict=True) if pair[0].verdict != "pass" or pair[0].moved]
+    groups = grouped(((cell.verdict, sentence(cell)), name) for cell, name in told)
     return [f"{several(group, most)}: {verdict}: {says}" for (verdict, says), group in groups.items()]
 
 

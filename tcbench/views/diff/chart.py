@@ -1,8 +1,4 @@
-"""The change of a step as a waterfall: from the base's step, what each part adds or takes, to the current one; and the
-section of the page on cells that changed.
-
-Owns the rows of a level and their scale. Knows nothing of how parts came about.
-"""
+"""A step's change as a waterfall: from the base's, what each part adds or takes; and the page's section on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +27,6 @@ from tcbench.views.diff.table import CHANGE, fate, headline, notes, share, shown
 _ROW = 0.235
 _TOP = 8
 _LONGEST_LABEL = 3.2  # inches
-_CUT_BELOW = 0.8
-"""An axis on whose first part, so much of it or more, nothing happens begins later."""
 
 
 def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = "Why the step changed") -> Figure:
@@ -109,7 +103,7 @@ def _draw(axes: Axes, rows: Sequence[_PartRow], width: float) -> None:
     """All bars of a level, on an axis (inches) that begins where something happens."""
     ends = [s * 1e3 for row in rows for s in (row.begin_s, row.end_s) if s]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
-    cut = low > _CUT_BELOW * high
+    cut = low > 0.8 * high  # so much of an axis on which nothing happens is left out
     start = max(0.0, low - 0.35 * (high - low) - 0.01 * high) if cut else min(0.0, low)
     room = max(text_width(row.words, WORDS) for row in rows) + 0.2
     axes.set_xlim(start, start + (high - start) / max(1 - room / width, 0.3))
@@ -136,9 +130,9 @@ def section(diffs: Sequence[Diff], base: str) -> Section | None:
     )
     doubts = doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
     title = f"From the step of {base} to this one"
-    drawing = drawings.figure(
-        lambda: diff_chart(diffs, Labels(base), title=title), title, "changes", _table(diffs), doubts
-    )
+    rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
+    parts = Table(_COLUMNS, rows, "Parts of the steps that changed")
+    drawing = drawings.figure(lambda: diff_chart(diffs, Labels(base), title=title), title, "changes", parts, doubts)
     return Section("changes", "Why it changed", (Prose((lead,)), drawing))
 
 
@@ -151,8 +145,3 @@ _COLUMNS: tuple[Column[tuple[Diff, StepPart]], ...] = (
     Column("of the change", lambda row: Field(share(*row), row[0].share(row[1])), COUNT),
     Column("remarks", lambda row: fate(row[1])),
 )
-
-
-def _table(diffs: Sequence[Diff]) -> Table[tuple[Diff, StepPart]]:
-    rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
-    return Table(_COLUMNS, rows, "Parts of the steps that changed")

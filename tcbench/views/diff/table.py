@@ -1,36 +1,26 @@
 """Two steps side by side, part by part: tables on a terminal, sentences, and JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tcbench.analysis.diff import Diff, DiffSide, Level, StepPart
-from tcbench.analysis.stats import Interval
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
-from tcbench.present.format import counted, doubtful, listed, milliseconds, quotient
+from tcbench.present.format import counted, doubtful, limits, listed, milliseconds, quotient
 from tcbench.present.notes import Caution
 from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
 from tcbench.present.tables import COUNT, Column, Kind, Table
 
-TOP = 10
-"""Parts of a level that are shown; the others are added up."""
-
 _LEAST_SHARE = 0.01
 """A step that changed by less than this share of itself, and not surely, is not shared out."""
 
 
-_NOTHING_S = 1e-9
-"""Less than any clock tells: what is left of sums of floats."""
-
-
 def signed(seconds: float) -> str:
     """`+2.13 ms`, `-40.1 ms`."""
-    if abs(seconds) < _NOTHING_S:
+    if abs(seconds) < 1e-9:  # less than any clock tells: what is left of sums of floats
         return "0 ms"
     return f"{'+' if seconds >= 0 else '-'}{milliseconds(abs(seconds))}"
 
@@ -39,7 +29,8 @@ def headline(diff: Diff) -> str:
     """`step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%), surely: forward +2.13 ms (96% of it)`."""
     step = diff.step
     base_s, current_s = step.base_s or 0.0, step.current_s or 0.0
-    change = f"{signed(step.change_s)} ({step.change_s / base_s:+.1%}{_limits(step.change)})" if base_s else ""
+    within = f", 95% interval {limits(step.change, signed)}" if step.change else ""
+    change = f"{signed(step.change_s)} ({step.change_s / base_s:+.1%}{within})" if base_s else ""
     parts = [f"step {milliseconds(base_s)} -> {milliseconds(current_s)}: {change}"]
     if not shared_out(diff):
         parts.append("it may not have changed at all")
@@ -63,23 +54,22 @@ def share(diff: Diff, part: StepPart) -> str:
     return "" if value is None or not shared_out(diff) else f"{value:.0%}".replace("-0%", "0%")
 
 
-def _limits(interval: Interval | None) -> str:
-    return "" if interval is None else f", 95% interval {signed(interval.low)} to {signed(interval.high)}"
-
-
 def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
     """The parts that changed most, and all others as one."""
     parts, others = list(level.parts[:top]), level.parts[top:]
     if len(others) < 2:  # one line for one part
         return list(level.parts[: top + 1]), None
-    base_s, current_s = (
-        math.fsum(filter(None, s)) for s in zip(*((p.base_s, p.current_s) for p in others), strict=True)
-    )
+    times = zip(*((part.base_s, part.current_s) for part in others), strict=True)
+    base_s, current_s = (math.fsum(filter(None, seconds)) for seconds in times)
     return parts, StepPart(f"{len(others)} others", None, base_s, current_s)
 
 
-def tables(diff: Diff, top: int = TOP) -> list[tuple[str, Table[_Row]]]:
-    """A table per level with the line above it."""
+_Row = tuple[StepPart, str, str]
+"""A part, its style and a remark."""
+
+
+def tables(diff: Diff, top: int = 10) -> list[tuple[str, Table[_Row]]]:
+    """A table per level with the line above it; of parts beyond `top` the sum."""
     whose = {"host": ", on the host", "device": ", on the GPU"}
     return [
         (
@@ -88,10 +78,6 @@ def tables(diff: Diff, top: int = TOP) -> list[tuple[str, Table[_Row]]]:
         )
         for level in diff.levels
     ]
-
-
-_Row = tuple[StepPart, str, str]
-"""A part, its style and a remark."""
 
 
 def _table(diff: Diff, level: Level, top: int) -> Table[_Row]:
@@ -122,8 +108,7 @@ def fate(part: StepPart) -> str:
     """`grew`; with its interval where trials give one; what may be nothing says so."""
     if part.change is None:
         return part.kind
-    limits = f"{signed(part.change.low)} to {signed(part.change.high)}"
-    return f"{part.kind} ({limits})" if part.decided else f"may be nothing ({limits})"
+    return f"{part.kind if part.decided else 'may be nothing'} ({limits(part.change, signed)})"
 
 
 def _launches(part: StepPart) -> str:
@@ -159,9 +144,6 @@ def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
 def simulated(diffs: Iterable[Diff]) -> list[str]:
     """A line for each simulation among the sides."""
     return lines(side.environment for one in diffs for side in (one.base, one.current))
-
-
-# -- JSON ----------------------------------------------------------------------------------------------------------
 
 
 def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[str] = ()) -> str:

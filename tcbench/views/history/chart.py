@@ -1,9 +1,5 @@
-"""Cells over commits: a strip per cell with its line and whiskers, all strips on one axis of commits.
-
-A strip has its own range of images/s, but every strip spans the same factor from bottom to top, so that a loss of 5% is
-as high in one as in any other. Owns strips, their marks and words, and the axis of commits. Knows nothing of how steps
-are judged.
-"""
+"""Cells over commits: a strip per cell with its line and whiskers, all on one axis of commits. Each has its own range
+of images/s, but spans the same factor from bottom to top, so that a loss of 5% is as high in one as in another."""
 
 import itertools
 import math
@@ -27,17 +23,7 @@ from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import WIDTH, ChartPage, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET, fill
 from tcbench.present.charts.provenance import first_panels, provenance_of
-from tcbench.present.charts.text import (
-    LABEL,
-    LEGEND,
-    SMALL,
-    WORDS,
-    config_name,
-    drawable,
-    line_height,
-    text_width,
-    wrapped,
-)
+from tcbench.present.charts.text import LEGEND, SMALL, WORDS, config_name, drawable, line_height, text_width, wrapped
 from tcbench.present.format import change, counted, number, threshold
 from tcbench.present.naming import rate_unit
 from tcbench.present.sides import several
@@ -60,8 +46,7 @@ _INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
 
 
 def history_chart(history: History) -> Figure:
-    """A strip per cell, by setting, then batch size; of many cells those that regressed come first. Raises
-    SelectionError for nothing to draw."""
+    """A strip per cell, by setting and batch size; of many, those that regressed. Raises SelectionError for none."""
     if not history.cells:
         raise SelectionError("no results to plot; `tcbench run` makes some")
     newest = history.revisions[-MAX_REVISIONS:]
@@ -83,31 +68,20 @@ def history_chart(history: History) -> Figure:
     page = ChartPage(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
     column = page.panels([_STRIP] * len(strips))[:, 0]
     for axes, (cell, points, group) in zip(column, strips, strict=True):
-        _frame(axes, cell, points, _limits(points, span), len(revisions))
+        _frame(axes, cell, points, span, len(revisions))
         if group:
-            name = "\n".join(wrapped(group, LABEL, page.room, bold=True))
             below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
-            page.heading(axes, name, below=below)
-    _name_commits(column[-1], revisions, (width - _BESIDE) / len(revisions))
+            page.named(axes, group, below)
+    # Short names above dates, or both upright where there is no room from one to the next.
+    names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
+    pitch = (width - _BESIDE) / len(revisions)
+    upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
+    labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
+    column[-1].set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
     page.settle()
     for axes, (cell, points, _) in zip(column, strips, strict=True):
         _draw_strip(axes, cell, points, revisions)
     return page.figure
-
-
-def _limits(points: Sequence[HistoryPoint], span: float) -> tuple[float, float]:
-    """Images/s at a strip's bottom and top."""
-    low, high = _ends(points)
-    middle = math.sqrt(low) * math.sqrt(high)
-    return middle / math.sqrt(span), middle * math.sqrt(span)
-
-
-def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> None:
-    """Short names above dates, or both upright where `pitch` inches from one to the next are not enough."""
-    names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
-    upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
-    labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
-    axes.set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
 
 
 def _groups(cells: Sequence[CellHistory]) -> tuple[list[tuple[str, list[CellHistory]]], tuple[str, ...]]:
@@ -137,9 +111,15 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
         f"{threshold(history.rule.threshold)} · hollow: inconclusive, or nothing to compare with · every strip spans "
         f"the same factor"
     ]
-    words = _regressions(points)
-    if words:
-        lines.append(f"{FORMS['regression'].sign} {words}")
+    regressions = []
+    for cell, point in points:
+        if point.regressed and point.change is not None:
+            ratio, culprit = point.change.ratio, point.change.culprit
+            what = change(ratio.value) if ratio else STATUS_BADGES[point.side.status].word
+            phase = f" in {culprit.name}" if culprit else ""
+            regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
+    if regressions:
+        lines.append(f"{FORMS['regression'].sign} {drawable(several(regressions, 12))}")
     broken = ((point.revision, point.broken_by) for _, point in points if point.broken_by)
     breaks = Counter((revision, "; ".join(each.says for each in by)) for revision, by in broken)
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
@@ -150,18 +130,6 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     if len(cells) < len(history.cells):
         lines.append(f"left out: {counted(len(history.cells) - len(cells), 'cell')} measured at one commit only")
     return lines
-
-
-def _regressions(points: Sequence[tuple[CellHistory, HistoryPoint]]) -> str:
-    """All of them in words, the first ones by name."""
-    regressions = []
-    for cell, point in points:
-        if not point.regressed or point.change is None:
-            continue
-        what = change(point.change.ratio.value) if point.change.ratio else STATUS_BADGES[point.side.status].word
-        phase = f" in {point.change.culprit.name}" if point.change.culprit else ""
-        regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
-    return drawable(several(regressions, 12))
 
 
 def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[HistoryPoint, ...]:
@@ -181,9 +149,10 @@ def _ends(points: Sequence[HistoryPoint]) -> tuple[float, float]:
     return min([low, *lows]), max([high, *highs])
 
 
-def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], limits: tuple[float, float], n: int) -> None:
+def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], span: float, n: int) -> None:
     """A strip for `n` commits: its axes, its name on the left and its newest figure on the right."""
-    low, high = limits
+    middle = math.prod(map(math.sqrt, _ends(points)))
+    low, high = middle / math.sqrt(span), middle * math.sqrt(span)
     axes.set_xlim(-0.5, n - 0.5)
     axes.set_yscale("log")
     axes.set_ylim(low, high)

@@ -18,14 +18,14 @@ from tcbench.present.verdicts import FORMS, STYLES, signed, tone
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
-LEAST_SPAN = 1.1
-"""A sparkline is as high as this factor at least, so that noise looks like noise."""
-
 
 def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
-    """A heading and a table for each cell: by machine, scenario and network, batch size, ranks, then config, each in
-    the order of first appearance."""
-    widths = _widths(history)
+    """A heading and a table per cell: by machine, scenario and network, batch size, ranks, config, as first seen."""
+    # Columns line up from table to table, and are left out of all or none.
+    points = [point for cell in history.cells for point in cell.points]
+    *columns, last = _columns("")
+    widths = [max((len(column.text(point)) for point in points), default=0) for column in columns]
+    widths.append(last.least(points))
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
     settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]
     configs = [cell.cell.config for cell in history.cells]
@@ -41,10 +41,11 @@ def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
 
 
 def sparkline(points: Sequence[HistoryPoint]) -> str:
-    """Throughput as blocks, a cross where there is none, a bar where a new line begins."""
+    """Throughput as blocks, a cross where there is none, a bar where a new line begins; a tenth at least from bottom to
+    top, so that noise looks like noise."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     low = min(rates, default=1.0)
-    span = math.log(max(max(rates, default=1.0) / low, LEAST_SPAN))
+    span = math.log(max(max(rates, default=1.0) / low, 1.1))
     words = ""
     for point in points:
         words += "|" if point.broken_by else ""
@@ -128,24 +129,9 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[Histor
         Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1], spare=True),
         Column(f"{unit}/s", lambda at: at.interval or at.images_per_s or at.side.status, RATE, width=widths[2]),
         Column("trials", trials, COUNT, width=widths[3], spare=True),
-        Column(
-            "change",
-            lambda point: point.change and point.change.ratio and changes(point.change.ratio),
-            COUNT,
-            width=widths[4],
-        ),
+        Column("change", lambda at: at.change and at.change.ratio and changes(at.change.ratio), COUNT, width=widths[4]),
         Column("verdict", _verdict, width=widths[5]),
     )
-
-
-def _widths(history: History) -> list[int]:
-    """Columns that line up from table to table, and are left out of all or none."""
-    points = [point for cell in history.cells for point in cell.points]
-    *columns, verdict = _columns("")
-    return [
-        *(max((len(column.text(point)) for point in points), default=0) for column in columns),
-        verdict.least(points),
-    ]
 
 
 def _verdict(point: HistoryPoint) -> Text:

@@ -1,8 +1,5 @@
-"""A host profile as a flame graph: the phases of a step side by side, above each the functions it calls.
-
-A function is as wide as its time with all that it calls, and callees stand on their caller (B. Gregg, "The Flame
-Graph", CACM 59(6), 2016), the longest first. Owns the layout. Knows nothing of where a profile comes from.
-"""
+"""A host profile as a flame graph (B. Gregg, "The Flame Graph", CACM 59(6), 2016): the phases of a step side by side,
+above each the functions it calls, the longest first, each as wide as its time with all that it calls."""
 
 from __future__ import annotations
 
@@ -26,11 +23,7 @@ ORIGINS: dict[Origin, str] = {
     "framework": "framework",
     "compute": "NumPy, other libraries, driver: with the functions that call them",
 }
-_COLOURS: dict[Origin, str] = {
-    "tcbench": SERIES[3].colour,
-    "framework": SERIES[5].colour,
-    "compute": SERIES[0].colour,
-}
+_COLOURS: dict[Origin, str] = {"tcbench": SERIES[3].colour, "framework": SERIES[5].colour, "compute": SERIES[0].colour}
 _WIDTH, _ROW = 16.0, 0.17
 """Inches."""
 _NARROWEST, _NAMED = 0.01, 0.25
@@ -75,8 +68,7 @@ def flame_chart(profile: HostProfile) -> Figure:
     axes.grid(False)
     axes.set_xlabel("ms per step")
     axes.tick_params(labelsize=LABEL)
-    for side in ("left", "right", "top"):
-        axes.spines[side].set_visible(False)
+    axes.spines["left"].set_visible(False)
     begin_s = 0.0
     for phase, root in roots:
         root.frame = Frame(f"{phase}  {milliseconds(root.seconds)}")
@@ -122,13 +114,8 @@ def _draw(axes: Axes, node: _Node, begin_s: float, row: int, inches_per_s: float
     room = node.seconds * inches_per_s - 0.06
     if room < _NAMED:
         return
-    words = shortened(drawable(_short(node.frame)), SMALL, room)
+    name, file = node.frame.name.rpartition("<locals>.")[2], node.frame.file.rpartition("/")[2]
+    words = shortened(drawable(f"{name} ({file})" if file else name), SMALL, room)
     weight = "bold" if bold else "normal"
     x = (begin_s + 0.03 / inches_per_s) * 1e3
     axes.text(x, row + 0.44, words, fontsize=SMALL, va="center", ha="left", color=ON_LIGHT, weight=weight)
-
-
-def _short(frame: Frame) -> str:
-    """A function's name without what it is nested in, and its file's."""
-    name = frame.name.rpartition("<locals>.")[2]
-    return f"{name} ({frame.file.rpartition('/')[2]})" if frame.file else name

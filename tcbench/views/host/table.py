@@ -1,7 +1,7 @@
 """A host profile in words and as files: what `tcbench profile --host` leaves, and the lines of it in `explain`."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tcbench.analysis.explanation import Explanation
@@ -32,16 +32,12 @@ class _FunctionRow:
     style: str = ""
 
 
-def _style(row: _FunctionRow) -> str:
-    return row.style
-
-
 _COLUMNS: tuple[Column[_FunctionRow], ...] = (
-    Column("phase", lambda row: row.phase, style=_style),
-    Column("function", lambda row: row.function, style=_style),
-    Column("self", lambda row: row.self_s, SECONDS, style=_style),
-    Column("of phase", lambda row: row.share, SHARE, style=_style),
-    Column("whose", lambda row: row.whose, style=_style, wraps=False),
+    Column("phase", lambda row: row.phase),
+    Column("function", lambda row: row.function),
+    Column("self", lambda row: row.self_s, SECONDS),
+    Column("of phase", lambda row: row.share, SHARE),
+    Column("whose", lambda row: row.whose, wraps=False),
 )
 
 
@@ -61,7 +57,7 @@ def table(profile: HostProfile) -> Table[_FunctionRow]:
         if rest_s := sum(entry.seconds for entry in entries[len(shown) :]):
             others = counted(len(entries) - len(shown), "other function")
             rows.append(_FunctionRow("", others, rest_s, rest_s / total_s, style="dim"))
-    return Table(_COLUMNS, rows)
+    return Table([replace(column, style=lambda row: row.style) for column in _COLUMNS], rows)
 
 
 def _shares(entries: tuple[FunctionTime, ...]) -> str:

@@ -1,8 +1,4 @@
-"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them.
-
-Owns the blocks of a ladder's waterfalls and their common scale. Knows nothing of bars by batch size, and leaves to the
-analysis which configs make a ladder.
-"""
+"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them."""
 
 from __future__ import annotations
 
@@ -22,36 +18,29 @@ from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import ChartPage, name_rows, put, rates
 from tcbench.present.charts.palette import INK, QUIET, change_patch, fill
-from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
-from tcbench.present.charts.text import LABEL, LEGEND, WORDS, config_name, drawable, heading, shortened, text_width
+from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print, titled
+from tcbench.present.charts.text import LABEL, LEGEND, WORDS, config_name, drawable, shortened, text_width
 from tcbench.present.format import counted, factor, limits, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Section
 from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, SettingCells, Settings, left_out
 from tcbench.present.page.wording import why
-from tcbench.present.simulated import marked
 from tcbench.present.tables import COUNT, FACTOR, RATE, Column, Table
 from tcbench.present.verdicts import why_missing
 
+TITLE = "What each rung buys"
 _ROW = 0.235
 _ABREAST = 4
-_PALE = 0.4
-"""Of the bar of the whole ladder, where that may have changed nothing."""
 _SUBTITLE = "gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
 
 
 def ladder_chart(
-    summaries: Sequence[CellSummary],
-    ladders: Sequence[DerivedLadder] | None = None,
-    *,
-    title: str = "What each rung buys",
+    summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | None = None, *, title: str = TITLE
 ) -> Figure:
-    """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top.
-
-    A row per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the
-    results hold. Raises SelectionError when no config adds rungs to another.
-    """
+    """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top. A row
+    per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the results
+    hold. Raises SelectionError when no config adds rungs to another."""
     settings = by_setting(summaries)
     all_climbs = climbs(summaries, ladders)
     if not all_climbs:
@@ -66,9 +55,8 @@ def ladder_chart(
         for i in range(0, len(group), _ABREAST)
     ]
     small = small_print(summaries, provenance.common, whiskers=False)
-    title = marked(title, (summary.environment for summary in summaries))
     unit = rate_unit(summary.cell for summary in summaries)
-    page = ChartPage(heading(title, summaries[0].cell.scenario), f"{unit.capitalize()} {_SUBTITLE}", [*more, small])
+    page = ChartPage(titled(title, summaries), f"{unit.capitalize()} {_SUBTITLE}", [*more, small])
     columns = max(len(block.climbs) for block in blocks)
     grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)
     beside = max(text_width(label, LEGEND) for block in blocks for label in block.labels)
@@ -146,7 +134,7 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
         axes.vlines(level, row + 0.15, below + 0.85, color=QUIET, linewidth=0.7, zorder=1.5)
     if climb.top:
         words = f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}"
-        style = fill(climb.top.config).patch | ({"alpha": _PALE} if climb.unsure else {})
+        style = fill(climb.top.config).patch | ({"alpha": 0.4} if climb.unsure else {})
         _draw_bar(axes, len(climb.steps), 0.0, level, style, words)
         _place(axes, _total(climb), level, len(climb.steps), scale, QUIET if climb.unsure else INK)
 
@@ -187,8 +175,6 @@ def _place(axes: Axes, text: str, value: float, row: int, scale: _LadderScale, c
         put(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), ha="left", color=colour)
 
 
-TITLE = "What each rung buys"
-
 _HOW = "A bar runs from the throughput before its rung to those with it; the factor is over the step before."
 
 
@@ -198,10 +184,9 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     known = derive([summary for part in settings.parts for summary in part.summaries])
 
     def figure(part: SettingCells) -> AnyBlock | None:
-        ladders = grouped((climb.ladder, climb) for climb in climbs if climb.setting == part.setting)
-        ladders = {
-            name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
-        }
+        here = [climb for climb in climbs if climb.setting == part.setting]
+        climbed = {climb.ladder for climb in here if climb.top is not climb.base}
+        ladders = grouped((climb.ladder, climb) for climb in here if climb.ladder in climbed)
         if not ladders:
             return None
         longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST_LADDERS]
@@ -212,7 +197,7 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
         if len(ladders) > MOST_LADDERS:
             many = counted(len(ladders), "ladder")
             notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
-        title = part.titled(f"{part.unit.capitalize()} per second gained or lost by each rung")
+        title = part.titled(f"{part.setting.cell.unit.capitalize()} per second gained or lost by each rung")
         rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
         rungs = Table(_COLUMNS, rows, part.titled(TITLE))
         return drawings.of_setting(part, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)

@@ -1,8 +1,5 @@
-"""Gradients in float16, as a picture like the talk's slide 6: histograms of log2 |gradient| over float16's
-range, the share that a loss scale of 2^k leaves zero, and every layer as a row of shades.
-
-Draws counts. Knows nothing of how they were made.
-"""
+"""Gradients in float16, as a picture like the talk's slide 6: histograms of log2 |gradient| over float16's range, the
+share that a loss scale of 2^k leaves zero, and every layer as a row of shades."""
 
 import math
 from collections.abc import Sequence
@@ -23,10 +20,7 @@ from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE
 from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
 from tcbench.present.format import percent
 
-TITLES: dict[GradientKind, str] = {
-    "activations": "Gradients of the activations",
-    "weights": "Gradients of the weights",
-}
+TITLES: dict[GradientKind, str] = {"activations": "Gradients of the activations", "weights": "Gradients of the weights"}
 _NORMAL = RAMPS["fp32"][2]
 _PANEL, _ROW = 1.75, 0.135  # inches
 _MOST_ROWS = 60
@@ -57,9 +51,8 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
         (_NORMAL, "normal"),
         (INK, "becomes infinite"),
     )
-    page.legend(
-        [[*(Patch(color=colour, label=words) for colour, words in fates), Patch(fill=False, ec=INK, label=outline)]]
-    )
+    patches = [Patch(color=colour, label=words) for colour, words in fates]
+    page.legend([[*patches, Patch(fill=False, ec=INK, label=outline)]])
     layers_height = max(*map(len, layers.values()), 1) * _ROW
     histograms, [lost, beside], shades = page.panels([_PANEL, _PANEL, layers_height], 2)
     beside.remove()
@@ -108,7 +101,13 @@ def _limits(parts: Sequence[Magnitudes]) -> tuple[int, int]:
 def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int, width: float) -> None:
     n = max(1, counts.non_zero)
     heights = [count / n for count in counts.counts]
-    lines = _histogram_words(counts, limits, k, width)
+    # Fates of the values, before and after the loss scale, in lines of `width` inches.
+    before, after = (_lost_words(shares(counts, log2_scale)) for log2_scale in (0, k))
+    after = f"at 2^{k}: {after}"
+    beyond = sum(n for i, n in enumerate(counts.counts, start=counts.lowest + k) if not limits[0] <= i < limits[1])
+    if beyond > counts.non_zero / 2:
+        after += f"; outline beyond the {'right' if k > 0 else 'left'} end"
+    lines = [line for part in (before, after) for line in wrapped(part, WORDS, width)]
     room = len(lines) * line_height(WORDS) / _PANEL + 0.06
     axes.set_ylim(0, max(heights, default=1.0) / (0.94 - room))
     for exponent, height in enumerate(heights, start=counts.lowest):
@@ -118,16 +117,6 @@ def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int, 
     axes.text(0.012, 0.97, "\n".join(lines), transform=axes.transAxes, va="top", bbox=GROUND)
     for border in (SMALLEST - 1, SMALLEST_NORMAL, 16):
         axes.axvline(border, ymax=0.97 - room, color=QUIET, linewidth=0.7, linestyle=(0, (3, 2)))
-
-
-def _histogram_words(counts: Magnitudes, limits: tuple[int, int], k: int, width: float) -> list[str]:
-    """Fates of the values, before and after the loss scale, in lines of `width` inches."""
-    before, after = (_lost_words(shares(counts, log2_scale)) for log2_scale in (0, k))
-    after = f"at 2^{k}: {after}"
-    beyond = sum(n for i, n in enumerate(counts.counts, start=counts.lowest + k) if not limits[0] <= i < limits[1])
-    if beyond > counts.non_zero / 2:
-        after += f"; outline beyond the {'right' if k > 0 else 'left'} end"
-    return [line for part in (before, after) for line in wrapped(part, WORDS, width)]
 
 
 def _lost_words(of: Shares) -> str:

@@ -10,37 +10,15 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
+from tcbench.analysis.numerics import judgement
 from tcbench.analysis.numerics.equivalence import Equivalence
-from tcbench.analysis.numerics.judgement import (
-    SCALES,
-    Margins,
-    TechniqueCosts,
-    TechniqueVerdict,
-    Word,
-    costs,
-    like,
-    magnitudes,
-    safe,
-    steps_seen,
-    verdicts,
-    whole,
-)
-from tcbench.core.numerics import (
-    ALL_TECHNIQUES,
-    DECAYS,
-    KINDS,
-    WARM_UP,
-    Document,
-    GradientKind,
-    Technique,
-    TrainingSetting,
-)
+from tcbench.analysis.numerics.judgement import Margins, TechniqueCosts, TechniqueVerdict, Word
+from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, GradientKind, TrainingSetting
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
-from tcbench.present import tables
 from tcbench.present.document import encoded, fields
 from tcbench.present.format import factor, ratio, size
 from tcbench.present.notes import Caution
-from tcbench.present.tables import COUNT, Column, Table
+from tcbench.present.tables import COUNT, Column, Kind, Table
 
 _STYLES: dict[Word, str] = {
     "trains like fp32": "green",
@@ -64,6 +42,8 @@ def setting_line(document: Document) -> str:
 def about(document: Document) -> list[str]:
     """A picture's small print: machine, model, data, settings, version."""
     s, here = document.setting, document.environment
+    replicas, pixels = _factors(s)
+    also = f" × {pixels:.3g} for fewer pixels" if pixels > 1 else ""
     data = "generated patterns" if s.data is None else f"images of {Path(s.data).name}"
     return [
         *([here.device_name] if here else []),
@@ -71,7 +51,9 @@ def about(document: Document) -> list[str]:
         f"{s.image_size} × {s.image_size} {data}",
         f"batch size {s.batch_size}",
         f"learning rate {s.learning_rate:g}",
-        _divided(s),
+        "loss not divided"
+        if s.loss_divisor == 1
+        else f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas{also}",
         *([f"tcbench {here.tcbench}"] if here else []),
     ]
 
@@ -83,38 +65,24 @@ def _factors(s: TrainingSetting) -> tuple[float, float]:
     return replicas, s.loss_divisor / replicas if s.data is None else 1.0
 
 
-def _divided(s: TrainingSetting) -> str:
-    replicas, pixels = _factors(s)
-    if s.loss_divisor == 1:
-        return "loss not divided"
-    also = f" × {pixels:.3g} for fewer pixels" if pixels > 1 else ""
-    return f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas{also}"
-
-
 SMALL_RATE = 1e-3
 """The learning rate that a schedule ends with: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
-
-
-def _ranks_lines(s: TrainingSetting) -> list[str]:
-    """The ranks, and the schedule of their learning rate."""
-    n, rate = s.ranks, s.learning_rate
-    own = s.batch_size // n
-    decays = ", ".join(str(round(at * s.steps)) for at in DECAYS)
-    return [
-        f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
-        "applies the mean of their gradients once: what ranks compute, without sending anything.",
-        f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
-        f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of 90 "
-        f"epochs. All divide it by 10 at steps {decays}.",
-        f"One rank, its own batch and rate: {n} steps of {own} images for each step of {s.batch_size}.",
-    ]
 
 
 def why_lines(document: Document) -> list[str]:
     """Why this setting shows what the techniques are for."""
     s = document.setting
     if s.ranks > 1:
-        return _ranks_lines(s)
+        n, rate, own = s.ranks, s.learning_rate, s.batch_size // s.ranks
+        decays = ", ".join(str(round(at * s.steps)) for at in DECAYS)
+        return [
+            f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
+            "applies the mean of their gradients once: what ranks compute, without sending anything.",
+            f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
+            f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of "
+            f"90 epochs. All divide it by 10 at steps {decays}.",
+            f"One rank, its own batch and rate: {n} steps of {own} images for each step of {s.batch_size}.",
+        ]
     lines = []
     replicas, pixels = _factors(s)
     if s.loss_divisor != 1:
@@ -150,10 +118,10 @@ def gradients_table(document: Document) -> Table[int]:
 
     def share(kind: GradientKind, what: str) -> Column[int]:
         heading = f"{kind}: {what}" if what == "zero" else what
-        return Column(heading, lambda k: getattr(whole(document.gradients, k)[kind], what), tables.Kind(_share))
+        return Column(heading, lambda k: getattr(judgement.whole(document.gradients, k)[kind], what), Kind(_share))
 
     scale = Column[int]("loss scale", lambda k: f"{'static: ' if k == used else ''}2^{k}", COUNT, wraps=True)
-    return Table([scale, *(share(*part) for part in parts)], sorted({*SCALES, used}))
+    return Table([scale, *(share(*part) for part in parts)], sorted({*judgement.SCALES, used}))
 
 
 def _share(value: float) -> str:
@@ -164,7 +132,7 @@ def _share(value: float) -> str:
 
 def safe_line(document: Document) -> str:
     """The smallest and the largest safe scale."""
-    scales, used = safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
+    scales, used = judgement.safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
     if scales.smallest is None or scales.largest is None:
         return f"No gradients were seen; {used}."
     if scales.smallest > scales.largest:
@@ -172,7 +140,7 @@ def safe_line(document: Document) -> str:
             f"No loss scale is safe: from 2^{scales.smallest} on at most {LOST_AT_MOST:.0%} of the gradients become "
             f"zero, but above 2^{scales.largest} some overflow; {used}."
         )
-    n, steps = steps_seen(document.gradients), document.setting.steps
+    n, steps = judgement.steps_seen(document.gradients), document.setting.steps
     return (
         f"Safe loss scales: 2^{scales.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
         f"zero) to 2^{scales.largest} (none overflows), by {n} of {steps} steps; {used}."
@@ -181,7 +149,7 @@ def safe_line(document: Document) -> str:
 
 def bfloat16_line(document: Document) -> str:
     """The share that is lost in bfloat16, which has float32's exponents."""
-    lost = max(zero_in_bfloat16(magnitudes(document.gradients, kind)) for kind in KINDS)
+    lost = max(zero_in_bfloat16(judgement.magnitudes(document.gradients, kind)) for kind in KINDS)
     share = _share(lost) if lost else "none"
     return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
 
@@ -189,28 +157,26 @@ def bfloat16_line(document: Document) -> str:
 def costs_table(document: Document) -> Table[TechniqueCosts]:
     """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
     process neither time nor memory says anything."""
-    rows = costs(document)
+    rows = judgement.costs(document)
     alone = document.setting.ranks == 1
 
     def ended(row: TechniqueCosts) -> bool:
         return None not in (row.train_time_s, row.peak_memory_bytes, row.accuracy)
 
-    def of(
-        heading: str, figure: Callable[[TechniqueCosts], object], kind: tables.Kind = COUNT
-    ) -> Column[TechniqueCosts]:
+    def of(heading: str, figure: Callable[[TechniqueCosts], object], kind: Kind = COUNT) -> Column[TechniqueCosts]:
         return Column(heading, lambda row: figure(row) if ended(row) else None, kind)
 
     def time_ratio(row: TechniqueCosts) -> str:
         return f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio)
 
-    figures = [of("test loss", lambda row: row.test_loss, tables.Kind(_loss)), of("accuracy (95%)", _accuracy)]
+    figures = [of("test loss", lambda row: row.test_loss, _LOSS), of("accuracy (95%)", _accuracy)]
     if any(row.memory_ratio is not None for row in rows) and alone:
-        figures.insert(0, of("vs fp32", lambda row: row.memory_ratio, tables.Kind("{:.2f}×".format)))
+        figures.insert(0, of("vs fp32", lambda row: row.memory_ratio, Kind("{:.2f}×".format)))
     if alone:
         figures[:0] = [
-            of("time", lambda row: row.train_time_s, tables.Kind("{:.1f} s".format)),
+            of("time", lambda row: row.train_time_s, Kind("{:.1f} s".format)),
             of("vs fp32", time_ratio),
-            of("memory", lambda row: row.peak_memory_bytes, tables.Kind(lambda n_bytes: size(round(n_bytes)))),
+            of("memory", lambda row: row.peak_memory_bytes, Kind(lambda n_bytes: size(round(n_bytes)))),
         ]
     first = figures[0]
     figures[0] = replace(
@@ -227,16 +193,15 @@ def _accuracy(row: TechniqueCosts) -> str | None:
     return f"{row.accuracy.value:.1%}" + (f" ± {100 * half:.1f}" if half else "") + some
 
 
-def _loss(value: float) -> str:
-    return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
+_LOSS = Kind(lambda loss: f"{loss:.3f}" if loss < 1000 else f"{loss:.4g}")
 
 
-def verdicts_table(judged: Sequence[TechniqueVerdict], base: Technique) -> Table[TechniqueVerdict]:
+def verdicts_table(document: Document, judged: Sequence[TechniqueVerdict]) -> Table[TechniqueVerdict]:
     """A technique's word and why."""
     columns: list[Column[TechniqueVerdict]] = [
         Column("technique", lambda verdict: ALL_TECHNIQUES[verdict.technique].label),
         Column("verdict", lambda verdict: verdict.word, style=lambda verdict: _STYLES[verdict.word]),
-        Column(f"difference from {base.label}, same seed (90%)", lambda verdict: verdict.reason),
+        Column(f"difference from {document.setting.base.label}, same seed (90%)", lambda verdict: verdict.reason),
     ]
     return Table(columns, judged)
 
@@ -244,8 +209,9 @@ def verdicts_table(judged: Sequence[TechniqueVerdict], base: Technique) -> Table
 def notes(document: Document, margins: Margins) -> list[str]:
     """Notes that explain the tables."""
     whose = "fp32's" if document.setting.ranks == 1 else "that of one rank"
+    like = judgement.like(document)
     lines = [
-        f"{like(document)}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
+        f"{like}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
         f"and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
     ]
     if document.setting.ranks > 1:
@@ -285,24 +251,24 @@ def to_json(document: Document, margins: Margins) -> str:
         "verdicts": [
             fields(v, "technique verdict=word reason")
             | {"test_loss": test_json(v.loss, True), "accuracy": test_json(v.accuracy, False)}
-            for v in verdicts(document, margins)
+            for v in judgement.verdicts(document, margins)
         ],
         "shares": [
-            {"log2_scale": k, **whole(document.gradients, k)}
-            for k in sorted({*SCALES, round(math.log2(document.static_scale))})
+            {"log2_scale": k, **judgement.whole(document.gradients, k)}
+            for k in sorted({*judgement.SCALES, round(math.log2(document.static_scale))})
         ],
         "layers": [
             {"kind": x.kind, "layer": x.layer, **msgspec.to_builtins(shares(x.magnitudes, 0))}
             for x in document.gradients.layers
         ],
-        "non_zero": {kind: magnitudes(document.gradients, kind).non_zero for kind in KINDS},
-        "safe_log2_scales": safe(document.gradients),
+        "non_zero": {kind: judgement.magnitudes(document.gradients, kind).non_zero for kind in KINDS},
+        "safe_log2_scales": judgement.safe(document.gradients),
         "costs": [
             fields(row, "technique runs ok train_time_s peak_memory_bytes accuracy=accuracy.value")
             | fields(row, "accuracy_low=accuracy.low accuracy_high=accuracy.high test_loss")
             | fields(row, "fp32_time_over_this=time_ratio.value fp32_time_over_this_low=time_ratio.low")
             | fields(row, "fp32_time_over_this_high=time_ratio.high fp32_memory_over_this=memory_ratio")
-            for row in costs(document)
+            for row in judgement.costs(document)
         ],
     }
     return json.dumps(json.loads(encoded(raw)), ensure_ascii=False)

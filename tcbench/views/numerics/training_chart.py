@@ -1,8 +1,5 @@
 """Training runs side by side: the loss of each technique, the same over fp32's of the same seed, and where test loss
-and accuracy ended against the margins of the verdict.
-
-Draws runs. Knows nothing of how a verdict is reached.
-"""
+and accuracy ended against the margins of the verdict."""
 
 import math
 from collections.abc import Sequence
@@ -13,26 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from tcbench.analysis.numerics import judgement
 from tcbench.analysis.numerics.equivalence import Equivalence
-from tcbench.analysis.numerics.judgement import (
-    Margins,
-    TechniqueVerdict,
-    Word,
-    loss_curve,
-    not_learnt,
-    ratio_curve,
-    relative,
-    techniques_of,
-    verdicts,
-)
+from tcbench.analysis.numerics.judgement import Margins, TechniqueVerdict, Word
 from tcbench.analysis.stats import Interval
 from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
 from tcbench.present.charts.page import ChartPage, put
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS
 from tcbench.present.charts.text import DPI, LEGEND, SMALL, WORDS, drawable, shortened, text_width, wrapped
 
-_POINTS = 24
-"""Windows along a curve."""
 _PANEL, _ROW = 2.6, 0.27  # inches
 
 
@@ -67,12 +53,12 @@ _WORD_COLOURS: dict[Word, str] = {
 
 def training_chart(document: Document, margins: Margins, about: Sequence[str]) -> Figure:
     """`about`: the small print's facts of machine and setting."""
-    techniques, base = techniques_of(document), document.setting.base
+    techniques, base = judgement.techniques_of(document), document.setting.base
     whose = "fp32's" if base.name == BASE else "that of one rank"
-    judged = verdicts(document, margins)
-    nothing = not_learnt(document)
+    judged = judgement.verdicts(document, margins)
+    nothing = judgement.not_learnt(document)
     seeds = len({run.seed for run in document.runs})
-    window = max(1, document.setting.steps // _POINTS)
+    window = max(1, document.setting.steps // 24)
     curves = "every step" if window == 1 else f"means of {window} steps"
     seeds_said = (
         "1 seed: the same weights and batches for every technique; one seed has no intervals"
@@ -95,9 +81,9 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     losses.set_title("Training loss", loc="left", weight="bold")
     ratios.set_title(f"Training loss over {whose}, same seed", loc="left", weight="bold")
     at: dict[str, Any] = {"window": window, "steps": document.setting.steps}
-    _curves(losses, {t.name: loss_curve(document, t.name, window) for t in techniques}, bands=False, **at)
+    _curves(losses, {t.name: judgement.loss_curve(document, t.name, window) for t in techniques}, bands=False, **at)
     ratios.axhspan(1 / (1 + margins.loss), 1 + margins.loss, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
-    others = {t.name: ratio_curve(document, t.name, window) for t in techniques if t != base}
+    others = {t.name: judgement.ratio_curve(document, t.name, window) for t in techniques if t != base}
     _curves(ratios, others, bands=True, **at)
     ratios.axhline(1, color=_STYLES[base.name]["color"], linewidth=1.0)
     page.heading(forest[0], "At the end, on held-out images")
@@ -154,23 +140,16 @@ def _curves(axes: Axes, curves: dict[str, tuple[Interval, ...]], *, bands: bool,
     axes.set_xlim(0, steps)
     axes.set_xlabel("step", size=WORDS)
     axes.grid(visible=False, axis="x")
-    low, high = _ends(axes.get_ylim(), curves)
+    # What was drawn, but a band far wider than all curves is cut off.
+    values = [point.value for points in curves.values() for point in points]
+    values = [value for value in values if 0 < value < math.inf] or [1.0]
+    low, high = max(axes.get_ylim()[0], min(values) / 3), min(axes.get_ylim()[1], max(values) * 3)
     axes.set_ylim(low, high)
     round_values = MaxNLocator(5, steps=[1, 2, 5, 10])
     axes.yaxis.set_major_locator(round_values if high / low < 50 else LogLocator(numticks=5))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:.4g}")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-
-
-def _ends(drawn: tuple[float, float], curves: dict[str, tuple[Interval, ...]]) -> tuple[float, float]:
-    """The axis' ends: what was drawn, but a band far wider than all curves is cut off."""
-    values = [point.value for points in curves.values() for point in points]
-    values = [value for value in values if 0 < value < math.inf] or [1.0]
-    return max(drawn[0], min(values) / _BAND_AT_MOST), min(drawn[1], max(values) * _BAND_AT_MOST)
-
-
-_BAND_AT_MOST = 3.0
 
 
 def _differences(
@@ -181,7 +160,7 @@ def _differences(
     most = max(1000.0 if of_loss else 100.0, edge)
 
     def shown(value: float) -> float:
-        return max(-most, min(most, 100 * (relative(value) if of_loss else value)))
+        return max(-most, min(most, 100 * (judgement.relative(value) if of_loss else value)))
 
     ends = [edge * 1.6]
     for i, (test, verdict) in enumerate(zip(tests, judged, strict=True)):

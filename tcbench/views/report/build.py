@@ -40,9 +40,8 @@ class Compared:
 
 @dataclass(frozen=True)
 class ReportInput:
-    """All that a page is made of. `records` are those that `store.current` leaves, one at least; `explanations` are of
-    the same. `notes` are what was said of the files. `beside` names the file of all trials, for where there are more
-    than the page shows (MOST_TRIALS)."""
+    """All that a page is made of. `records`: what `store.current` leaves, one at least; `explanations`: of the same;
+    `notes`: what was said of the files; `beside`: the file of all trials, where the page shows fewer (MOST_TRIALS)."""
 
     records: tuple[Record, ...]
     explanations: tuple[Explanation, ...]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from tcbench.core.groups import grouped
-from tcbench.core.record import Environment, Record
+from tcbench.core.record import Record
 from tcbench.present import simulated
 from tcbench.present.format import counted, libraries, listed, size
 from tcbench.present.naming import project_name, tcbench_name
@@ -35,12 +35,16 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     # Trials of a file share them.
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
     ranks = [e.ranks for e in environments if e.ranks is not None]
-    codes = [environment.code for environment in environments]
+    codes, gpus = [e.code for e in environments], [e.gpu for e in environments if e.gpu is not None]
     facts: dict[str, Iterable[str | None]] = {
         "device": (e.device_name for e in environments),
         "simulation": simulated.lines(environments),
-        "GPU": map(_gpu, environments),
-        "driver": map(_driver, environments),
+        "GPU": (
+            f"{gpu.name}, compute capability {'.'.join(map(str, gpu.compute_capability))}, {gpu.multiprocessors} SMs, "
+            f"{size(gpu.memory_bytes)}"
+            for gpu in gpus
+        ),
+        "driver": (f"{g.driver} (CUDA up to {g.driver_cuda})" if g.driver_cuda else g.driver for g in gpus if g.driver),
         "GPU state": map(_state, records),
         "processor": (f"{e.cpu}, {counted(e.cpus, 'usable core')}" for e in environments),
         "memory": (size(e.memory_bytes) for e in environments),
@@ -55,21 +59,6 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     }
     texts = ((name, "; ".join(dict.fromkeys(filter(None, values)))) for name, values in facts.items())
     return ((name, text) for name, text in texts if text)
-
-
-def _gpu(environment: Environment) -> str | None:
-    gpu = environment.gpu
-    if gpu is None:
-        return None
-    capability = ".".join(map(str, gpu.compute_capability))
-    return f"{gpu.name}, compute capability {capability}, {gpu.multiprocessors} SMs, {size(gpu.memory_bytes)}"
-
-
-def _driver(environment: Environment) -> str | None:
-    gpu = environment.gpu
-    if gpu is None or gpu.driver is None:
-        return None
-    return gpu.driver + (f" (CUDA up to {gpu.driver_cuda})" if gpu.driver_cuda else "")
 
 
 def _state(record: Record) -> str | None:
@@ -123,7 +112,7 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         for m in dict.fromkeys(cell.measure for cell in cells)
     )
     yield "timed pass", all_of(passes)
-    if settings.several:
+    if len(settings.parts) > 1:
         yield "settings", str(len(settings.parts))
     if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
         yield "decoding", decoding

@@ -11,21 +11,9 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present.cells import busy_line
 from tcbench.present.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
-from tcbench.present.page.page import (
-    AnyBlock,
-    Data,
-    FactList,
-    Notice,
-    Paragraph,
-    Piece,
-    Points,
-    Prose,
-    Section,
-    say,
-    strong,
-)
+from tcbench.present.page.page import AnyBlock, Data, FactList, Notice, Paragraph, Points, Prose, Section, say, strong
 from tcbench.present.page.settings import SettingCells, Settings
-from tcbench.present.page.wording import kept_together, shortened, spaced
+from tcbench.present.page.wording import kept_together, spaced
 from tcbench.present.simulated import lines
 from tcbench.present.tables import FACTOR, RATE, Badge, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
@@ -55,7 +43,7 @@ def section(
         if (winner := best(part.summaries)) is not None
     ]
     blocks: list[AnyBlock] = []
-    if settings.several and fastest:
+    if len(settings.parts) > 1 and fastest:
         if busy := busy_line([s for part in settings.parts for s in part.summaries if s.images_per_s]):
             title, _, words = busy.partition(": ")
             blocks.append(Notice(Badge(title, "warn", "warn"), say(f"{words.capitalize()}.")))
@@ -88,20 +76,20 @@ def lead(settings: Settings, over_base: Speedups) -> Paragraph:
         return say("No cell gave a number: ", strong(f"{'it' if n == 1 else f'all {n}'} failed or did not run"), ".")
     part = next(part for part in settings.parts if part.setting == winner.setting)
     base, over = base_config(part.summaries), over_base[winner.key]
-    parts: list[str | Piece] = [
+    said = say(
         f"The fastest of {n} cells is " if n > 1 else "One cell was run: ",
         strong(spaced(winner.cell.config)),
         f" at batch size {winner.cell.batch_size}: ",
         strong(f"{number(winner.images_per_s.value)}{_KEPT}{winner.cell.unit}/s"),
         f" {plus_minus(winner.images_per_s)}".replace("± ", f"±{_KEPT}"),
-    ]
+    )
     if over is not None and winner.cell.config != base:
         within = "one trial each" if winner.unit == "steps" else limits(over, factor)
         sure = ": ".join(filter(None, [within, _doubt(over, winner)]))
-        parts += [", ", strong(f"{factor(over.value)}{_KEPT}{base}"), f" ({sure})"]
+        said += say(", ", strong(f"{factor(over.value)}{_KEPT}{base}"), f" ({sure})")
     # Device and network come first; what else tells settings apart stands at their headings.
     where = ", ".join(part.name.split(" · ")[:2])
-    return say(*parts, f", on {where}." if where else ".")
+    return said + say(f", on {where}." if where else ".")
 
 
 @dataclass(frozen=True)
@@ -226,7 +214,7 @@ def _over(fastest: _Fastest) -> str:
 _COLUMNS: tuple[Column[_Fastest], ...] = (
     Column("setting", _setting, ratio=1),
     Column("fastest", lambda row: f"{spaced(row.cell.cell.config)}, batch size {row.cell.cell.batch_size}", ratio=1),
-    Column("rate", lambda row: row.cell.images_per_s, RATE, mark=lambda row: f" {row.part.unit}/s"),
+    Column("rate", lambda row: row.cell.images_per_s, RATE, mark=lambda row: f" {row.cell.cell.unit}/s"),
     Column("factor", lambda row: row.over_base, FACTOR, mark=_over),
     Column("brought most by", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
     Column("held back by", lambda row: row.explained.bottleneck and row.explained.bottleneck.limit),
@@ -248,14 +236,13 @@ def _missing(summaries: Sequence[CellSummary]) -> tuple[tuple[Badge | None, Para
         more = len(names) - _MOST_CONFIGS
         if more > 0:
             names = [*names[:_MOST_CONFIGS], counted(more, "more config")]
-        text = f": {listed(names)}. {shortened(reason, 400)}"
+        if len(reason) > 400:  # begin and end tell most
+            reason = f"{reason[:199].rstrip()}…{reason[-199:].lstrip()}"
+        text = f": {listed(names)}. {reason}"
         items.append((STATUS_BADGES[cells[0].status], say(strong(counted(len(cells), "cell")), text)))
     some = [summary for summary in summaries if summary.images_per_s and summary.trials_ok < summary.trials]
-    for summary in some[:_MOST_CONFIGS]:
-        text = (
-            f"{spaced(summary.cell.label)}: only {summary.trials_ok} of {counted(summary.trials, 'trial')} succeeded."
-        )
-        items.append((Badge("partly", "warn", "warn"), say(text)))
+    partly = [f"{spaced(s.cell.label)}: only {s.trials_ok} of {counted(s.trials, 'trial')} succeeded." for s in some]
     if len(some) > _MOST_CONFIGS:
-        items.append((Badge("partly", "warn", "warn"), say(f"and {len(some) - _MOST_CONFIGS} more cells.")))
+        partly[_MOST_CONFIGS:] = [f"and {len(some) - _MOST_CONFIGS} more cells."]
+    items += [(Badge("partly", "warn", "warn"), say(text)) for text in partly]
     return tuple(items)

@@ -10,19 +10,7 @@ from tcbench.present.naming import rate_unit
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import Data, Section
 from tcbench.present.page.settings import MOST_TRIALS
-from tcbench.present.tables import (
-    BYTES,
-    COUNT,
-    NUMBER,
-    SECONDS,
-    TEXT,
-    WHOLE_SHARE,
-    Column,
-    Field,
-    Kind,
-    Table,
-    many_ranks,
-)
+from tcbench.present.tables import BYTES, COUNT, NUMBER, SECONDS, TEXT, WHOLE_SHARE, Column, Field, Kind, Table
 from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.report.environment import when
 
@@ -35,7 +23,7 @@ _LONGEST = 200
 def section(records: Sequence[Record], swatches: Swatches, beside: str | None = None) -> Section:
     """The raw table: all trials, or the last of them, where `beside` names the file that holds all."""
     machines = {record.environment.machine for record in records if record.environment}
-    with_ranks = many_ranks(record.cell for record in records)
+    with_ranks = any(record.cell.ranks > 1 for record in records)
     unit = rate_unit(record.cell for record in records)
     columns: list[Column[Record]] = [
         Column("config", lambda record: swatches.config(_text(record.cell.config), of=record.cell.config)),

@@ -1,7 +1,4 @@
-"""Many ranks by a model: efficiency and time to train against the number of ranks, with published results as points.
-
-Draws curves and points. Knows nothing of the model or of where a figure was published.
-"""
+"""Many ranks by a model: efficiency and time to train against the number of ranks, with published results as points."""
 
 import itertools
 from collections.abc import Sequence

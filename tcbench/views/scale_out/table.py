@@ -62,6 +62,8 @@ def _way(scaled: Scaled) -> str:
 def assumptions(out: ScaleOut) -> list[str]:
     """All that the model takes for granted, one line each."""
     network = out.network
+    by_source = {basis.source for basis in out.bases if basis.step.power_w is not None}
+    power = "at the card's power limit" if "forecast" in by_source else "at the mean power of the timed steps"
     lines = [
         "Efficiency: one rank's step over that of so many at the same batch size per rank (weak scaling).",
         "From, to: the slowest and the fastest of a ring and a hierarchy, after the backward pass and overlapped with "
@@ -76,7 +78,9 @@ def assumptions(out: ScaleOut) -> list[str]:
         "of the devices. All make a step longer.",
         f"Training: {IMAGES_TO_TRAIN / 1e6:g} million images, 90 epochs of ImageNet (the talk's slide 34), without "
         "validation; whether the loss gets there at such a global batch is not asked.",
-        *_energy(out),
+        f"Energy: the devices alone, {power}; no hosts, no network, no cooling."
+        if by_source
+        else "Energy: the power of the device is not known here.",
     ]
     if any(basis.source == "forecast" for basis in out.bases):
         lines.append(
@@ -89,22 +93,13 @@ def assumptions(out: ScaleOut) -> list[str]:
     return lines + [f"Source: {source['what']} ({source['confirmed']})." for source in known]
 
 
-def _energy(out: ScaleOut) -> list[str]:
-    by_source = {basis.source for basis in out.bases if basis.step.power_w is not None}
-    if not by_source:
-        return ["Energy: the power of the device is not known here."]
-    of = "at the card's power limit" if "forecast" in by_source else "at the mean power of the timed steps"
-    return [f"Energy: the devices alone, {of}; no hosts, no network, no cooling."]
-
-
 def to_json(out: ScaleOut) -> str:
     """Everything, with units in the names."""
     return document(
         "tcbench-scale-out",
         network={
-            **fields(
-                out.network, "name ranks_per_node inside_bytes_s=inside.bytes_s inside_latency_s=inside.latency_s"
-            ),
+            **fields(out.network, "name ranks_per_node inside_bytes_s=inside.bytes_s"),
+            **fields(out.network, "inside_latency_s=inside.latency_s"),
             **fields(out.network, "between_bytes_s=between.bytes_s between_latency_s=between.latency_s sources"),
         },
         images_to_train=IMAGES_TO_TRAIN,

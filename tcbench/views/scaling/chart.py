@@ -1,8 +1,5 @@
 """Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one; and
-the section of the page with the table behind them.
-
-Owns the axes and the lines on them. Knows nothing of how figures came about.
-"""
+the section of the page with the table behind them."""
 
 import itertools
 import math
@@ -18,15 +15,15 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from tcbench.analysis.scaling import Curve, Point
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import ChartPage, set_ticks
 from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill, legend_rows
-from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print
-from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
+from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print, titled
+from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, shortened
 from tcbench.present.format import counted, factor, limits, milliseconds, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.page import drawings
@@ -34,7 +31,6 @@ from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import Paragraph, Section, say, strong
 from tcbench.present.page.settings import Settings
 from tcbench.present.page.wording import spaced
-from tcbench.present.simulated import marked
 from tcbench.present.tables import Column, Field, Table
 from tcbench.present.verdicts import why_missing
 from tcbench.views.scaling.table import EFFICIENCY, CurveRow, columns, head, notes, rows
@@ -51,16 +47,17 @@ _SUBTITLES = {
 
 def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks") -> Figure:
     """A row of two panels for each batch size per rank (weak scaling) and each global batch (strong scaling): images/s
-    of all ranks on logarithmic axes, with each config's ideal line from its base, and the efficiency in percent.
-
-    Raises SelectionError when there is nothing to draw.
-    """
+    of all ranks on logarithmic axes, with each config's ideal line from its base, and percent of it. Raises
+    SelectionError."""
     if not curves:
         raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
-    rows = _rows(curves)
+    rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
     if not rows:
         raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
-    keys, more = first_panels(list(rows), lambda key: _name(*key[1:]), "--config, or name fewer files", MAX_PANELS // 2)
+    # Weak scaling, then strong scaling, the longest first.
+    length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
+    ordered = sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)
+    keys, more = first_panels(ordered, lambda key: _name(*key[1:]), "--config, or name fewer files", MAX_PANELS // 2)
     lacking = _without_number(curves)
     rows = {key: rows[key] for key in keys}
     curves = [curve for line in rows.values() for curve in line]
@@ -71,12 +68,10 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     kinds = dict.fromkeys(curve.kind for curve in curves)
     lines = [drawable("no number: " + "; ".join(lacking))] if lacking else []
     notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
-    title = marked(title, (summary.environment for summary in summaries))
     unit = rate_unit(summary.cell for summary in summaries)
-    page = ChartPage(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
-    page.legend(
-        [[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in legend_rows(configs)]
-    )
+    page = ChartPage(titled(title, summaries), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
+    named = legend_rows(configs)
+    page.legend([[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in named])
     grid = page.panels([_HEIGHT] * len(rows), 2)
     for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
         name = " · ".join(filter(None, [_name(kind, images), provenance.names[setting]]))
@@ -90,13 +85,6 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
         _draw(right, line, styles, lambda point: point.efficiency, lambda value: f"{value:.1%}")
         _write_efficiencies(right, line)
     return page.figure
-
-
-def _rows(curves: Sequence[Curve]) -> dict[tuple[Setting, str, int], list[Curve]]:
-    """Curves by setting, kind and batch size: weak scaling, then strong scaling, the longest first."""
-    rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
-    length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
-    return {key: rows[key] for key in sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)}
 
 
 def _name(kind: str, images: int) -> str:

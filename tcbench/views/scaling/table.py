@@ -135,26 +135,22 @@ def notes(curves: Sequence[Curve]) -> list[str]:
     return lines
 
 
-def point_json(point: Point) -> dict[str, Any]:
-    """The figures of a cell, with units in the names."""
-    uneven = point.imbalance
-    return {
-        **fields(point, "images_per_s_per_rank cores_per_rank=cores speedup efficiency allreduce_s=allreduce.time_s"),
-        **fields(point, "allreduce_overlaps=allreduce.overlaps allreduce_bytes=allreduce.bytes"),
-        **fields(point, "algorithm_bandwidth_bytes_s=allreduce.algorithm_bytes_s"),
-        **fields(point, "bus_bandwidth_bytes_s=allreduce.bus_bytes_s imbalance=imbalance.share"),
-        **fields(point, "slowest_rank=imbalance.slowest fastest_rank=imbalance.fastest"),
-        "steps": uneven.steps if uneven else [],
-    }
-
-
 def to_json(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """Curves, for the JSON of `tcbench run`."""
     return [
         {
             **fields(curve, "kind config images base_ranks=base.cell.ranks"),
             "cells": [
-                fields(point, "key=summary.cell.key ranks images_per_s") | point_json(point) for point in curve.points
+                {
+                    **fields(point, "key=summary.cell.key ranks images_per_s images_per_s_per_rank"),
+                    **fields(point, "cores_per_rank=cores speedup efficiency allreduce_s=allreduce.time_s"),
+                    **fields(point, "allreduce_overlaps=allreduce.overlaps allreduce_bytes=allreduce.bytes"),
+                    **fields(point, "algorithm_bandwidth_bytes_s=allreduce.algorithm_bytes_s"),
+                    **fields(point, "bus_bandwidth_bytes_s=allreduce.bus_bytes_s imbalance=imbalance.share"),
+                    **fields(point, "slowest_rank=imbalance.slowest fastest_rank=imbalance.fastest"),
+                    "steps": point.imbalance.steps if point.imbalance else [],
+                }
+                for point in curve.points
             ],
         }
         for curve in curves

@@ -40,10 +40,8 @@ def sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | Non
     name = f"{summary.cell.config}, batch size {summary.cell.batch_size}"
     if summary.unit == "steps":
         return f"{name}: {factor(by.value)} {base} by one trial each, not judged."
-    within = f"(95% interval {limits(by, factor)})"
-    if by.holds(1.0):
-        return f"{name}: {factor(by.value)} {base} {within}: undecided, either may be the faster."
-    return f"{name}: {factor(by.value)} {base} {within}."
+    undecided = ": undecided, either may be the faster" if by.holds(1.0) else ""
+    return f"{name}: {factor(by.value)} {base} (95% interval {limits(by, factor)}){undecided}."
 
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:

@@ -1,10 +1,7 @@
 """The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other; and
-the section of the page with their phases.
-
-Every panel has the same time scale, from the beginning of its own first step that is shown. Work too fine to be drawn
-by itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that
-are smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
-"""
+the section of the page with their phases. Every panel has the same time scale, from the beginning of its own first step
+that is shown. Work too fine to be drawn by itself is merged: a GPU's row is then as high as the GPU was busy in each
+pixel, so that gaps between kernels that are smaller than a pixel still show."""
 
 import itertools
 import math
@@ -75,14 +72,10 @@ def timeline_chart(
     *,
     step: int | None = None,
 ) -> Figure:
-    """Draw timelines under each other.
-
-    `zoom`: begin and end of the part to show, in ms on the time axis of the picture without it. `steps`: so many whole
-    steps of the slowest cell (3); the first one that was recorded is left out where there are enough others, since it
-    starts with an empty GPU. `step`: begin with the step of this number.
-
-    Raises SelectionError for nothing to draw, and for a step or a part that was not recorded.
-    """
+    """Draw timelines under each other. `zoom`: begin and end of the part to show, in ms on the time axis of the picture
+    without it. `steps`: so many whole steps of the slowest cell (3); the first one that was recorded is left out where
+    there are enough others, since it starts with an empty GPU. `step`: begin with the step of this number. Raises
+    SelectionError for nothing to draw, and for a step or a part that was not recorded."""
     if not timelines:
         raise SelectionError("no timeline to draw; `tcbench profile` records one")
     timelines, more = first_panels(timelines, lambda timeline: timeline.label, "the names of files")
@@ -117,9 +110,8 @@ def _window(
     for timeline in timelines:
         first = _first(timeline, steps, step)
         place = timeline.steps.index(first)
-        last = timeline.steps[
-            min(place + (steps or (1 if step is not None else DEFAULT_STEPS)), len(timeline.steps)) - 1
-        ]
+        shown = steps or (1 if step is not None else DEFAULT_STEPS)
+        last = timeline.steps[min(place + shown, len(timeline.steps)) - 1]
         ends_s.append(last.end_s - first.begin_s)
         recorded_s.append(max(s.end_s for s in timeline.spans) - first.begin_s)
     if zoom is None:
@@ -130,9 +122,6 @@ def _window(
     if begin_s >= max(recorded_s) or end_s <= 0:
         raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: nothing there, recorded is 0:{max(recorded_s) * 1e3:.4g}")
     return begin_s, end_s
-
-
-# -- one cell ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -207,14 +196,6 @@ class _Panel:
         return sum(row.height for row in self.rows) + _GAP * (len(self.rows) + 1)
 
     @property
-    def facts(self) -> str:
-        """ "436 images/s · GPU busy 59%"."""
-        words = [f"{number(self.bottleneck.images_per_s)} {self.timeline.unit}/s"]
-        if self.bottleneck.device is not None:
-            words.append(f"GPU busy {self.bottleneck.device.busy_share:.0%}")
-        return " · ".join(words)
-
-    @property
     def visible_phases(self) -> set[str]:
         """Keys of the legend that this panel needs."""
         keys = {_colour_key(span) for row in self.rows for span in row.spans if row.name != "layers"}
@@ -250,7 +231,10 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
         name = wrapped(drawable(panel.timeline.label), LABEL, page.room - _FACTS, bold=True)
         below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
         below += wrapped(drawable(panel.bottleneck.sentence), WORDS, page.room)
-        page.heading(axes, "\n".join(name), panel.facts, "\n".join(below) + "\n")
+        beside = f"{number(panel.bottleneck.images_per_s)} {panel.timeline.unit}/s"
+        if panel.bottleneck.device is not None:
+            beside += f" · GPU busy {panel.bottleneck.device.busy_share:.0%}"
+        page.heading(axes, "\n".join(name), beside, "\n".join(below) + "\n")
         _draw_panel(axes, panel)
         axes.tick_params(axis="x", labelbottom=axes is column[-1])
     column[-1].set_xlabel("ms")
@@ -285,8 +269,11 @@ def _draw_panel(axes: Axes, panel: _Panel) -> None:
     for row, y in panel.placed:
         axes.fill_between([begin, end], y, y + row.height, color=RECORDED, linewidth=0, zorder=0.5)
         draw.get(row.what, _draw_blocks)(axes, panel, row, y)
-        if row.name == "CPU":
-            _draw_waiting(axes, panel, y + row.height)
+        if row.name == "CPU":  # a hatched strip at its foot while it waits for the GPU
+            places = [place for span in panel.waiting if panel.inches(*(place := panel.clipped(span))) > 1 / DPI]
+            strips = [(begin, end, y + row.height - 0.07, y + row.height) for begin, end in places]
+            if strips:
+                boxes(axes, strips, ["waiting for the GPU"], zorder=3, **_WAITING.patch)
     _draw_steps(axes, panel)
 
 
@@ -396,14 +383,6 @@ def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
     lengths[1::2] = np.diff(points)[::2]
     so_far = np.interp(edges_s, points, np.cumsum(lengths))
     return np.clip(np.diff(so_far) / np.diff(edges_s), 0, 1)
-
-
-def _draw_waiting(axes: Axes, panel: _Panel, base: float) -> None:
-    """A hatched strip at the foot of the host's row while it waits for the GPU."""
-    places = [place for span in panel.waiting if panel.inches(*(place := panel.clipped(span))) > 1 / DPI]
-    if places:
-        strips = [(begin, end, base - 0.07, base) for begin, end in places]
-        boxes(axes, strips, ["waiting for the GPU"], zorder=3, **_WAITING.patch)
 
 
 def _draw_steps(axes: Axes, panel: _Panel) -> None:

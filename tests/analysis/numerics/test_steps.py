@@ -6,7 +6,7 @@ import pytest
 from tcbench.analysis.numerics.steps import SMOOTH, MethodRun, StepsDocument, best
 from tcbench.commands.numerics import call
 from tcbench.commands.numerics.call import Call
-from tcbench.commands.numerics.second_order import race
+from tcbench.commands.numerics.training import race
 from tcbench.core.numerics import Run, TrainingFinished
 from tcbench.core.record import KfacSettings
 from tcbench.engine.accelerators.device import host

@@ -5,7 +5,7 @@ import factories
 
 from tcbench.analysis.compare import compare
 from tcbench.analysis.welch import Estimate, Group
-from tcbench.views.comparison.form import to_json
+from tcbench.views.comparison.table import to_json
 
 
 def test_an_interval_without_end_is_null():
