@@ -38,8 +38,7 @@ def moved(records: list[Record], **facts: str) -> list[Record]:
 
 
 @pytest.mark.parametrize(
-    ("images_per_s", "code", "verdict"),
-    [(40.0, 0, "pass"), (36.0, 1, "regression"), (44.0, 0, "improved")],
+    ("images_per_s", "code", "verdict"), [(40.0, 0, "pass"), (36.0, 1, "regression"), (44.0, 0, "improved")]
 )
 def test_a_verdict_is_an_exit_code(base, tmp_path, images_per_s, code, verdict):
     write(tmp_path / "current.jsonl", trials(images_per_s, seed=1))

@@ -1,14 +1,7 @@
 """The forest plot says every verdict in words, and nothing in it covers anything else."""
 
 import pytest
-from factories import (
-    LADDERS,
-    make_cell,
-    make_phases,
-    make_record,
-    make_trials,
-    remeasured,
-)
+from factories import LADDERS, make_cell, make_phases, make_record, make_trials, remeasured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present.charts.charts import assert_tidy, words
@@ -38,11 +31,7 @@ def side(
 
 @pytest.mark.parametrize(
     ("configs", "sizes"),
-    [
-        (("fp32",), (4,)),
-        (LADDERS, (4, 8, 16)),
-        ((LONG, "fp32", LONG + "2"), (4, 8)),
-    ],
+    [(("fp32",), (4,)), (LADDERS, (4, 8, 16)), ((LONG, "fp32", LONG + "2"), (4, 8))],
     ids=["1", "30", "long names"],
 )
 def test_the_chart_is_tidy_and_has_a_row_per_cell(configs: tuple[str, ...], sizes: tuple[int, ...]) -> None:

@@ -55,10 +55,7 @@ def test_a_cell_of_one_commit_is_no_strip_and_the_small_print_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("commits", "sizes", "configs"),
-    [
-        (30, (4,), LADDERS[:3]),
-        (4, (4, 8), (LONG, "fp32", LONG + "2")),
-    ],
+    [(30, (4,), LADDERS[:3]), (4, (4, 8), (LONG, "fp32", LONG + "2"))],
     ids=["30 commits", "long names"],
 )
 def test_the_chart_is_tidy_and_has_a_strip_per_cell(
