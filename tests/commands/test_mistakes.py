@@ -68,6 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 RUN, TRAINS = "expected 1 to 999999, e.g. --bs 32,64,128,256", "has no meaning with --rungs"
 MANY = "--ranks 8 --link abci"
+EMPTY = " is empty: expected a value, or leave it out; "
 
 MISTAKES = {
     # The command line itself
@@ -80,6 +81,9 @@ MISTAKES = {
     "run ''": "an argument is empty: expected a value, or leave it out; `tcbench run -h` shows the options",
     "run --out '' --dry-run": "--out is empty: ",
     "run --config ''": "--config is empty: expected a value",
+    **dict.fromkeys([f"{name} ''" for name in ("claims", "explain", "export", "history", "plot", "roofline")], EMPTY),
+    **dict.fromkeys(["report ''", "report --compare '' good.jsonl", "baseline set main ''"], EMPTY),
+    **dict.fromkeys(["compare good.jsonl ''", "compare '' good.jsonl"], EMPTY),
     "history --out=": "--out is empty: ",
     "run --threads 0": "'--threads 0': expected 1 or more; ",
     "run --threads=x": "'--threads x': expected a whole number; ",
@@ -165,6 +169,7 @@ MISTAKES = {
     "claims good.jsonl --format html": "'--format': 'html' is not one of 'table', 'markdown', 'json'",
     "claims good.jsonl --scenario cpus": "scenario 'cpus': unknown; did you mean 'cpu'?",
     "claims good.jsonl --scenario claim.toml": "claim.toml: claim[0].left: unknown config 'fp23'",
+    "history": "no results of this machine in results/; `tcbench run` makes some, or name a file",
     "history --out kept cpu-20250101-00000": "did you mean 'cpu-20250101-000000'?",
     "history good.jsonl --config fp23": "--config 'fp23': not in these results; did you mean 'fp32'?",
     "history good.jsonl --config x*": "--config 'x*': not in these results; expected one of",
