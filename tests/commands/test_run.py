@@ -71,31 +71,20 @@ def test_the_launcher_is_asked_for_as_many_ranks_as_the_largest_cell_has(monkeyp
     asked = []
     monkeypatch.setattr("tcbench.run.ranks.probe", lambda launcher, ranks, *_: asked.append(ranks) or 2)
     cells = [make_cell(ranks=ranks) for ranks in (1, 4, 2)]
-    assert [ranks.probe_largest(Launcher(("mpirun", "-np", "{n}")), some) for some in (cells, cells[:1], [])] == [
-        2,
-        0,
-        0,
-    ]
+    launcher = Launcher(("mpirun", "-np", "{n}"))
+    assert [ranks.probe_largest(launcher, some) for some in (cells, cells[:1], [])] == [2, 0, 0]
     assert asked == [4]
 
 
-def test_an_ablation_is_chosen_by_its_name_and_waits_for_a_gpu():
-    done = invoke(
-        "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp16*:no-autotune,fp16"
+def test_an_ablation_is_chosen_by_its_name_with_any_rungs_and_waits_for_a_gpu():
+    asked = "fp16*:no-autotune,fp16,fp32+nhwc:no-autotune"
+    done = invoke("settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", asked)
+    cells = {cell["config"]: cell["skip_reason"] for cell in json.loads(done.stdout)["cells"]}
+    on_gpus = dict.fromkeys(
+        [f"{rungs}:no-autotune" for rungs in ("fp16", "fp16+dali+batched+nhwc+fused", "fp32+nhwc")],
+        "no-autotune: cuDNN's settings act on a GPU only",
     )
-    cells = json.loads(done.stdout)["cells"]
-    assert [cell["config"] for cell in cells] == [
-        *("fp16", "fp16:no-autotune", "fp16+dali+batched+nhwc+fused:no-autotune")
-    ]
-    assert cells[0]["skip_reason"] is None
-    assert cells[1]["skip_reason"] == "no-autotune: cuDNN's settings act on a GPU only"
-
-
-def test_an_ablation_combines_with_any_rungs():
-    done = invoke(
-        "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp32+nhwc:no-autotune"
-    )
-    assert [cell["config"] for cell in json.loads(done.stdout)["cells"]] == ["fp32+nhwc:no-autotune"]
+    assert cells == {"fp16": None, **on_gpus}
 
 
 def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_trial(tmp_path):
@@ -180,20 +169,14 @@ def test_views_show_the_cells_in_the_scenarios_order_whatever_was_measured_first
     assert [(one["config"], one["batch_size"]) for one in json.loads(exported)["rows"]] == cells
 
 
-def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s):
+@pytest.mark.parametrize(("sizes", "said", "ran"), [("8", "8", [2, 2]), ("4,8", "4, 8", [2, 4])])
+def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s, sizes, said, ran):
     assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
-    done = tcbench(tmp_path, *RUN, "--bs", "8", "--trials", "1", "--resume")
+    done = tcbench(tmp_path, *RUN, "--bs", sizes, "--trials", "1", "--resume")
     assert done.code == 0
-    [said] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
-    assert said.endswith("is of another selection: batch size 4, here 8")
-    assert [len(run) for run in trials(tmp_path)] == [2, 2]
-
-
-def test_a_selection_that_holds_a_finished_run_whole_is_another_too(tmp_path, trials_of_30_s):
-    assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
-    done = tcbench(tmp_path, *RUN, "--bs", "4,8", "--trials", "1", "--resume")
-    assert "is of another selection: batch size 4, here 4, 8" in done.err
-    assert [len(run) for run in trials(tmp_path)] == [2, 4]
+    [line] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
+    assert line.endswith(f"is of another selection: batch size 4, here {said}")
+    assert [len(run) for run in trials(tmp_path)] == ran
 
 
 def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_path, trials_of_30_s):
