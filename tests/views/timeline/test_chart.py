@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from present.charts.charts import assert_tidy, extent, legend, words
-from present.charts.test_palette import SIGHT, closest
 from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, talk, training, work
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Timeline
-from tcbench.present.charts.palette import COPY, OTHER, PHASE_COLOURS
 from tcbench.views.timeline.chart import short_name, timeline_chart
 
 
@@ -38,12 +36,6 @@ def assert_in_blocks(figure: Figure) -> None:
 
 
 TALK = talk()
-
-
-@pytest.mark.parametrize("sight", SIGHT)
-def test_the_colours_stay_apart_for_every_kind_of_sight(sight: str) -> None:
-    colours = [*PHASE_COLOURS.values(), OTHER, COPY]
-    assert closest(colours, sight) > 13
 
 
 def test_cells_stand_under_each_other_on_one_time_scale() -> None:
