@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from present.charts.charts import assert_tidy, words
 
 from tcbench.analysis.compare import compare
-from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Record
 from tcbench.views.comparison.chart import comparison_chart
 
@@ -79,14 +78,6 @@ def test_any_mixture_is_tidy(data: st.DataObject) -> None:
         return records or [make_record()]
 
     assert_tidy(comparison_chart(compare(some(0), some(1))))
-
-
-def test_nothing_to_compare_and_too_much_are_one_clear_line() -> None:
-    with pytest.raises(SelectionError, match="nothing to compare"):
-        comparison_chart(compare([], []))
-    many = [make_record("fp32", size) for size in range(1, 602)]
-    with pytest.raises(SelectionError, match="601 cells do not fit in one chart"):
-        comparison_chart(compare(many, []))
 
 
 def test_ranks_have_blocks_of_their_own() -> None:

@@ -1,9 +1,8 @@
 import re
 
-from comparisons import one_of_each, sides
+from comparisons import sides
 
 from tcbench.analysis.compare import compare
-from tcbench.present.sides import Labels
 from tcbench.views.comparison.github import MOST_OF_A_KIND, command, github
 
 COMMAND = re.compile(r"::(error|warning|notice) title=([^:,]*)::(.*)")
@@ -12,18 +11,6 @@ COMMAND = re.compile(r"::(error|warning|notice) title=([^:,]*)::(.*)")
 def commands(text: str) -> list[tuple[str, str, str]]:
     assert text.endswith("\n")
     return [COMMAND.fullmatch(line).groups() for line in text.splitlines()]
-
-
-def test_what_fails_is_an_error_what_is_inconclusive_a_warning():
-    found = commands(github(one_of_each(), Labels("v1", "v2")))
-    names = {(kind, message.split(",")[0]) for kind, _, message in found[:-1]}
-    assert names == {
-        *(("error", name) for name in ("slower", "lost", "broken")),
-        *(("warning", name) for name in ("vague", "single")),
-        *(("notice", name) for name in ("faster", "sick")),
-    }
-    assert found[0][1] == "tcbench%3A regression"
-    assert found[-1][2].startswith("v2 against v1: 1 regression, 1 missing")
 
 
 def test_escaping_is_that_of_github_s_toolkit():
