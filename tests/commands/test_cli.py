@@ -13,6 +13,7 @@ from pathlib import Path
 import projects
 import pytest
 from command import finish, start, tcbench
+from corpus_inputs import QUICK
 from factories import make_record
 from processes import children, soon
 from typer.main import get_command
@@ -25,25 +26,10 @@ from tcbench.present.app import GROUPS
 from tcbench.present.options import config_names
 from tcbench.run import numerics_plan
 
-SCENARIO = """
-schema = 1
-title = "A quick one"
-[model]
-image_size = 32
-classes = 20
-[measure]
-batch_sizes = [2]
-trials = 1
-max_time_s = 0.5
-[[ladder]]
-name = "fp32"
-steps = ["fp32", "batched"]
-"""
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    (tmp_path / "quick.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "quick.toml").write_text(QUICK, encoding="utf-8")
     return tmp_path
 
 
@@ -148,7 +134,8 @@ def test_a_trial_over_its_timeout_is_a_record(sleeper):
 
 
 def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(here, monkeypatch):
-    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32+opencv", "--json")
+    arguments = ("run", "quick.toml", "--bs", "2", "--trials", "1", "--threads", "1", "--data", "synthetic", "--json")
+    arguments += ("--config", "fp32+opencv")
     monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: package.module != "cv2")
     first = tcbench(here, *arguments)
     assert first.code == 0, first.err

@@ -8,39 +8,25 @@ from pathlib import Path
 import factories
 import pytest
 from command import finish, start, tcbench
+from corpus_inputs import QUICK
 from processes import soon
 
 from tcbench.hardware import gpus
 
-SCENARIO = """
-schema = 1
-title = "A quick one"
-[model]
-name = "resnet18"
-image_size = 32
-classes = 20
-[measure]
-batch_sizes = [2, 4]
-[[config]]
-rungs = ["fp16"]
-[[config]]
-rungs = ["tf32"]
-"""
-
-QUICK = "forecast quick.toml --bs 2"
+WORDS = "forecast quick.toml --bs 2"
 V100 = Path(gpus.__file__).parent / "v100.json"
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    (tmp_path / "quick.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "quick.toml").write_text(QUICK.replace("[model]", '[model]\nname = "resnet18"'), encoding="utf-8")
     facts = json.loads(V100.read_text())
     (tmp_path / "tiny.json").write_text(json.dumps(facts | {"totalGlobalMem": 2**29, "deviceName": "Tiny"}))
     return tmp_path
 
 
 def test_a_cell_that_does_not_fit_is_an_answer(here):
-    done = tcbench(here, *f"{QUICK} --gpu tiny.json --config fp16 --json -q".split())
+    done = tcbench(here, *f"{WORDS} --gpu tiny.json --config fp16 --json -q".split())
     assert (done.code, done.err) == (0, "")
     value = json.loads(done.out)
     assert (value["schema"], value["schema_version"]) == ("tcbench-forecast", 1)
@@ -51,9 +37,9 @@ def test_a_cell_that_does_not_fit_is_an_answer(here):
 
 
 def test_a_second_forecast_takes_what_the_first_has_found(here):
-    first = tcbench(here, *f"{QUICK} --gpu V100 --json".split())
+    first = tcbench(here, *f"{WORDS} --gpu V100 --json".split())
     assert list((here / "cache").glob("traces-*/*"))
-    second = tcbench(here, *f"{QUICK} --gpu V100 --json".split())
+    second = tcbench(here, *f"{WORDS} --gpu V100 --json".split())
     assert second.out == first.out
 
 
@@ -72,7 +58,7 @@ def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
 def test_a_forecast_needs_no_cuda_package(here):
     blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('cupy', 'cudnn', 'pynvml', 'torch')]; "
     blocked += "from tcbench.commands import main; main()"
-    done = finish(start(here, *f"{QUICK} --gpu V100 --config fp16 --details".split(), python=("-c", blocked)))
+    done = finish(start(here, *f"{WORDS} --gpu V100 --config fp16 --details".split(), python=("-c", blocked)))
     assert done.code == 0, done.err
     assert "Plans: not checked: " in done.out
     assert "Kernels: not compiled: " in done.out

@@ -7,29 +7,17 @@ from pathlib import Path
 import factories
 import pytest
 from command import tcbench
+from corpus_inputs import QUICK
 from timelines import busy_timeline
 
 from tcbench.hardware import gpus
 from tcbench.tracing import perfetto
 
-SCENARIO = """
-schema = 1
-title = "A quick one"
-[model]
-image_size = 32
-classes = 20
-[measure]
-batch_sizes = [2]
-[[config]]
-rungs = ["fp16"]
-[[config]]
-rungs = ["tf32"]
-"""
 TEXTS = {
-    "quick.toml": SCENARIO,
-    "few.toml": SCENARIO.replace("classes = 20", "classes = 2"),
+    "quick.toml": QUICK,
+    "few.toml": QUICK.replace("classes = 20", "classes = 2"),
     "half.toml": 'schema = 1\ntitle = "x"\n',
-    "claim.toml": SCENARIO + '[[claim]]\nsays = "it runs"\nleft = "fp23"\nrelation = "runs"\n',
+    "claim.toml": QUICK + '[[claim]]\nsays = "it runs"\nleft = "fp23"\nrelation = "runs"\n',
     "empty.jsonl": "",
     "empty.json": "",
     "bad.jsonl": "no JSON\n",

@@ -11,10 +11,8 @@ import odd_images
 import pytest
 from command import next_steps, tcbench
 from factories import make_cell, make_environment, make_record
-from typer.testing import CliRunner
 
 from tcbench import __version__
-from tcbench.commands import app
 from tcbench.core import messages, store
 from tcbench.engine.accelerators.cpu.kind import KIND
 from tcbench.engine.feeds import dataset
@@ -23,10 +21,6 @@ from tcbench.present import progress
 from tcbench.run import ranks
 from tcbench.run.launcher import Launcher
 from tcbench.run.runner import Runner
-
-
-def invoke(*arguments: str):
-    return CliRunner().invoke(app, ["run", *arguments], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +57,7 @@ def test_workers_are_told_how_many_processors_a_rank_of_the_most_has(monkeypatch
     monkeypatch.setattr(
         "tcbench.run.ranks.probe_largest", lambda launcher, cells: asked.append({cell.ranks for cell in cells}) or 3
     )
-    invoke("cpu", "--device", "cpu", "--data", "synthetic", "--config", "fp32", "--out", str(tmp_path))
+    tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--data", "synthetic", "--config", "fp32")
     assert (seen, asked) == ([{messages.CORES: "3"}], [{1}])
 
 
@@ -76,10 +70,10 @@ def test_the_launcher_is_asked_for_as_many_ranks_as_the_largest_cell_has(monkeyp
     assert asked == [4]
 
 
-def test_an_ablation_is_chosen_by_its_name_with_any_rungs_and_waits_for_a_gpu():
+def test_an_ablation_is_chosen_by_its_name_with_any_rungs_and_waits_for_a_gpu(tmp_path):
     asked = "fp16*:no-autotune,fp16,fp32+nhwc:no-autotune"
-    done = invoke("settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", asked)
-    cells = {cell["config"]: cell["skip_reason"] for cell in json.loads(done.stdout)["cells"]}
+    done = tcbench(tmp_path, *f"run settings --device cpu --dry-run --json --bs 64 --config {asked}".split())
+    cells = {cell["config"]: cell["skip_reason"] for cell in json.loads(done.out)["cells"]}
     on_gpus = dict.fromkeys(
         [f"{rungs}:no-autotune" for rungs in ("fp16", "fp16+dali+batched+nhwc+fused", "fp32+nhwc")],
         "no-autotune: cuDNN's settings act on a GPU only",
@@ -114,11 +108,11 @@ def test_a_run_says_first_which_library_computes_and_where_a_faster_one_is_missi
     monkeypatch.setattr(
         "tcbench.run.runner.Runner._trial", lambda _, planned, trial: make_record(cell=planned.cell, trial=trial)
     )
-    arguments = ("--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu", "--out", str(tmp_path))
+    arguments = ("run", "--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu")
     monkeypatch.setattr(type(KIND), "shortfall", lambda _: "oneDNN needs libgomp.so.1: apt-get install libgomp1")
-    assert "computes: oneDNN needs libgomp.so.1: apt-get install libgomp1" in invoke(*arguments).stderr
+    assert "computes: oneDNN needs libgomp.so.1: apt-get install libgomp1" in tcbench(tmp_path, *arguments).err
     monkeypatch.setattr(type(KIND), "shortfall", lambda _: None)
-    assert f"\n{KIND.library()} computes\n" in invoke(*arguments).stderr
+    assert f"\n{KIND.library()} computes\n" in tcbench(tmp_path, *arguments).err
 
 
 # ------------------------------------------------------------------------------------------------ rounds and resuming
