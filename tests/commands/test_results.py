@@ -128,28 +128,21 @@ def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(tmp_path
 ENDLESS = [
     *((("history", name)) for name in ("/dev/zero", "zero.jsonl", "zero.json", "pipe.jsonl", "large.jsonl")),
     *((("claims", "good.jsonl", name)) for name in ("/dev/zero", "zero.json", "large.json")),
-    *((("run", "--dry-run", name)) for name in ("zero.toml", "large.toml")),
-    *((("forecast", "--gpu", name)) for name in ("/dev/zero", "zero.json", "large.json")),
+    *((("run", "--dry-run", name)) for name in ("zero.toml", "large.toml", "deep.toml")),
+    *((("forecast", "--gpu", name)) for name in ("/dev/zero", "zero.json", "large.json", "deep.json")),
 ]
 
 
 @pytest.mark.parametrize("words", ENDLESS, ids=" ".join)
-def test_what_has_no_end_or_is_too_large_is_one_line(tmp_path, words):
-    (tmp_path / "good.jsonl").write_bytes(record.encode(factories.make_record()) + b"\n")
+def test_what_has_no_end_or_is_too_large_or_too_deep_is_one_line(tmp_path, words):
+    factories.write(tmp_path / "good.jsonl", factories.make_record())
     os.mkfifo(tmp_path / "pipe.jsonl")
     for ending in ("jsonl", "json", "toml"):
         (tmp_path / f"zero.{ending}").symlink_to("/dev/zero")
         (tmp_path / f"large.{ending}").touch()
         os.truncate(tmp_path / f"large.{ending}", 300 * 2**20)
+        (tmp_path / f"deep.{ending}").write_text(("a = " if ending == "toml" else "") + "[" * 100_000)
     done = tcbench(tmp_path, *words)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert words[-1] in done.err
     assert "internal error" not in done.err
-
-
-@pytest.mark.parametrize(("words", "name"), [(("run", "--dry-run"), "deep.toml"), (("forecast", "--gpu"), "deep.json")])
-def test_what_is_nested_too_deeply_is_one_line(tmp_path, words, name):
-    (tmp_path / name).write_text(("a = " if name.endswith("toml") else "") + "[" * 100_000)
-    done = tcbench(tmp_path, *words, name)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert f"{name}" in done.err

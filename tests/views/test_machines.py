@@ -3,7 +3,6 @@
 import pytest
 from factories import make_environment
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from present.charts.charts import V100, assert_tidy, bars, legend, run, words
 
 from tcbench.analysis.summary import CellSummary
@@ -23,17 +22,14 @@ def several(n: int, batch_sizes: tuple[int, ...] = (32, 64)) -> list[CellSummary
     ]
 
 
-def colours(figure: Figure) -> list[str]:
-    return [to_hex(patch.get_facecolor()) for patch in bars(figure)]
-
-
 @pytest.mark.parametrize(("n", "batch_sizes"), [(1, (4,)), (2, (1, 2, 4, 8, 16, 32)), (8, (32, 64, 128, 256))])
 def test_the_chart_is_tidy_and_has_a_bar_per_machine(n: int, batch_sizes: tuple[int, ...]) -> None:
     figure = machines_chart(several(n, batch_sizes))
     assert_tidy(figure)
     assert [len(axes.patches) for axes in figure.axes] == [n * len(batch_sizes)] * 2
     assert legend(figure) == [machine.device_name for machine in MACHINES[:n]]
-    assert colours(figure) == [each.colour for each in SERIES[:n]] * 2 * len(batch_sizes)
+    colours = [to_hex(patch.get_facecolor()) for patch in bars(figure)]
+    assert colours == [each.colour for each in SERIES[:n]] * 2 * len(batch_sizes)
 
 
 def test_configs_are_chosen_and_have_panels() -> None:

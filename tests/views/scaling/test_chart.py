@@ -1,7 +1,6 @@
 """The chart of scaling over ranks: lines, the ideal ones, efficiencies, and what it says of cells without a number."""
 
 from factories import make_cell, make_record
-from matplotlib.figure import Figure
 from present.charts.charts import V100, assert_tidy, legend, words
 
 from tcbench.analysis.scaling import curves
@@ -17,24 +16,15 @@ def on(ranks: int, config: str = "fp32", batch_size: int = 32) -> Record:
     return make_record(cell=cell, images_per_s=rate, environment=V100, noise=0.0)
 
 
-def lines(figure: Figure, axes: int) -> list[list[tuple[float, float]]]:
-    """The points of each config's line in a panel, in order; the ideal ones are dashed and have no marks."""
-    return [
-        [(float(x), float(y)) for x, y in line.get_xydata()]
-        for line in figure.axes[axes].lines
-        if line.get_marker() != "None"
-    ]
-
-
 def test_each_config_has_a_line_of_its_own_and_each_batch_size_a_row() -> None:
     records = [on(n, config, size) for size in (32, 64) for config in CONFIGS for n in (1, 2, 4, 8)]
     figure = scaling_chart([curve for curve in curves(records) if curve.kind == "weak"])
     assert_tidy(figure)
     assert legend(figure) == ["fp32", "fp16 + dali", "+ batched"]
-    assert [len(lines(figure, place)) for place in range(len(figure.axes))] == [3, 3, 3, 3]
+    marks = [[line.get_marker() for line in axes.lines if line.get_marker() != "None"] for axes in figure.axes]
+    assert [len(of_panel) for of_panel in marks] == [3, 3, 3, 3]  # the ideal ones have no marks
+    assert len(set(marks[0])) == 3
     assert {"batch size 32 per rank", "batch size 64 per rank"} <= set(words(figure))
-    markers = [line.get_marker() for line in figure.axes[0].lines if line.get_marker() != "None"]
-    assert len(set(markers)) == 3
 
 
 def test_strong_scaling_has_rows_of_its_own_the_longest_of_them() -> None:
