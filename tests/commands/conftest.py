@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tcbench.analysis.roofline import Ceilings
 from tcbench.core.numerics import TrainingJob
 from tcbench.engine.feeds import generated as jpegs
 from tcbench.engine.numerics import worker
@@ -35,6 +36,13 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
             yield job, (worker.run if isinstance(job, TrainingJob) else worker.parity)(job, lambda message: None)
 
     monkeypatch.setattr(NumericsRunner, "run", run)
+
+
+@pytest.fixture
+def ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every machine can do at most; it would be measured."""
+    it = Ceilings("it", {"fp32": 1e15}, 1e13, "measured")
+    monkeypatch.setattr("tcbench.run.ceilings._kept", lambda _: it)
 
 
 @pytest.fixture(autouse=True)

@@ -32,10 +32,8 @@ def template(tmp_path_factory):
     projects.git(project, "tag", "good")
     for number in range(1, COMMITS + 1):
         step = planted(2 if number >= 13 else 0)
-        commit(
-            project,
-            my_step__py=("raise SystemExit('broken')\n" if number in (5, 10) else "") + step + f"\n# {number}\n",
-        )
+        broken = "raise SystemExit('broken')\n" if number in (5, 10) else ""
+        commit(project, my_step__py=f"{broken}{step}\n# {number}\n")
         projects.git(project, "tag", f"c{number}")
     return project
 
@@ -87,10 +85,6 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     assert done.code == 1, done.err
     slow = id_of(project, "c13")
     assert done.out.startswith(f"{slow[:12]} made my_step/deep, batch size 1 slower: a commit\n")
-    assert "20 commits after " in done.err
-    assert "my_step/deep, batch size 1: throughput" in done.err  # the loss, then what is to come
-    assert "about " in done.err and "(ETA " in done.err
-    assert "a trial of a commit and one of GOOD (4.0 s)" in done.err
     record = record_of(project)
     assert (record.state, record.named, record.candidates[0].probability >= 0.95) == ("named", slow, True)
     assert record.loss is not None and record.loss.low < 1 / 1.1 < record.loss.high

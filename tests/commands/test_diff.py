@@ -8,7 +8,6 @@ from command import next_step, tcbench
 
 from tcbench.commands import profile
 from tcbench.core.record import Input
-from tcbench.core.store import Store
 from tcbench.tracing import perfetto
 
 
@@ -22,8 +21,7 @@ from tcbench.tracing import perfetto
 )
 def test_the_next_step_profiles_the_very_cell(tmp_path, monkeypatch, changes):
     planned, cell = [], factories.make_cell(**changes)
-    with Store(tmp_path / "run.jsonl") as store:
-        store.append(factories.make_record(cell=cell))
+    factories.write(tmp_path / "run.jsonl", factories.make_record(cell=cell))
     make = profile._planned
     monkeypatch.setattr(profile, "_planned", lambda *words: planned.append(make(*words)[1].cell) or 1 / 0)
     tcbench(tmp_path, *next_step(tcbench(tmp_path, "diff", "run.jsonl", "run.jsonl")))
@@ -33,8 +31,7 @@ def test_the_next_step_profiles_the_very_cell(tmp_path, monkeypatch, changes):
 
 def test_of_a_step_whose_file_is_not_known_no_next_step_is_named(tmp_path):
     own = msgspec.structs.replace(factories.make_cell(), scenario="my_step", input=Input(kind="own"))
-    with Store(tmp_path / "run.jsonl") as store:
-        store.append(factories.make_record(cell=own))
+    factories.write(tmp_path / "run.jsonl", factories.make_record(cell=own))
     done = tcbench(tmp_path, "diff", "run.jsonl", "run.jsonl")
     assert (done.code, next_step(done)) == (0, [])
 
@@ -43,9 +40,6 @@ def test_two_profiles_tell_kernels(tmp_path):
     talk = timelines.talk()
     for name, slide in (("a", "15"), ("b", "17")):
         perfetto.write([talk[slide]], tmp_path / f"{name}.json.gz")
-    done = tcbench(tmp_path, "diff", "a.json.gz", "b.json.gz", "--top", "9", "-o", "diff.svg")
+    done = tcbench(tmp_path, "diff", "a.json.gz", "b.json.gz")
     assert done.code == 0, done.err
-    assert "Kernels and copies" in done.out
-    assert "one profile a side has no interval" in done.out
-    assert "idle in " in done.out
-    assert (tmp_path / "diff.svg").exists()
+    assert "Kernels and copies" in done.out and "one profile a side has no interval" in done.out

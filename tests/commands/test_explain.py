@@ -10,46 +10,35 @@ from command import next_steps, tcbench
 from factories import make_record
 
 from tcbench.commands import run as running
-from tcbench.core import record as records
 from tcbench.core.timeline import Span, Timeline
 from tcbench.engine import backends
-from tcbench.engine.accelerators.ceilings import Ceilings
-from tcbench.run import ceilings
 from tcbench.run.plan import Plan
 from tcbench.tracing import perfetto
 
 
 @pytest.mark.parametrize("words", [("explain", "RECORDS", "--json"), ("report", "RECORDS", "-o", "page.html")])
 @pytest.mark.parametrize("backend", ["evil.sub:f", "registered"])
-def test_what_a_record_names_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple, backend: str
-) -> None:
+def test_what_a_record_names_is_not_imported(tmp_path, monkeypatch, words, backend):
     point = SimpleNamespace(name="registered", value="evil:f", load=lambda: pytest.fail("loaded"))
     monkeypatch.setattr(backends, "_registered", lambda: {"registered": point})
     (tmp_path / "evil").mkdir()
     (tmp_path / "evil/__init__.py").write_text("open('ran', 'w')", encoding="utf-8")
-    cell = factories.make_cell("fp32", backend=backend)
-    beside = factories.make_cell("fp32+mine", backend=backend)
-    ours = factories.make_cell("fp16")
-    lines = [records.encode(factories.make_record(cell=one)) for one in (cell, beside, ours)]
-    (tmp_path / "r.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    theirs = [make_record(cell=factories.make_cell(config, backend=backend)) for config in ("fp32", "fp32+mine")]
+    factories.write(tmp_path / "r.jsonl", *theirs, make_record("fp16"))
     done = tcbench(tmp_path, *(word.replace("RECORDS", "r.jsonl") for word in words))
     assert (done.code, done.err) == (0, "")
     assert not (tmp_path / "ran").exists()
     if words[0] == "explain":  # nor does it keep anything else of the file from being explained
-        theirs, _, of_ours = json.loads(done.out)["cells"]
-        assert [gain["added"] for gain in theirs["gains"]] == [["mine"]]
+        of_theirs, _, of_ours = json.loads(done.out)["cells"]
+        assert [gain["added"] for gain in of_theirs["gains"]] == [["mine"]]
         assert ["dali"] in [gain["added"] for gain in of_ours["gains"]]
 
 
 @pytest.mark.parametrize("change", [{"model": "vgg"}, {"variant": "v9"}, {"image_size": 1}])
-def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
-) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e15}, 1e13, "measured"))
-    odd = records.encode(factories.make_record(cell=factories.make_cell("odd", **change))) + b"\n"
-    (tmp_path / "odd.jsonl").write_bytes(odd)
-    (tmp_path / "both.jsonl").write_bytes(odd + records.encode(factories.make_record("fp32")) + b"\n")
+def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(tmp_path, ceilings, change):
+    odd = make_record(cell=factories.make_cell("odd", **change))
+    factories.write(tmp_path / "odd.jsonl", odd)
+    factories.write(tmp_path / "both.jsonl", odd, make_record("fp32"))
     for command, shown in (("explain", ["odd", "fp32"]), ("roofline", ["fp32"])):
         done = tcbench(tmp_path, command, "both.jsonl", "--json")
         assert [cell["config"] for cell in json.loads(done.out)["cells"]] == shown
@@ -58,11 +47,8 @@ def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
     assert "nothing is known of the layers of " in done.err
 
 
-def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e15}, 1e13, "measured"))
-    record = factories.make_record("fp32", 4)
+def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(tmp_path, ceilings):
+    record = make_record("fp32", 4)
     layer = Span(0.01, 0.03, "host", "layer", "stem/conv", 0, "forward")
     spans = [Span(0.0, 0.1, "host", "step", "step 0", 0), Span(0.0, 0.05, "host", "phase", "forward", 0), layer]
     timeline = Timeline(record.cell.label, "cpu", "a CPU", 4, "ranges", ["forward"], spans)
@@ -76,10 +62,7 @@ def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(
     assert (tmp_path / "profile-fp32-roofline.png").exists()
 
 
-def test_a_roofline_shows_the_base_and_the_fastest_unless_all_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e13}, 1e12, "measured"))
+def test_a_roofline_shows_the_base_and_the_fastest_unless_all_are_asked_for(tmp_path, ceilings):
     rates = {"fp32": 20, "fp32+dali": 30, "fp32+dali+batched": 40}
     factories.write(tmp_path / "r.jsonl", *(make_record(name, 4, images_per_s=rate) for name, rate in rates.items()))
     for words, shown in (("", ["fp32", "fp32+dali+batched"]), ("--all", list(rates))):
@@ -106,12 +89,9 @@ def test_a_name_that_no_file_system_takes_is_one_clear_line(tmp_path: Path, word
         {"scenario": "naruse2018", "device": "virtual:V100", "model": "resnet18", "image_size": 64, "host_speed": 2.0},
     ],
 )
-def test_the_next_steps_are_in_the_cells_own_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict
-) -> None:
+def test_the_next_steps_are_in_the_cells_own_setting(tmp_path, monkeypatch, changes):
     cell = factories.make_cell("fp32", **changes)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/run.jsonl").write_bytes(records.encode(factories.make_record(cell=cell)) + b"\n")
+    factories.write(tmp_path / "mine" / "run.jsonl", make_record(cell=cell))
     done = tcbench(tmp_path, "explain", "--out", "mine", "--quiet")
     run, profile, report = next_steps(done)
     assert (profile, report) == (["profile", "fp32", cell.scenario, *run[4:]], ["report", "--out", "mine"])

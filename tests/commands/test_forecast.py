@@ -3,48 +3,31 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import factories
 import pytest
 from command import finish, start, tcbench
+from corpus_inputs import QUICK
+from processes import soon
 
-from tcbench.core import record
 from tcbench.hardware import gpus
 
-SCENARIO = """
-schema = 1
-title = "A quick one"
-[model]
-name = "resnet18"
-image_size = 32
-classes = 20
-[measure]
-batch_sizes = [2, 4]
-[[config]]
-rungs = ["fp16"]
-[[config]]
-rungs = ["tf32"]
-"""
-
+WORDS = "forecast quick.toml --bs 2"
 V100 = Path(gpus.__file__).parent / "v100.json"
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    (tmp_path / "quick.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "quick.toml").write_text(QUICK.replace("[model]", '[model]\nname = "resnet18"'), encoding="utf-8")
     facts = json.loads(V100.read_text())
     (tmp_path / "tiny.json").write_text(json.dumps(facts | {"totalGlobalMem": 2**29, "deviceName": "Tiny"}))
     return tmp_path
 
 
 def test_a_cell_that_does_not_fit_is_an_answer(here):
-    done = tcbench(
-        here, "forecast", "quick.toml", "--gpu", "tiny.json", "--bs", "2", "--config", "fp16", "--json", "-q"
-    )
-    assert done.code == 0
-    assert not done.err
+    done = tcbench(here, *f"{WORDS} --gpu tiny.json --config fp16 --json -q".split())
+    assert (done.code, done.err) == (0, "")
     value = json.loads(done.out)
     assert (value["schema"], value["schema_version"]) == ("tcbench-forecast", 1)
     assert value["gpu"]["device_name"] == "Tiny"
@@ -54,9 +37,9 @@ def test_a_cell_that_does_not_fit_is_an_answer(here):
 
 
 def test_a_second_forecast_takes_what_the_first_has_found(here):
-    first = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
+    first = tcbench(here, *f"{WORDS} --gpu V100 --json".split())
     assert list((here / "cache").glob("traces-*/*"))
-    second = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
+    second = tcbench(here, *f"{WORDS} --gpu V100 --json".split())
     assert second.out == first.out
 
 
@@ -64,10 +47,7 @@ def test_a_second_forecast_takes_what_the_first_has_found(here):
 def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
     words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", ",".join(map(str, range(2, 40))))
     process = start(here, *words, start_new_session=True)
-    deadline = time.monotonic() + 600
-    while not list((here / "cache").glob("traces-*/*.plan")) and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.02)
+    assert soon(lambda: [*here.glob("cache/traces-*/*.plan")] or process.poll() is not None, 600)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
     done = finish(process)
     assert (done.code, done.out) == (130, "")
@@ -78,8 +58,7 @@ def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
 def test_a_forecast_needs_no_cuda_package(here):
     blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('cupy', 'cudnn', 'pynvml', 'torch')]; "
     blocked += "from tcbench.commands import main; main()"
-    words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--config", "fp16", "--details")
-    done = finish(start(here, *words, python=("-c", blocked)))
+    done = finish(start(here, *f"{WORDS} --gpu V100 --config fp16 --details".split(), python=("-c", blocked)))
     assert done.code == 0, done.err
     assert "Plans: not checked: " in done.out
     assert "Kernels: not compiled: " in done.out
@@ -88,10 +67,10 @@ def test_a_forecast_needs_no_cuda_package(here):
 
 def test_measured_steps_are_scaled_out_without_a_gpu_being_named(here):
     records = [
-        factories.make_record(cell=factories.make_cell(config, 4), measurement=factories.make_measurement(times_s))
+        factories.make_record(config, measurement=factories.make_measurement(times_s))
         for config, times_s in (("fp32", [0.2] * 12), ("fp32+dali", [0.1] * 12))
     ]
-    (here / "run.jsonl").write_bytes(b"".join(record.encode(made) + b"\n" for made in records))
+    factories.write(here / "run.jsonl", *records)
     words = ("forecast", "--over", "run.jsonl", "--ranks", "64", "--link", "12.5,10", "--json")
     [cell] = json.loads(tcbench(here, *words).out)["cells"]
     assert (cell["config"], cell["step_s"], cell["bound"]) == ("fp32+dali", pytest.approx(0.1), False)

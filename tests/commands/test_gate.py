@@ -15,15 +15,12 @@ from pathlib import Path
 import factories
 import projects
 import pytest
-from command import start, tcbench
+from command import Done, start, tcbench
 from projects import commit, planted
-from typer.testing import CliRunner
 
 from tcbench.analysis.verdict import Rule
-from tcbench.commands import app
 from tcbench.commands.gate import _BISECT_INTERIMS, _INTERIMS, _new_path, parse_interims
 from tcbench.core import store
-from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Record
 from tcbench.run import gate_file
 
@@ -68,6 +65,10 @@ def unchecked(monkeypatch):
 @pytest.fixture
 def stand_ins(monkeypatch, unchecked):
     monkeypatch.setattr("tcbench.run.turns.Runner", StandIn)
+
+
+def gate(project: Path, *arguments: str) -> Done:
+    return gate(project, *arguments)
 
 
 def left(project: Path, side: str) -> tuple[Record, ...]:
@@ -118,8 +119,7 @@ def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(pro
 def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(project):
     commit(project, my_step__py=planted(2))
     (project / "my_step.py").write_text("raise SystemExit")
-    arguments = ("--config", "deep", "--base", "HEAD~1", "--current", "HEAD", "--looks", "3,6")
-    done = tcbench(project, "gate", *QUICK, *arguments)
+    done = gate(project, "--config", "deep", "--base", "HEAD~1", "--current", "HEAD", "--looks", "3,6")
     assert done.code == 1, done.err
     assert "my_step/deep, batch size 1: regression" in done.out
     assert done.err == ""
@@ -128,7 +128,7 @@ def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(proj
 @pytest.mark.usefixtures("stand_ins")
 def test_without_a_loss_it_passes(project):
     commit(project, other__txt="nothing of the step")
-    done = tcbench(project, "gate", *QUICK, "--base", "HEAD~1", "--config", "deep")
+    done = gate(project, "--base", "HEAD~1", "--config", "deep")
     assert done.code == 0, done.out
     assert "regression" not in done.out
 
@@ -141,7 +141,7 @@ def test_two_interpreters_are_compared_whatever_libraries_they_have(project, tmp
     (project / "my_step.py").write_text(projects.STEP + "\nPACKAGES = ('numpy',)\n")
     slow = projects.interpreter(tmp_path / "slow", f"export PLANTED_S=0.03 PYTHONPATH={tmp_path}/lib")
     arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep", "--looks", "3,6")
-    done = tcbench(project, "gate", *QUICK, *arguments, "--format", "json", "-o", "gate.json")
+    done = gate(project, *arguments, "--format", "json", "-o", "gate.json")
     assert done.code == 1, done.err
     text = (project / "gate.json").read_text()
     assert json.loads(text)["base"] == sys.executable
@@ -164,7 +164,7 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
     ):
         python = projects.interpreter(tmp_path / name, body)
         arguments = ("--config", "deep", "--base-python", sys.executable, "--current-python", str(python))
-        done = tcbench(project, "gate", *QUICK, *arguments, "--out", name)
+        done = gate(project, *arguments, "--out", name)
         assert done.code == 1, done.err
         assert f"changed status: ok -> crashed: {said}" in done.out
         assert "Traceback" not in done.err
@@ -177,8 +177,7 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
             yield from (factories.make_record(cell=planned.cell, trial=trial) for planned, trial in trials)
 
     monkeypatch.setattr("tcbench.run.turns.Runner", Slow)
-    arguments = ("--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict")
-    done = tcbench(project, "gate", *QUICK, *arguments)
+    done = gate(project, "--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict")
     assert done.code == 4, done.err
     assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
@@ -187,7 +186,7 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
 @pytest.mark.usefixtures("stand_ins")
 def test_a_budget_for_one_side_alone_is_not_green(project, monkeypatch):
     monkeypatch.setattr("tcbench.run.turns.is_on_host", lambda cell: False)  # as on a GPU, one trial after another
-    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
+    done = gate(project, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
     assert done.code == 5, done.out
     assert "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.err
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1]
@@ -213,13 +212,6 @@ def test_an_interrupt_keeps_what_is_done_for_compare(project):
     assert "NOT SETTLED: nothing was proven: 1 inconclusive" in done.out
 
 
-def invoked(project, monkeypatch, *arguments: str):
-    """`tcbench gate` in this process."""
-    monkeypatch.chdir(project)
-    monkeypatch.setattr(sys, "argv", ["tcbench", "gate", *QUICK, *arguments])
-    return CliRunner().invoke(app, ["gate", *QUICK, *arguments], catch_exceptions=False)
-
-
 class Wavering(projects.OneByOne):
     """Trials that differ by 10% and more, the sides by nothing: nothing can be said."""
 
@@ -243,42 +235,40 @@ def wavering(monkeypatch, unchecked):
 def test_an_interrupted_gate_goes_on_and_measures_nothing_twice(project, monkeypatch, wavering):
     arguments = ("--base", "HEAD", "--looks", "2,3", "--threshold", "10%", "--config", "deep")
     monkeypatch.setattr(Wavering, "most", 3)
-    assert invoked(project, monkeypatch, *arguments).exit_code == 130
+    assert gate(project, *arguments).code == 130
     (path,) = project.glob("results/*/gate-*-verdicts.json")
     assert not gate_file.read(path).finished
     monkeypatch.setattr(Wavering, "most", 1000)
     # Another question is not gone on with: neither of other looks, nor of other code.
-    with pytest.raises(TcbenchError, match="was asked another thing \\(trials is not what it was\\)"):
-        invoked(project, monkeypatch, *arguments, "--looks", "2,4", "--resume")
+    refused = gate(project, *arguments, "--looks", "2,4", "--resume")
+    assert (refused.code, "was asked another thing (trials is not what it was)" in refused.err) == (2, True)
     kept = (project / "my_step.py").read_text()
     (project / "my_step.py").write_text(planted(1))
-    with pytest.raises(TcbenchError, match="was asked another thing \\(current is not what it was\\)"):
-        invoked(project, monkeypatch, *arguments, "--resume")
+    refused = gate(project, *arguments, "--resume")
+    assert (refused.code, "was asked another thing (current is not what it was)" in refused.err) == (2, True)
     (project / "my_step.py").write_text(kept)
-    done = invoked(project, monkeypatch, *arguments, "--resume")
-    assert done.exit_code == 4, done.output
+    done = gate(project, *arguments, "--resume")
+    assert done.code == 4, done
     of_sides = [left(project, side) for side in ("base", "current")]
     assert [[record.trial for record in of_side] for of_side in of_sides] == [[0, 1, 2], [0, 1, 2]]
     assert gate_file.read(path).finished
     assert Wavering.most == 996, "of two in turns, an interrupted one takes the other along"
-    again = invoked(project, monkeypatch, *arguments, "--resume")
-    assert len(list(project.glob("results/*/gate-*-verdicts.json"))) == 2, again.output
+    again = gate(project, *arguments, "--resume")
+    assert len(list(project.glob("results/*/gate-*-verdicts.json"))) == 2, again
 
 
-def test_nothing_settled_is_loud_and_fails_unless_it_is_allowed(project, monkeypatch, wavering):
+def test_nothing_settled_is_loud_and_fails_unless_it_is_allowed(project, wavering):
     arguments = ("--base", "HEAD", "--looks", "2,3", "--config", "deep")
-    done = invoked(project, monkeypatch, *arguments)
-    assert (done.exit_code, "NOT SETTLED: nothing was proven: 1 inconclusive" in done.output) == (4, True)
-    assert "base and current are the same code (the working tree (" in done.output
-    assert "a slowdown of 5% would be seen in " in done.output
-    assert invoked(project, monkeypatch, *arguments, "--lenient").exit_code == 0
-    with pytest.raises(TcbenchError, match="--strict and --lenient: expected one of them"):
-        invoked(project, monkeypatch, *arguments, "--lenient", "--strict")
+    done = gate(project, *arguments)
+    assert (done.code, "NOT SETTLED: nothing was proven: 1 inconclusive" in done.out) == (4, True)
+    assert "base and current are the same code (the working tree (" in done.out
+    assert "a slowdown of 5% would be seen in " in done.out
+    assert gate(project, *arguments, "--lenient").code == 0
 
 
-def test_a_gates_records_are_compared_by_its_own_verdicts(project, monkeypatch, wavering):
+def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     """All trials at once would be judged at another level: the file says what the gate said."""
-    invoked(project, monkeypatch, "--base", "HEAD", "--looks", "2,3", "--config", "deep", "--threshold", "10%")
+    gate(project, "--base", "HEAD", "--looks", "2,3", "--config", "deep", "--threshold", "10%")
     (path,) = project.glob("results/*/gate-*-verdicts.json")
     content = json.loads(path.read_text())
     assert (content["schema"], content["schema_version"]) == ("tcbench-gate", 1)
@@ -286,31 +276,26 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, monkeypatch, 
     content["judged"][0]["decisions"] = [["regression", 2]]
     path.write_text(json.dumps(content))
     sides = [str(side) for side in gate_file.record_files(path).values()]
-    monkeypatch.chdir(project)
-    done = CliRunner().invoke(app, ["compare", *sides], catch_exceptions=False)
-    assert done.exit_code == 1
-    assert "1 regression at a threshold of 10%" in done.output
-    assert f"the verdicts are the gate's ({path})" in done.output
-    anew = CliRunner().invoke(app, ["compare", *sides, "--threshold", "10%"], catch_exceptions=False)
-    assert "1 inconclusive at a threshold of 10%" in anew.output
-    page = CliRunner().invoke(app, ["report", sides[1], "-o", "page.html"], catch_exceptions=False)
-    assert page.exit_code == 0, page.output
-    assert "regression" in (project / "page.html").read_text()
-    both = CliRunner().invoke(app, ["report", *sides, "-o", "both.html"], catch_exceptions=False)
-    assert both.exit_code == 0, both.output
-    assert ">regression<" in (project / "both.html").read_text()
+    done = tcbench(project, "compare", *sides)
+    assert (done.code, "1 regression at a threshold of 10%" in done.out) == (1, True)
+    assert f"the verdicts are the gate's ({path})" in done.out
+    anew = tcbench(project, "compare", *sides, "--threshold", "10%")
+    assert "1 inconclusive at a threshold of 10%" in anew.out
+    for shown in (sides[1:], sides):
+        done = tcbench(project, "report", *shown, "-o", "page.html")
+        assert done.code == 0, done.err
+        assert ">regression<" in (project / "page.html").read_text()
     path.write_text("{}")
-    with pytest.raises(TcbenchError, match=r"expected the verdicts of a gate \(tcbench-gate 1\)"):
-        CliRunner().invoke(app, ["compare", *sides], catch_exceptions=False)
+    refused = tcbench(project, "compare", *sides)
+    assert (refused.code, "expected the verdicts of a gate (tcbench-gate 1)" in refused.err) == (2, True)
 
 
-def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project, monkeypatch):
-    done = invoked(project, monkeypatch, "--base", "HEAD", "--dry-run", "--budget", "10min")
-    assert done.exit_code == 0, done.output
-    assert "base HEAD (" in done.output
-    assert "2 cells, 12 to 32 trials, about " in done.output
-    assert "a guess: nothing was measured here yet" in done.output
-    assert "--budget ends it after 10 min 00 s" in done.output
+def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project):
+    done = gate(project, "--base", "HEAD", "--dry-run", "--budget", "10min")
+    assert done.code == 0, done.err
+    for said in ("base HEAD (", "2 cells, 12 to 32 trials, about ", "a guess: nothing was measured here yet"):
+        assert said in done.out
+    assert "--budget ends it after 10 min 00 s" in done.out
     assert not list(project.glob("results/**/*"))
 
 
@@ -320,7 +305,7 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
     python = projects.interpreter(tmp_path / "python", "export PLANTED_S=0.002")
     setup = f"mkdir -p .venv/bin && cp {python} .venv/bin/python"
     arguments = ("--config", "deep", "--base", "HEAD", "--setup", setup)
-    done = tcbench(project, "gate", *QUICK, *arguments, "--looks", "2", "--format", "json")
+    done = gate(project, *arguments, "--looks", "2", "--format", "json")
     assert done.code == 0, done.err
     assert cells(done.out)["my_step/deep"]["verdict"] in ("improved", "inconclusive")
     assert cells(done.out)["my_step/deep"]["ratio"]["value"] > 1.03
@@ -333,44 +318,31 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
             (),
             "has neither changes nor commits beside the main branch; expected --base REVISION, --base-python PYTHON or",
         ),
+        (("--base", "HEAD", "--lenient", "--strict"), "--strict and --lenient: expected one of them"),
         (("--base-python", "missing/python"), "missing/python cannot be started in "),
-        (("--base-python", "no-such-python"), "--base-python no-such-python: no such command on PATH"),
         (("--base", "HEAD", "--looks", "3,4,5,6,7"), "--looks 3,4,5,6,7: expected one to 4 looks, got 5"),
         (("--base", "HEAD", "--looks", "1"), "--looks 1: expected ascending numbers of trials from 2 up"),
         (("--base", "HEAD", "--looks", "three"), "--looks 'three': expected numbers of trials, such as 3,4,6,8"),
         (("--base", "HEAD", "--config", "none*"), "--config 'none*': matches none of "),
     ],
 )
-def test_a_mistake_is_one_clear_line(project, arguments, said, monkeypatch):
-    monkeypatch.chdir(project)
-    with pytest.raises(TcbenchError) as error:
-        CliRunner().invoke(app, ["gate", *QUICK, *arguments], catch_exceptions=False)
-    assert error.value.exit_code == 2
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
+def test_a_mistake_is_one_clear_line(project, arguments, said):
+    done = gate(project, *arguments)
+    assert (done.code, done.err.count("\n"), said in done.err) == (2, 1, True), done
     assert not list(project.glob("results/*/*"))
-
-
-def test_outside_of_a_repository_there_is_one_clear_line(tmp_path):
-    done = tcbench(tmp_path, "gate", "--base", "HEAD", GIT_CEILING_DIRECTORIES=str(tmp_path.parent))
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "is in no git repository" in done.err
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
 def test_a_cell_that_only_the_base_has_is_missing(project):
     scenario = (project / "my_step.toml").read_text(encoding="utf-8")
-    kept, last = scenario[: scenario.rindex("[[config]]")], scenario[scenario.rindex("[[config]]") :]
-    (project / "my_step.toml").write_text(kept, encoding="utf-8")
-    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    (project / "my_step.toml").write_text(scenario[: scenario.rindex("[[config]]")], encoding="utf-8")
+    arguments = ("--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    done = gate(project, *arguments)
     assert done.code == 1, done.err
     assert "1 missing" in done.out
-    assert f"my_step/{'deep' if 'deep' in last else 'flat'}, batch size 1: missing: not in current" in done.out
-    allowed = tcbench(
-        project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--allow", "missing"
-    )
-    assert allowed.code == 0, allowed.out
+    assert "my_step/flat, batch size 1: missing: not in current" in done.out
+    assert gate(project, *arguments, "--allow", "missing").code == 0
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -378,36 +350,32 @@ def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
     good = (project / "my_step.toml").read_text(encoding="utf-8")
     commit(project, **{"my_step.toml": "schema = 99"})
     (project / "my_step.toml").write_text(good, encoding="utf-8")
-    done = tcbench(
-        project, "gate", *QUICK[:-1], "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--budget", "0.01"
-    )
+    done = tcbench(project, "gate", *QUICK[:-1], "--base", "HEAD", "--looks", "2", "--budget", "0.01")
     assert "note: whether cells are missing is not known" in done.err
 
 
 def test_nothing_is_measured_before_it_is_known_where_to_write(project):
-    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "-o", "my_step.toml/out.json", "--format", "json")
+    done = gate(project, "--base", "HEAD", "-o", "my_step.toml/out.json", "--format", "json")
     assert done.code == 2
     assert "my_step.toml/out.json: cannot be written" in done.err
     assert not list(project.glob("results/**/*.jsonl"))
 
 
 @pytest.mark.usefixtures("stand_ins")
-def test_a_step_that_runs_on_neither_side_is_not_green(project):
-    commit(project, **{"my_step.py": "import no_such_module"})
-    done = tcbench(project, "gate", *QUICK, "--base", "HEAD")
-    assert done.code == 5, done.out
-    assert "nothing was measured on both sides" in done.err
-
-
-@pytest.mark.usefixtures("stand_ins")
-@pytest.mark.parametrize("strict", [(), ("--strict",)])
-def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
-    good = (project / "my_step.py").read_text()
-    commit(project, **{"my_step.py": "def open_session(cell) return 1"})
-    (project / "my_step.py").write_text(good)
-    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", *strict)
-    assert done.code == 5, done.out
-    assert "nothing was measured on both sides: failed -> ok: base: SyntaxError: " in done.err.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("base", "current", "said"),
+    [
+        ("import no_such_module", "import no_such_module", ""),
+        ("def open_session(cell) return 1", projects.STEP, ": failed -> ok: base: SyntaxError: "),
+    ],
+)
+def test_a_base_that_runs_in_no_cell_is_not_green(project, base, current, said):
+    commit(project, my_step__py=base)
+    (project / "my_step.py").write_text(current)
+    for strict in ((), ("--strict",)):
+        done = gate(project, "--base", "HEAD", *strict)
+        assert done.code == 5, done.out
+        assert f"nothing was measured on both sides{said}" in done.err.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -416,7 +384,7 @@ def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
     library = projects.make(tmp_path / "library")
     projects.add_submodule(project, library, "lib")
     commit(project, my_step__py="from lib.my_step import open_session")
-    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    done = gate(project, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
     assert done.code == 0, done.out + done.err
     assert [record.status for record in left(project, "base")] == ["ok"] * 4
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from command import finish, start, tcbench
 from numerics_documents import make_document
+from processes import soon
 
 from tcbench.core.errors import StoreError
 from tcbench.core.numerics import Run, TrainingFinished, read
@@ -101,10 +102,7 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
 
 def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
     running = start(tmp_path, "numerics", "--device", "cpu", "--quiet", start_new_session=True)
-    deadline = time.monotonic() + 600
-    while not (workers := _children(running.pid)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert workers
+    assert soon(lambda: _children(running.pid), 600)
     time.sleep(0.5)
     workers = _children(running.pid)
     os.kill(running.pid, signal.SIGINT)
@@ -163,17 +161,6 @@ def test_what_is_no_document_is_refused_by_name(tmp_path):
         read(tmp_path / "nothing.json")
 
 
-def _changed_run(**changes):
-    def change(value):
-        value["runs"][0] |= changes
-
-    return change
-
-
-def _ragged(value):
-    value["gradients"]["layers"][0]["magnitudes"]["powers"] = [1]
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -183,12 +170,15 @@ def _ragged(value):
         (lambda v: v["setting"].update(test_images=0), "setting.test_images 0: expected a number above 0"),
         (lambda v: v.update(runs=[]), "runs: there is none"),
         (lambda v: v["runs"].append(v["runs"][0]), "fp32, seed 0: twice"),
-        (_changed_run(technique="fp8"), "technique 'fp8': expected one of fp32, neither"),
-        (_changed_run(test_loss=None), "fp32, seed 0 is ok: expected losses, a test loss"),
-        (_changed_run(accuracy=1.5), "fp32, seed 0 is ok: expected losses, a test loss"),
-        (_changed_run(losses=[]), "fp32, seed 0 is ok: expected losses"),
-        (_changed_run(last_scale=0), "fp32, seed 0: expected loss scales above 0"),
-        (_ragged, "gradients: expected as many powers, almost and nearly as counts"),
+        (lambda v: v["runs"][0].update(technique="fp8"), "technique 'fp8': expected one of fp32, neither"),
+        (lambda v: v["runs"][0].update(test_loss=None), "fp32, seed 0 is ok: expected losses, a test loss"),
+        (lambda v: v["runs"][0].update(accuracy=1.5), "fp32, seed 0 is ok: expected losses, a test loss"),
+        (lambda v: v["runs"][0].update(losses=[]), "fp32, seed 0 is ok: expected losses"),
+        (lambda v: v["runs"][0].update(last_scale=0), "fp32, seed 0: expected loss scales above 0"),
+        (
+            lambda v: v["gradients"]["layers"][0]["magnitudes"].update(powers=[1]),
+            "gradients: expected as many powers, almost and nearly as counts",
+        ),
     ],
 )
 def test_a_document_that_says_what_cannot_be_is_refused(tmp_path, change, expected):

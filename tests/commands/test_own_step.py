@@ -15,7 +15,6 @@ from tcbench.commands import app
 from tcbench.core import record as records
 from tcbench.core.record import Input, PhaseTimes
 from tcbench.engine.accelerators.ceilings import Ceilings
-from tcbench.run import ceilings
 
 STEP = """
 def open_session(cell):
@@ -76,7 +75,7 @@ COMMANDS: dict[str, list[tuple[tuple[str, ...], int]]] = {
 """By command: what it is given, and what it ends with."""
 
 
-def record(config: str, batch_size: int, trial: int) -> bytes:
+def record(config: str, batch_size: int, trial: int) -> records.Record:
     step_s = {"plain": 0.02, "plain+inplace": 0.015}[config] * batch_size / 16
     shares = {"fetch": 0.1, "attend": 0.6, "sharpen": 0.3}
     phases = tuple(PhaseTimes(name=name, host_s=(share * step_s,) * 3) for name, share in shares.items())
@@ -94,8 +93,7 @@ def record(config: str, batch_size: int, trial: int) -> bytes:
     times_s = [step_s * (1 + 0.001 * ((7 * k + trial) % 5)) for k in range(12)]
     measurement = make_measurement(times_s, phases=phases, macs_per_image=0, prefetch_depth=0)
     environment = make_environment("a-machine", commit="a1b2c3d", project_commit="f00dfeedbeef")
-    made = make_record(cell=cell, measurement=measurement, environment=environment, trial=trial)
-    return records.encode(made) + b"\n"
+    return make_record(cell=cell, measurement=measurement, environment=environment, trial=trial)
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +102,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("own")
     (root / "my_step.py").write_text(STEP, "utf-8")
     (root / "my_step.toml").write_text(SCENARIO, "utf-8")
-    run = root / RUN
-    run.parent.mkdir(parents=True)
     cells = [(config, size) for config in ("plain", "plain+inplace") for size in (16, 64)]
-    for path, trials in ((run, (0, 1)), (root / EARLIER, (2, 3))):
-        path.write_bytes(b"".join(record(*cell, trial) for trial in trials for cell in cells))
+    for path, trials in ((RUN, (0, 1)), (EARLIER, (2, 3))):
+        factories.write(root / path, *(record(*cell, trial) for trial in trials for cell in cells))
     return root
 
 
@@ -175,8 +171,8 @@ def test_no_field_of_a_network_stands_on_somebody_elses_step(folder: Path) -> No
     assert json.loads(said(folder, "explain", RUN, "--json").out)["cells"][0]["image_size"] is None
 
 
-def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e11}, 1e10, "measured"))
+@pytest.mark.usefixtures("ceilings")
+def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path) -> None:
     cells = json.loads(said(folder, "explain", RUN, "--json").out)["cells"]
     assert [(cell["bottleneck"]["dominant_phase"], cell["unit"]) for cell in cells] == [("attend", "samples")] * 4
     by_config = {(cell["config"], cell["batch_size"]): cell for cell in cells}
@@ -198,10 +194,11 @@ def test_a_roofline_of_a_step_that_declares_no_work_says_how_to(folder: Path) ->
 
 def test_declared_work_has_its_rate_in_tables_and_its_place_under_the_roof(folder: Path, monkeypatch) -> None:
     """A step of 16 samples takes 20 ms: 1 GFLOP in it are 50 GFLOP/s, half of what this machine can do."""
-    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", {"fp32": 1e11}, 1e10, "measured"))
+    can_do = Ceilings("it", {"fp32": 1e11}, 1e10, "measured")
+    monkeypatch.setattr("tcbench.run.ceilings._kept", lambda _: can_do)
     work = (records.DeclaredWork(phase="attend", flops=6e8, bytes=1e7), records.DeclaredWork(phase="", flops=1e9))
-    declared = [factories.remeasured(records.decode(record("plain", 16, trial)), declared=work) for trial in (0, 1)]
-    (folder / "declared.jsonl").write_bytes(b"".join(records.encode(one) + b"\n" for one in declared))
+    declared = [factories.remeasured(record("plain", 16, trial), declared=work) for trial in (0, 1)]
+    factories.write(folder / "declared.jsonl", *declared)
     out = said(folder, "explain", "declared.jsonl").out
     assert re.search(r"step +samples/s +FLOPs .*\n.*attend 60% .* 50% ", out), out
     assert json.loads(said(folder, "explain", "declared.jsonl", "--json").out)["cells"][0]["flop_utilisation"] > 0.49

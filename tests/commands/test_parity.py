@@ -1,4 +1,4 @@
-"""`tcbench numerics --rungs` as a user meets it: the exit code, the row that is off, the last line."""
+"""`tcbench numerics --rungs` as a user meets it, computed: the exit code, the row that is off, the last line."""
 
 import json
 
@@ -18,11 +18,9 @@ pytestmark = pytest.mark.usefixtures("trains_here", "generated")
 
 
 @pytest.fixture(autouse=True)
-def slopes(monkeypatch) -> list[Slope]:
-    """The reference's own check, which takes longer than all else here: what it finds is in this list."""
-    slopes = [Slope(parameter="stem.w", error=1e-8), Slope(parameter="head.w", error=1e-9)]
-    monkeypatch.setattr(parity, "slope_error", lambda job: slopes)
-    return slopes
+def slopes(monkeypatch) -> None:
+    """In place of the reference's own check, which takes longer than all else here."""
+    monkeypatch.setattr(parity, "slope_error", lambda job: [Slope(parameter="stem.w", error=1e-8)])
 
 
 def test_it_ends_with_0_when_all_is_within_what_is_declared(tmp_path):
@@ -50,12 +48,3 @@ def test_it_ends_with_1_when_a_config_is_off(tmp_path, monkeypatch):
     [reason] = [line for line in done.out.splitlines() if line.startswith("fp32+nhwc: off: ")]
     assert "w) 0.01 above 0.0001" in reason
     assert done.out.splitlines()[-1] == "2 configs, and float64: 1 off."
-
-
-def test_it_ends_with_1_when_the_reference_is_off_and_counts_it(tmp_path, slopes):
-    slopes[1] = Slope(parameter="head.w", error=1e-3)
-    done = tcbench(tmp_path, *RUNGS, "--config", "fp32")
-    assert done.code == 1, done.err
-    [reason] = [line for line in done.out.splitlines() if ": off: " in line]
-    assert reason.startswith("float64: off: gradient from the slope of the loss, above 1e-05: head.w 0.00")
-    assert done.out.splitlines()[-1] == "1 configs, and float64: 1 off."

@@ -4,18 +4,11 @@ import factories
 import pytest
 from command import tcbench
 
-from tcbench.core import record
-
-
-def write(path, run_id):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in factories.make_trials(trials=2)))
-
 
 @pytest.fixture
 def runs(tmp_path):
     for name in ("a/one", "a/two", "b/three"):
-        write(tmp_path / f"{name}.jsonl", name)
+        factories.write(tmp_path / f"{name}.jsonl", *factories.make_trials(trials=2))
     return tmp_path
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from command import finish, next_step, start, tcbench
-from factories import make_record
+from factories import make_record, write
+from processes import soon
 from timelines import record_in
 
 from tcbench import tracing
 from tcbench.analysis.host_time import functions, phase_s
 from tcbench.commands import profile
 from tcbench.core.errors import SelectionError
-from tcbench.core.store import Store
 from tcbench.run import profiler
 from tcbench.tracing import host, nsys
 
@@ -165,13 +165,13 @@ def test_ctrl_c_leaves_nothing_running_and_nothing_behind(own, tool):
     if tool == "nsys" and shutil.which("nsys") is None:
         pytest.skip("nsys (Nsight Systems) is not on PATH")
     process = start(own, "profile", "sleeps", "./own.toml", "--device", "cpu", "--tool", tool, "--steps", "10000")
-    wait_for(lambda: workers(process.pid))
+    assert soon(lambda: workers(process.pid), 30)
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     done = finish(process)
     assert done.code == 130
     assert "interrupted; nothing was kept" in done.err
-    wait_for(lambda: not workers(process.pid))
+    assert soon(lambda: not workers(process.pid), 30)
     assert not list(own.glob("results/*/*"))
 
 
@@ -187,13 +187,6 @@ def workers(runner: int) -> list[int]:
         if ours and int(path.name) != runner:
             spans.append(int(path.name))
     return spans
-
-
-def wait_for(condition, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.1)
 
 
 def hosts(here: Path, suffix: str) -> list[Path]:
@@ -227,8 +220,7 @@ def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_co
 def test_after_a_host_profile_explain_is_named_where_it_has_a_run_to_explain(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert not profile._after_host(Path("here"))
-    with Store(tmp_path / "here" / "run.jsonl") as store:
-        store.append(make_record())
+    write(tmp_path / "here" / "run.jsonl", make_record())
     [step] = profile._after_host(Path("here"))
     assert step.words == ("explain", "--out", "here")
     assert tcbench(tmp_path, *step.words).code == 0

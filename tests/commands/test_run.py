@@ -11,10 +11,8 @@ import odd_images
 import pytest
 from command import next_steps, tcbench
 from factories import make_cell, make_environment, make_record
-from typer.testing import CliRunner
 
 from tcbench import __version__
-from tcbench.commands import app
 from tcbench.core import messages, store
 from tcbench.engine.accelerators.cpu.kind import KIND
 from tcbench.engine.feeds import dataset
@@ -23,10 +21,6 @@ from tcbench.present import progress
 from tcbench.run import ranks
 from tcbench.run.launcher import Launcher
 from tcbench.run.runner import Runner
-
-
-def invoke(*arguments: str):
-    return CliRunner().invoke(app, ["run", *arguments], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +57,7 @@ def test_workers_are_told_how_many_processors_a_rank_of_the_most_has(monkeypatch
     monkeypatch.setattr(
         "tcbench.run.ranks.probe_largest", lambda launcher, cells: asked.append({cell.ranks for cell in cells}) or 3
     )
-    invoke("cpu", "--device", "cpu", "--data", "synthetic", "--config", "fp32", "--out", str(tmp_path))
+    tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--data", "synthetic", "--config", "fp32")
     assert (seen, asked) == ([{messages.CORES: "3"}], [{1}])
 
 
@@ -71,31 +65,18 @@ def test_the_launcher_is_asked_for_as_many_ranks_as_the_largest_cell_has(monkeyp
     asked = []
     monkeypatch.setattr("tcbench.run.ranks.probe", lambda launcher, ranks, *_: asked.append(ranks) or 2)
     cells = [make_cell(ranks=ranks) for ranks in (1, 4, 2)]
-    assert [ranks.probe_largest(Launcher(("mpirun", "-np", "{n}")), some) for some in (cells, cells[:1], [])] == [
-        2,
-        0,
-        0,
-    ]
+    launcher = Launcher(("mpirun", "-np", "{n}"))
+    assert [ranks.probe_largest(launcher, some) for some in (cells, cells[:1], [])] == [2, 0, 0]
     assert asked == [4]
 
 
-def test_an_ablation_is_chosen_by_its_name_and_waits_for_a_gpu():
-    done = invoke(
-        "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp16*:no-autotune,fp16"
-    )
-    cells = json.loads(done.stdout)["cells"]
-    assert [cell["config"] for cell in cells] == [
-        *("fp16", "fp16:no-autotune", "fp16+dali+batched+nhwc+fused:no-autotune")
-    ]
-    assert cells[0]["skip_reason"] is None
-    assert cells[1]["skip_reason"] == "no-autotune: cuDNN's settings act on a GPU only"
-
-
-def test_an_ablation_combines_with_any_rungs():
-    done = invoke(
-        "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp32+nhwc:no-autotune"
-    )
-    assert [cell["config"] for cell in json.loads(done.stdout)["cells"]] == ["fp32+nhwc:no-autotune"]
+def test_an_ablation_is_chosen_by_its_name_with_any_rungs_and_waits_for_a_gpu(tmp_path):
+    asked = "fp16*:no-autotune,fp16,fp32+nhwc:no-autotune"
+    done = tcbench(tmp_path, *f"run settings --device cpu --dry-run --json --bs 64 --config {asked}".split())
+    cells = {cell["config"]: cell["skip_reason"] for cell in json.loads(done.out)["cells"]}
+    ablations = [f"{rungs}:no-autotune" for rungs in ("fp16", "fp16+dali+batched+nhwc+fused", "fp32+nhwc")]
+    assert [*cells] == ["fp16", *ablations]
+    assert [*cells.values()] == [None, *["no-autotune: cuDNN's settings act on a GPU only"] * 3]
 
 
 def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_trial(tmp_path):
@@ -125,11 +106,11 @@ def test_a_run_says_first_which_library_computes_and_where_a_faster_one_is_missi
     monkeypatch.setattr(
         "tcbench.run.runner.Runner._trial", lambda _, planned, trial: make_record(cell=planned.cell, trial=trial)
     )
-    arguments = ("--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu", "--out", str(tmp_path))
+    arguments = ("run", "--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu")
     monkeypatch.setattr(type(KIND), "shortfall", lambda _: "oneDNN needs libgomp.so.1: apt-get install libgomp1")
-    assert "computes: oneDNN needs libgomp.so.1: apt-get install libgomp1" in invoke(*arguments).stderr
+    assert "computes: oneDNN needs libgomp.so.1: apt-get install libgomp1" in tcbench(tmp_path, *arguments).err
     monkeypatch.setattr(type(KIND), "shortfall", lambda _: None)
-    assert f"\n{KIND.library()} computes\n" in invoke(*arguments).stderr
+    assert f"\n{KIND.library()} computes\n" in tcbench(tmp_path, *arguments).err
 
 
 # ------------------------------------------------------------------------------------------------ rounds and resuming
@@ -180,20 +161,14 @@ def test_views_show_the_cells_in_the_scenarios_order_whatever_was_measured_first
     assert [(one["config"], one["batch_size"]) for one in json.loads(exported)["rows"]] == cells
 
 
-def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s):
+@pytest.mark.parametrize(("sizes", "said", "ran"), [("8", "8", [2, 2]), ("4,8", "4, 8", [2, 4])])
+def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s, sizes, said, ran):
     assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
-    done = tcbench(tmp_path, *RUN, "--bs", "8", "--trials", "1", "--resume")
+    done = tcbench(tmp_path, *RUN, "--bs", sizes, "--trials", "1", "--resume")
     assert done.code == 0
-    [said] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
-    assert said.endswith("is of another selection: batch size 4, here 8")
-    assert [len(run) for run in trials(tmp_path)] == [2, 2]
-
-
-def test_a_selection_that_holds_a_finished_run_whole_is_another_too(tmp_path, trials_of_30_s):
-    assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
-    done = tcbench(tmp_path, *RUN, "--bs", "4,8", "--trials", "1", "--resume")
-    assert "is of another selection: batch size 4, here 4, 8" in done.err
-    assert [len(run) for run in trials(tmp_path)] == [2, 4]
+    [line] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
+    assert line.endswith(f"is of another selection: batch size 4, here {said}")
+    assert [len(run) for run in trials(tmp_path)] == ran
 
 
 def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_path, trials_of_30_s):

@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,8 @@ import projects
 import pytest
 import slurm_node
 from command import Done, finish, start, tcbench
-from factories import make_record
+from factories import make_record, write
+from processes import soon
 
 submitit = pytest.importorskip("submitit", reason="submitit is not installed: uv sync --extra slurm")
 
@@ -106,18 +106,19 @@ def test_a_dry_run_needs_no_slurm_and_takes_partitions_and_gpus_as_named(tmp_pat
         assert f"#SBATCH {line}\n" in done.out
 
 
-def test_resume_submits_only_what_has_not_come_to_its_end(jobs, tmp_path):
+@pytest.mark.parametrize("allowed", [(), ("--allow", "code")])
+def test_resume_submits_only_what_has_not_come_to_its_end(jobs, tmp_path, allowed):
     jobs.ends = {"h100": "timeout"}
     first = tcbench(tmp_path, *SUBMIT)
     assert first.code == 3
     assert re.search(r"h100: job 2 has ended early \(timeout\); its log: .*/2_0_log.out\n", first.err)
     assert first.out == f"Next: tcbench {' '.join(SUBMIT)} --resume   (runs again what failed)\n"
     jobs.ends = {}
-    second = tcbench(tmp_path, *SUBMIT, "--resume")
+    second = tcbench(tmp_path, *SUBMIT, "--resume", *allowed)
     assert second.code == 0
     assert "a100: nothing is missing: job 1 has done all\nh100: job 3 has done all\n" in second.err
-    assert jobs.commands[2:] == [[*jobs.commands[1], "--resume"]]
-    third = tcbench(tmp_path, *SUBMIT, "--resume")
+    assert jobs.commands[2:] == [[*jobs.commands[1], "--resume", *allowed]]
+    third = tcbench(tmp_path, *SUBMIT, "--resume", *allowed)
     assert (third.code, len(jobs.commands)) == (0, 3)
 
 
@@ -125,16 +126,6 @@ def test_resume_with_more_to_run_submits_again(jobs, tmp_path):
     tcbench(tmp_path, *SUBMIT)
     assert tcbench(tmp_path, *SUBMIT, "--trials", "3", "--resume").code == 0
     assert len(jobs.commands) == 4
-
-
-def test_other_code_is_allowed_to_jobs_that_resume_and_done_ones_stay_done(jobs, tmp_path):
-    jobs.ends = {"h100": "timeout"}
-    assert tcbench(tmp_path, *SUBMIT).code == 3
-    jobs.ends = {}
-    allowed = tcbench(tmp_path, *SUBMIT, "--resume", "--allow", "code")
-    assert allowed.code == 0
-    assert "a100: nothing is missing: job 1 has done all\nh100: job 3 has done all\n" in allowed.err
-    assert jobs.commands[2:] == [[*jobs.commands[1], "--resume", "--allow", "code"]]
 
 
 def test_a_job_that_failed_makes_the_exit_code_of_run_and_says_where_its_log_is(jobs, tmp_path, monkeypatch):
@@ -169,10 +160,8 @@ def test_another_command_does_not_follow_a_job_that_still_runs(jobs, tmp_path, m
     monkeypatch.setattr("tcbench.commands.submit._follow", lambda *_: False)
     tcbench(tmp_path, *SUBMIT)
     done = tcbench(tmp_path, *SUBMIT, "--bs", "4", "--resume")
-    assert done.code == 2
-    assert re.search(
-        r"a100: job 1 still runs `tcbench run cpu .*; wait for its end, or end it with: scancel 1", done.err
-    )
+    said = "a100: job 1 still runs `tcbench run cpu .*; wait for its end, or end it with: scancel 1"
+    assert (done.code, bool(re.search(said, done.err))) == (2, True)
 
 
 def test_where_the_cluster_refuses_one_job_none_is_left(jobs, tmp_path):
@@ -184,8 +173,7 @@ def test_where_the_cluster_refuses_one_job_none_is_left(jobs, tmp_path):
 
 def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
     old = store.new_path(tmp_path / "results", "box", "cpu", "_a100")
-    with store.Store(old) as records:
-        records.append(make_record())
+    write(old, make_record())
     os.utime(old, (1e9, 1e9))
     assert "records" not in tcbench(tmp_path, *SUBMIT).err
     os.utime(old, (4e9, 4e9))
@@ -316,7 +304,7 @@ def slurm(tmp_path_factory):
 def test_on_a_real_slurm_one_job_is_cancelled_and_resumed_while_the_other_goes_on(slurm, tmp_path):
     words = sleeper(tmp_path)
     submitting = start(tmp_path, *words, environment=slurm)
-    wait_for(lambda: len(list((tmp_path / "results").glob("*/*.jsonl"))) == 2 and records(tmp_path, "h100"))
+    assert soon(lambda: len([*tmp_path.glob("results/*/*.jsonl")]) == 2 and records(tmp_path, "h100"), 600)
     submitting.send_signal(signal.SIGINT)
     interrupted = finish(submitting)
     assert interrupted.code == 130, interrupted.err
@@ -339,7 +327,8 @@ def test_on_a_real_slurm_one_job_is_cancelled_and_resumed_while_the_other_goes_o
 def test_on_a_real_slurm_a_job_that_is_cancelled_in_the_queue_ends_early(slurm, tmp_path):
     words = (*sleeper(tmp_path), "--sbatch", "begin=now+1hour", "--gpu", "h100", "--device", "auto")
     submitting = start(tmp_path, *words, environment=slurm)
-    ids = wait_for(lambda: [json.loads(p.read_bytes())["job_id"] for p in tmp_path.rglob("job.json")], least=2)
+    assert soon(lambda: len([*tmp_path.rglob("job.json")]) >= 2, 600)
+    ids = [json.loads(path.read_bytes())["job_id"] for path in tmp_path.rglob("job.json")]
     subprocess.run(["scancel", *ids], env={**os.environ, **slurm}, check=True)
     done = finish(submitting)
     assert done.code == 3
@@ -363,11 +352,3 @@ def test_what_a_real_slurm_refuses_is_one_line(slurm, tmp_path, option, said):
 
 def run(folder: Path, environment: dict[str, str], *words: str) -> Done:
     return finish(start(folder, *words, environment=environment))
-
-
-def wait_for(what, least: int = 1, within_s: float = 600):
-    deadline = time.monotonic() + within_s
-    while not (value := what()) or (least > 1 and len(value) < least):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return value

@@ -162,10 +162,7 @@ def test_wheels_go_beside_the_interpreter_once(check, tmp_path):
 
 @pytest.mark.parametrize(
     ("capability", "config"),
-    [
-        ("75", "fp16+dali+batched+nhwc+fused+cuda_graph"),
-        ("90", "fp16+dali+batched+nhwc+fused+cuda_graph+convstats"),
-    ],
+    [("75", "fp16+dali+batched+nhwc+fused+cuda_graph"), ("90", "fp16+dali+batched+nhwc+fused+cuda_graph+convstats")],
 )
 def test_beyond_the_talk_goes_as_far_as_the_gpu_is_new_enough_for(check, tmp_path, capability, config):
     """A config that is skipped would be no failure, and tell nothing."""

@@ -1,22 +1,66 @@
-"""What `tcbench list` says of scenarios and rungs on a device."""
+"""What `tcbench list` says of GPUs, and of rungs on a device."""
 
 import json
 
+import pytest
+
+from tcbench.engine.accelerators import peaks
+from tcbench.engine.accelerators.cuda import driver, packages
+from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.engine.accelerators.device import Device
 from tcbench.engine.rung import Package
+from tcbench.hardware import tensor_cores
+from tcbench.views import gpus as shown
 from tcbench.views import list as catalogue
 
-CPU = Device("cpu", "A Processor", 2**34)
+
+def listed(capsys) -> dict[str, dict]:
+    shown.show(as_json=True)
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)["gpus"]}
 
 
-def listed(capsys) -> dict:
-    catalogue.show(CPU, as_json=True)
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def here(monkeypatch):
+    def put(*those: Gpu) -> None:
+        monkeypatch.setattr(driver, "gpus", lambda: Gpus(those, (13, 0)))
+
+    return put
+
+
+def test_gpus_that_are_here_are_marked_or_added(here, capsys):
+    here(
+        Gpu(0, "NVIDIA H200", (9, 0), 132, 2**37),
+        Gpu(1, "NVIDIA A10", (8, 6), 72, 2**34),
+        Gpu(2, "NVIDIA A10", (8, 6), 72, 2**34),
+        Gpu(3, "Some GPU to come", (19, 0), 1, 2**34),
+    )
+    rows = listed(capsys)
+    assert rows["H200"]["devices"] == ["cuda:0"]
+    a10 = rows["NVIDIA A10"]
+    assert a10["devices"] == ["cuda:1", "cuda:2"]
+    assert (a10["tensor_core_generation"], a10["formats"]["bf16"], a10["formats"]["fp8"]) == (3, True, False)
+    assert a10["peak_fp16_flops_s"] is a10["peak_source"] is None
+    assert rows["Some GPU to come"]["formats"] is None
+    shown.show(as_json=False)
+    text = capsys.readouterr().out
+    assert "NVIDIA A10 (cuda:1, cuda:2)" in text
+    assert "not known" in text
+
+
+def test_every_known_compute_capability_has_all_of_its_facts():
+    known = {capability for generation in tensor_cores._GENERATIONS for capability in generation.capabilities}
+    assert {divmod(sm, 10) for sm in peaks._PER_CLOCK} == set(packages._FIRST_CUDA) == known
+    for sm, rates in peaks._PER_CLOCK.items():
+        cores = tensor_cores.of(divmod(sm, 10))
+        assert cores is not None
+        assert (rates.tf32 > rates.fp32) == ("tf32" in cores.formats)
 
 
 def test_a_rung_whose_backend_lacks_its_package_is_not_here(monkeypatch, capsys):
     monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "torch")
-    missing = {(rung["backend"], rung["name"]): rung["missing"] for rung in listed(capsys)["rungs"]}
+    catalogue.show(Device("cpu", "A Processor", 2**34), as_json=True)
+    rungs = json.loads(capsys.readouterr().out)["rungs"]
+    missing = {(rung["backend"], rung["name"]): rung["missing"] for rung in rungs}
     assert missing["chainer", "nhwc"] is None
     assert missing["torch", "nhwc"] == "needs the package torch: uv pip install torch --torch-backend=cpu"
     assert missing["torch", "tf32"] == "needs cuda"

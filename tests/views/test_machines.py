@@ -1,14 +1,11 @@
 """Machines stand beside each other in one chart, each in its own colour."""
 
 import pytest
-from factories import make_cell, make_environment, make_record
+from factories import make_environment
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from present.charts.charts import V100, assert_tidy, bars, legend, run, words
 
-from tcbench.analysis.summary import CellSummary, summarise
-from tcbench.core.errors import SelectionError
-from tcbench.core.record import Status
+from tcbench.analysis.summary import CellSummary
 from tcbench.present.charts.palette import SERIES
 from tcbench.views.throughput.chart import machines_chart
 
@@ -16,24 +13,13 @@ NAMES = ("Tesla T4", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "NVIDIA H100 80GB H
 MACHINES = [V100, *(make_environment(name.lower().replace(" ", "-"), name) for name in NAMES)]
 
 
-def several(
-    n: int, batch_sizes: tuple[int, ...] = (32, 64), missing: dict[tuple[str, int], Status] | None = None
-) -> list[CellSummary]:
-    """Each machine half as fast again as the one before it; the last lacks `missing`."""
+def several(n: int, batch_sizes: tuple[int, ...] = (32, 64)) -> list[CellSummary]:
+    """Each machine half as fast again as the one before it."""
     return [
         summary
         for place, machine in enumerate(MACHINES[:n])
-        for summary in run(
-            batch_sizes=batch_sizes,
-            environment=machine,
-            scale=1 + place / 2,
-            missing=missing if place == n - 1 else None,
-        )
+        for summary in run(batch_sizes=batch_sizes, environment=machine, scale=1 + place / 2)
     ]
-
-
-def colours(figure: Figure) -> list[str]:
-    return [to_hex(patch.get_facecolor()) for patch in bars(figure)]
 
 
 @pytest.mark.parametrize(("n", "batch_sizes"), [(1, (4,)), (2, (1, 2, 4, 8, 16, 32)), (8, (32, 64, 128, 256))])
@@ -42,20 +28,11 @@ def test_the_chart_is_tidy_and_has_a_bar_per_machine(n: int, batch_sizes: tuple[
     assert_tidy(figure)
     assert [len(axes.patches) for axes in figure.axes] == [n * len(batch_sizes)] * 2
     assert legend(figure) == [machine.device_name for machine in MACHINES[:n]]
-    assert colours(figure) == [each.colour for each in SERIES[:n]] * 2 * len(batch_sizes)
+    colours = [to_hex(patch.get_facecolor()) for patch in bars(figure)]
+    assert colours == [each.colour for each in SERIES[:n]] * 2 * len(batch_sizes)
 
 
 def test_configs_are_chosen_and_have_panels() -> None:
     figure = machines_chart(several(2), ["fp16", "fp16+dali"])
     assert_tidy(figure)
     assert {"fp16", "fp16 + dali"} <= set(words(figure)) and len(figure.axes) == 2
-
-
-def test_nothing_to_plot_and_too_much_are_one_clear_line() -> None:
-    with pytest.raises(SelectionError, match="no results to plot"):
-        machines_chart([])
-    with pytest.raises(SelectionError, match="no results of bf16 to plot"):
-        machines_chart(several(2), ["bf16"])
-    records = [make_record(cell=make_cell(seed=seed)) for seed in range(9)]
-    with pytest.raises(SelectionError, match="9 different settings"):
-        machines_chart(summarise(records))

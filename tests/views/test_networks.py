@@ -6,7 +6,6 @@ from present.charts.charts import assert_tidy, bars, legend, words
 
 from tcbench.analysis.networks import networks
 from tcbench.analysis.summary import CellSummary, summarise
-from tcbench.core.errors import SelectionError
 from tcbench.engine.models import MODELS
 from tcbench.views.networks import networks_chart
 
@@ -39,8 +38,6 @@ def test_a_result_has_the_networks_counts_its_base_and_its_best() -> None:
 
 def test_one_network_is_not_beside_another() -> None:
     assert networks(summaries("resnet50")) == ()
-    with pytest.raises(SelectionError, match="results of one network: expected several"):
-        networks_chart(summaries("resnet50"))
 
 
 def test_a_network_that_failed_keeps_its_place_without_figures() -> None:

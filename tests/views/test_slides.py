@@ -3,7 +3,6 @@
 import pytest
 from present.charts.charts import STATIC, assert_tidy, bars, run, words
 
-from tcbench.core.errors import SelectionError
 from tcbench.core.record import Status
 from tcbench.views.throughput.chart import SLIDES, slide_chart
 
@@ -19,10 +18,3 @@ def test_each_slide_is_tidy(slide: int) -> None:
 def test_a_slide_knows_a_config_by_its_rungs_in_any_order() -> None:
     figure = slide_chart(run(("fp32", "fp16", "fp16+batched+nhwc+fused+dali"), (4,)), 27)
     assert len(bars(figure)) == 3
-
-
-def test_a_slide_of_which_nothing_was_run_is_one_clear_line() -> None:
-    with pytest.raises(SelectionError, match="--slide 12: no results of fp32, fp16"):
-        slide_chart(run(("fp32+dali",)), 12)
-    with pytest.raises(SelectionError, match="--slide 13: expected one of 12, 21, 27, 31, 33"):
-        slide_chart(run(), 13)

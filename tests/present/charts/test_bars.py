@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from present.charts.charts import STATIC, TWELVE, assert_tidy, bars, run, words
 
 from tcbench.analysis.summary import summarise
-from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES
 from tcbench.present.format import number
 from tcbench.views.throughput.chart import throughput_chart
@@ -59,11 +58,6 @@ def test_a_whisker_without_an_end_is_cut_and_marked() -> None:
     figure = throughput_chart(summarise([one_step, make_record("fp16")]), title="T")
     assert [line.get_marker() for line in figure.axes[0].lines].count("^") == 1
     assert_tidy(figure)
-
-
-def test_nothing_to_plot_is_one_clear_line() -> None:
-    with pytest.raises(SelectionError, match="no results to plot; `tcbench run` makes some"):
-        throughput_chart([], title="T")
 
 
 def test_a_number_stands_above_its_whisker_and_hides_nothing_of_it() -> None:

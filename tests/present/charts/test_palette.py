@@ -9,7 +9,8 @@ from factories import LADDERS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcbench.present.charts.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, SERIES, Fill, family, fill
+from tcbench.present.charts import palette
+from tcbench.present.charts.palette import PHASE_COLOURS, RAMPS, SERIES, Fill, family, fill
 from tcbench.run import scenario
 
 # Full dichromacy: G. Machado, M. Oliveira and L. Fernandes, "A Physiologically-based Model for Simulation of Color
@@ -48,18 +49,26 @@ def closest(colours: Sequence[str], sight: str) -> float:
     return min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2))
 
 
-@pytest.mark.parametrize("sight", SIGHT)
-def test_the_ladders_colours_stay_apart_for_every_kind_of_sight(sight: str) -> None:
-    assert closest([fill(config).colour for config in LADDERS], sight) > 13
+PLAIN, HATCHED = ([each.colour for each in SERIES if bool(each.hatch) is hatched] for hatched in (False, True))
+TOGETHER = {
+    "a ladder": [fill(config).colour for config in LADDERS],
+    "gain and loss": [palette.GAIN, palette.LOSS, palette.GAIN_PALE, palette.LOSS_PALE],
+    "a series": PLAIN,
+    "a series' hatched": HATCHED,
+    "a timeline": [*PHASE_COLOURS.values(), palette.OTHER, palette.COPY],
+}
+"""Colours that stand in one chart."""
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_gain_and_loss_stay_apart_for_every_kind_of_sight(sight: str) -> None:
-    assert closest([GAIN, LOSS, GAIN_PALE, LOSS_PALE], sight) > 13
+@pytest.mark.parametrize("of", TOGETHER)
+def test_colours_stay_apart_for_every_kind_of_sight(of: str, sight: str) -> None:
+    assert closest(TOGETHER[of], sight) > 13
 
 
-def test_the_ladders_colours_differ_in_greyscale() -> None:
-    lightness = sorted(lab(linear(fill(config).colour))[0] for config in LADDERS)
+@pytest.mark.parametrize("of", ["a ladder", "a series", "a series' hatched"])
+def test_colours_differ_in_greyscale(of: str) -> None:
+    lightness = sorted(lab(linear(colour))[0] for colour in TOGETHER[of])
     assert min(b - a for a, b in itertools.pairwise(lightness)) > 5
 
 
@@ -116,15 +125,5 @@ def test_a_peers_config_has_its_dtypes_family_and_is_not_ours() -> None:
         assert fill(f"torch/{config}") == fill(f"mine/{config}")
 
 
-def test_things_in_a_series_differ_in_greyscale_or_in_hatch() -> None:
-    for hatched in (False, True):
-        alike = [each.colour for each in SERIES if bool(each.hatch) is hatched]
-        lightness = sorted(lab(linear(colour))[0] for colour in alike)
-        assert min(b - a for a, b in itertools.pairwise(lightness)) > 5
+def test_hatches_of_a_series_differ() -> None:
     assert len({each.hatch for each in SERIES if each.hatch}) == 3
-
-
-@pytest.mark.parametrize("sight", SIGHT)
-@pytest.mark.parametrize("hatched", [False, True])
-def test_things_in_a_series_stay_apart_for_every_kind_of_sight(sight: str, hatched: bool) -> None:
-    assert closest([each.colour for each in SERIES if bool(each.hatch) is hatched], sight) > 13

@@ -1,4 +1,4 @@
-"""`tcbench explain`'s table, wide and narrow."""
+"""`tcbench explain`'s table, wide and narrow; the chart of the host's time."""
 
 import io
 import json
@@ -6,7 +6,8 @@ import json
 import factories
 import msgspec
 import pytest
-from reports import results
+from present.charts.charts import assert_tidy, words
+from reports import results, whole
 
 from tcbench.analysis import explanation
 from tcbench.analysis.diff import of_records
@@ -19,6 +20,7 @@ from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.present.page.render import render
 from tcbench.present.tables import Screen
 from tcbench.views.bottleneck import table as view
+from tcbench.views.bottleneck.chart import bottleneck_chart
 from tcbench.views.diff import table as diff
 from tcbench.views.report.build import build
 from tcbench.views.roofline import table as roofline_view
@@ -128,3 +130,10 @@ def test_a_cell_is_compared_with_configs_that_may_be_tried_next_alone(monkeypatc
     explain(map(factories.make_record, ("fp32", "fp32+dali", "fp32+x", "bf16", "fp32+dali+batched")))
     over = ["fp32+dali", "fp32+x", "bf16", "fp32+dali+batched"]
     assert asked == [*(f"{config} over fp32" for config in over), "fp32+dali+batched over fp32+dali"]
+
+
+def test_in_the_chart_a_batch_size_at_which_nothing_was_profiled_says_why() -> None:
+    records = [record for record in whole().records if record.cell.batch_size == 4 or record.status != "ok"]
+    figure = bottleneck_chart(explain(records))
+    assert_tidy(figure)
+    assert {"out of memory", "not run"} <= set(words(figure))

@@ -1,20 +1,12 @@
 """The forest plot says every verdict in words, and nothing in it covers anything else."""
 
 import pytest
-from factories import (
-    LADDERS,
-    make_cell,
-    make_phases,
-    make_record,
-    make_trials,
-    remeasured,
-)
+from factories import LADDERS, make_cell, make_phases, make_record, make_trials, remeasured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present.charts.charts import assert_tidy, words
 
 from tcbench.analysis.compare import compare
-from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Record
 from tcbench.views.comparison.chart import comparison_chart
 
@@ -38,11 +30,7 @@ def side(
 
 @pytest.mark.parametrize(
     ("configs", "sizes"),
-    [
-        (("fp32",), (4,)),
-        (LADDERS, (4, 8, 16)),
-        ((LONG, "fp32", LONG + "2"), (4, 8)),
-    ],
+    [(("fp32",), (4,)), (LADDERS, (4, 8, 16)), ((LONG, "fp32", LONG + "2"), (4, 8))],
     ids=["1", "30", "long names"],
 )
 def test_the_chart_is_tidy_and_has_a_row_per_cell(configs: tuple[str, ...], sizes: tuple[int, ...]) -> None:
@@ -90,14 +78,6 @@ def test_any_mixture_is_tidy(data: st.DataObject) -> None:
         return records or [make_record()]
 
     assert_tidy(comparison_chart(compare(some(0), some(1))))
-
-
-def test_nothing_to_compare_and_too_much_are_one_clear_line() -> None:
-    with pytest.raises(SelectionError, match="nothing to compare"):
-        comparison_chart(compare([], []))
-    many = [make_record("fp32", size) for size in range(1, 602)]
-    with pytest.raises(SelectionError, match="601 cells do not fit in one chart"):
-        comparison_chart(compare(many, []))
 
 
 def test_ranks_have_blocks_of_their_own() -> None:

@@ -6,7 +6,6 @@ from matplotlib.figure import Figure
 from present.charts.charts import BATCHED, assert_tidy, bars, run, words
 
 from tcbench.analysis.summary import summarise
-from tcbench.core.errors import SelectionError
 from tcbench.views.ladder.chart import ladder_chart
 
 
@@ -50,10 +49,3 @@ def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
     assert whole.get_facecolor()[3] == 1.0
     assert pale_whole.get_facecolor()[3] < 0.5
     assert "pale: one trial each, not judged" in " ".join(words(drawn(1)))
-
-
-def test_no_ladder_is_one_clear_line() -> None:
-    with pytest.raises(SelectionError, match="no ladder in these results"):
-        ladder_chart(run(("fp32", "fp16")))
-    with pytest.raises(SelectionError, match="no results to plot"):
-        ladder_chart([])

@@ -6,15 +6,7 @@ from consoles import printed
 from numerics_documents import SETTING, make_document, make_gradients, make_run
 
 from tcbench.analysis.numerics.judgement import Margins
-from tcbench.views.numerics.table import (
-    about,
-    bfloat16_line,
-    costs_table,
-    notes,
-    safe_line,
-    to_json,
-    why_lines,
-)
+from tcbench.views.numerics.table import about, bfloat16_line, costs_table, notes, safe_line, to_json, why_lines
 
 
 def of(**changes):

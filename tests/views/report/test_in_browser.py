@@ -81,19 +81,37 @@ class Page:
     def js(self, text: str, *arguments):
         return self.driver.execute_script(text, *arguments)
 
-    def column(self, place: int, table: str = "#trials table") -> list[str]:
-        """The texts of a table's column, of the rows that are shown."""
-        return self.js(
-            "return [...document.querySelectorAll(arguments[0] + ' tbody tr')].filter((row) => !row.hidden)"
-            ".map((row) => row.cells[arguments[1]].textContent.trim())",
-            table,
-            place,
+    def each(self, selector: str, tells: str) -> list:
+        """What JavaScript tells of each element that a selector finds: of `one`."""
+        return self.js(f"return [...document.querySelectorAll(arguments[0])].map((one) => {tells})", selector)
+
+    def unfold(self) -> None:
+        self.each("details", "{ one.open = true; }")
+
+    def ground(self) -> float:
+        """How light the page's ground is."""
+        return luminance(self.js("return getComputedStyle(document.body).backgroundColor"))
+
+    def column(self, place: int) -> list[str]:
+        """The texts of a column of the table of trials, of the rows that are shown."""
+        return self.each("#trials tbody tr:not([hidden])", f"one.cells[{place}].textContent.trim()")
+
+    def heads(self) -> list[str]:
+        return self.each("#trials th", "one.textContent.trim()")
+
+    def fill(self, name: str, value: str) -> None:
+        """Give a field of that table's form a value."""
+        self.js(
+            "const field = document.querySelector('#trials form').elements[arguments[0]]; field.value = arguments[1];"
+            "field.dispatchEvent(new Event('input', {bubbles: true}))",
+            name,
+            value,
         )
 
-    def heads(self, table: str = "#trials table") -> list[str]:
-        return self.js(
-            "return [...document.querySelectorAll(arguments[0] + ' th')].map((head) => head.textContent.trim())", table
-        )
+    def messages(self, method: str) -> list[dict]:
+        """What the browser said of its network since it was asked last."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return [message["params"] for message in messages if message["method"] == method]
 
     def sort(self, name: str) -> list[str]:
         """The column after a press of its button."""
@@ -121,17 +139,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         driver.quit()
 
 
-def requests(page: Page) -> list[str]:
-    """Everything the page asked a network, or a disk, for."""
-    messages = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
-    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["whole", "single", "failed", "hostile"])
 def test_a_page_asks_for_nothing_but_itself_and_complains_of_nothing(page: Page, name: str) -> None:
     page.open(name)
-    assert requests(page) == [(page.folder / f"{name}.html").as_uri()]
+    asked = [one["request"]["url"] for one in page.messages("Network.requestWillBeSent")]  # of network or disk
+    assert asked == [(page.folder / f"{name}.html").as_uri()]
     assert page.js("return performance.getEntriesByType('resource').length") == 0
     assert page.driver.get_log("browser") == []
     assert page.js("return window.violations") == []
@@ -148,9 +161,7 @@ def test_the_policy_would_stop_what_somebody_smuggled_in(page: Page) -> None:
     )
     assert len(page.js("return window.violations")) >= 3
     assert page.js("return window.ran") is None
-    messages = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
-    failed = [m["params"].get("blockedReason") for m in messages if m["method"] == "Network.loadingFailed"]
-    assert failed == ["csp"]
+    assert [one.get("blockedReason") for one in page.messages("Network.loadingFailed")] == ["csp"]
     page.driver.get_log("browser")
 
 
@@ -164,7 +175,7 @@ def test_the_table_sorts_numbers_as_numbers_both_ways(page: Page) -> None:
     down = page.sort("images/s")
     assert [float(text) for text in down if text] == sorted(rates, reverse=True)
     assert down[-5:] == [""] * 5
-    states = page.js("return [...document.querySelectorAll('#trials th')].map((head) => head.ariaSort)")
+    states = page.each("#trials th", "one.ariaSort")
     assert states.count("descending") == 1 and states.count("none") == len(states) - 1
     assert page.sort("config") == sorted(page.column(0), key=str.lower)
 
@@ -172,25 +183,21 @@ def test_the_table_sorts_numbers_as_numbers_both_ways(page: Page) -> None:
 def test_the_table_filters_by_text_config_batch_size_and_status(page: Page) -> None:
     page.open("whole")
     say = "return document.querySelector('#trials output').value"
-    set_to = (
-        "const field = document.querySelector('#trials form').elements[arguments[0]]; field.value = arguments[1];"
-        "field.dispatchEvent(new Event('input', {bubbles: true}))"
-    )
     assert page.js(say) == "105 of 105 trials"
-    page.js(set_to, "batch", "8")
+    page.fill("batch", "8")
     assert set(page.column(1)) == {"8"}
-    page.js(set_to, "config", "fp16")
+    page.fill("config", "fp16")
     assert page.js(say) == "5 of 105 trials"
     assert set(page.column(0)) == {"fp16"}
     page.js("document.querySelector('#trials button[type=reset]').click()")
     page.js(f"return {SETTLED}")
     assert page.js(say) == "105 of 105 trials"
-    page.js(set_to, "status", "out of memory")
+    page.fill("status", "out of memory")
     assert page.column(0) == ["fp16+dynamic_scale"]
-    page.js(set_to, "status", "")
-    page.js(set_to, "text", "OPENCV headless")
+    page.fill("status", "")
+    page.fill("text", "OPENCV headless")
     assert page.column(0) == ["fp32+opencv"] * 2
-    page.js(set_to, "text", "no such thing")
+    page.fill("text", "no such thing")
     assert page.column(0) == [] and page.js(say) == "0 of 105 trials"
 
 
@@ -212,12 +219,12 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_stands_out_in_both_schemes(page: Page, dark: bool) -> None:
     page.open("whole", dark=dark)
-    page.js("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.unfold()
     pairs = page.js(PAIRS, list(TEXTS))
     assert {selector for selector, _, _ in pairs} == set(TEXTS)
     low = {(selector, text, on) for selector, text, on in pairs if contrast(text, on) < 4.5}
     assert not low
-    assert (luminance(page.js("return getComputedStyle(document.body).backgroundColor")) < 0.1) == dark
+    assert (page.ground() < 0.1) == dark
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -248,22 +255,21 @@ def test_the_switch_changes_the_scheme_and_remembers(page: Page) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 
     page.open("single")
-    ground = "return getComputedStyle(document.body).backgroundColor"
-    light = page.js(ground)
+    light = page.ground()
     button = page.driver.find_element("id", "theme")
     assert button.get_attribute("aria-pressed") == "false"
     button.click()
     assert button.get_attribute("aria-pressed") == "true"
-    assert luminance(page.js(ground)) < 0.1
+    assert page.ground() < 0.1
 
     def dark_when_loaded_anew(driver) -> bool:
         driver.refresh()
-        return luminance(page.js(ground)) < 0.1
+        return page.ground() < 0.1
 
     # Chromium hands on what a page keeps to the page after it, in another process, in its own time.
     WebDriverWait(page.driver, 20).until(dark_when_loaded_anew)
     page.driver.find_element("id", "theme").click()
-    assert page.js(ground) == light
+    assert page.ground() == light
 
 
 @pytest.mark.slow
@@ -271,19 +277,15 @@ def test_the_switch_changes_the_scheme_and_remembers(page: Page) -> None:
 @pytest.mark.parametrize("width", [320, 375, 1440])
 def test_no_width_makes_the_page_scroll_sideways(page: Page, name: str, width: int) -> None:
     page.open(name, width=width)
-    page.js("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.unfold()
     assert page.js("return document.documentElement.scrollWidth") <= width
-    boxes = page.js(
-        "return [...document.querySelectorAll('#trials .scroll')].map((box) => [box.scrollWidth, box.clientWidth])"
-    )
+    boxes = page.each("#trials .scroll", "[one.scrollWidth, one.clientWidth]")
     assert all(inside > box for inside, box in boxes)  # the wide table scrolls in its own box
 
 
 def test_the_first_screen_shows_the_summary_whole(page: Page) -> None:
     page.open("machines", width=1280)
-    inside, box = page.js(
-        "const box = document.querySelector('#summary .scroll'); return [box.scrollWidth, box.clientWidth]"
-    )
+    [[inside, box], *_] = page.each("#summary .scroll", "[one.scrollWidth, one.clientWidth]")
     assert inside <= box
 
 
@@ -317,11 +319,9 @@ def test_a_table_of_many_claims_is_whole_and_one_of_all_trials_has_a_box(page: P
 
 def test_on_a_narrow_page_a_chart_scrolls_in_its_box_fades_where_it_goes_on_and_stays_legible(page: Page) -> None:
     page.open("whole", width=375)
-    charts = page.js(
-        "return [...document.querySelectorAll('.chart')].map((one) => [one.clientWidth, one.scrollWidth, "
-        "Math.min(...[...one.querySelectorAll('text')].filter((text) => text.textContent)"
-        ".map((text) => text.getBoundingClientRect().height))])"
-    )
+    lowest = "...[...one.querySelectorAll('text')].filter((text) => text.textContent)"
+    lowest = f"Math.min({lowest}.map((text) => text.getBoundingClientRect().height))"
+    charts = page.each(".chart", f"[one.clientWidth, one.scrollWidth, {lowest}]")
     assert all(box < 375 < inside and height >= 7 for box, inside, height in charts)
     fades = (
         "const box = document.querySelector('.chart'); box.scrollLeft = arguments[0] * box.scrollWidth;"
@@ -363,10 +363,7 @@ def test_tab_reaches_the_sort_buttons_and_enter_sorts(page: Page) -> None:
         assert at["outline"] != "none", at
     else:
         pytest.fail("no sort button in reach")
-    charts = page.js(
-        "return [...document.querySelectorAll('.chart')].filter((a) => a.querySelector('.tooltip')).length"
-    )
-    assert marks == charts > 0  # a chart is one stop
+    assert marks == len(page.each(".chart:has(.tooltip)", "1")) > 0  # a chart is one stop
     press(Keys.ENTER)
     rates = [float(text) for text in page.column(page.heads().index("images/s")) if text]
     assert rates == sorted(rates)
@@ -414,20 +411,15 @@ def test_bars_tell_their_numbers_on_hover_and_on_focus(page: Page) -> None:
 
 def test_hostile_names_are_text_and_nothing_of_them_runs(page: Page) -> None:
     page.open("hostile")
-    page.js("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.unfold()
     assert page.js("return window.alerts") == []
     assert page.js("return document.querySelectorAll('script').length") == 1
     assert page.js("return document.querySelectorAll('img').length") == 0
     text = page.js("return document.body.innerText")
     assert all(name in text for name in reports.HOSTILE[:4])
     assert page.driver.title == reports.ALERT
-    options = page.js("return [...document.querySelectorAll('#trials select[name=config] option')].map((o) => o.value)")
-    assert options[1] == reports.ALERT
-    page.js(
-        "const field = document.querySelector('#trials form').elements.config; field.value = arguments[0];"
-        "field.dispatchEvent(new Event('input', {bubbles: true}))",
-        reports.ALERT,
-    )
+    assert page.each("#trials select[name=config] option", "one.value")[1] == reports.ALERT
+    page.fill("config", reports.ALERT)
     assert page.column(0) == [reports.ALERT] * 2
     assert page.js("return window.alerts") == []
     assert "\u202e" not in page.js("return document.documentElement.outerHTML")
@@ -437,11 +429,8 @@ def test_on_paper_the_page_is_light_and_without_what_only_a_screen_needs(page: P
     page.open("whole", dark=True)
     try:
         page.scheme(True, media="print")
-        assert luminance(page.js("return getComputedStyle(document.body).backgroundColor")) > 0.9
-        hidden = page.js(
-            "return ['nav', '.filters', '#theme'].map((one) => getComputedStyle(document.querySelector(one)).display)"
-        )
-        assert hidden == ["none"] * 3
+        assert page.ground() > 0.9
+        assert page.each("nav, .filters, #theme", "getComputedStyle(one).display") == ["none"] * 3
         assert page.js("return getComputedStyle(document.querySelector('#trials .scroll')).maxHeight") == "none"
     finally:
         page.scheme(False)

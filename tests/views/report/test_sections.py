@@ -48,6 +48,12 @@ def test_a_row_has_its_number_its_factor_and_is_bold_where_it_is_the_best():
     assert best[1] == "fp32+dali+batched+nhwc+fused+static_graph" and best[6] == "1.74×"
 
 
+def test_the_title_is_the_model_and_the_device_or_what_was_asked_for():
+    assert build(reports.machines(1)).title == "resnet50 training on 4 devices"
+    assert build(reports.results([factories.make_record()], title="Ours\n today")).title == "Ours today"
+    assert build(reports.results([factories.make_record(status="skipped")])).title == "resnet50 training"
+
+
 # -- throughput ----------------------------------------------------------------------------------------------------
 
 
@@ -109,13 +115,6 @@ def test_of_many_ladders_the_longest_are_drawn_and_the_table_has_all(monkeypatch
 
 
 # -- claims, bottlenecks -------------------------------------------------------------------------------------------
-
-
-def test_a_claim_on_one_trial_is_marked():
-    records = [factories.make_record("fp32"), factories.make_record("fp16", images_per_s=10.0)]
-    page_results = reports.results(records, cards=reports.cards(records))
-    [table] = [block.table for block in blocks(page_results, "claims", Data)]
-    assert texts(table)[0][3].endswith(" *")
 
 
 def test_a_scenario_without_claims_has_no_section():

@@ -101,29 +101,7 @@ def test_what_is_expected_of_the_next_rung_has_its_limits_and_its_factor():
     assert would_help(dataclasses.replace(nothing, summary=dataclasses.replace(cell.summary, cell=own))) == ()
 
 
-def test_what_failed_stands_with_its_reason_those_of_one_reason_together():
+def test_what_failed_or_ran_partly_stands_with_its_reason():
     lines = said(reports.whole())
-    assert (
-        "[skipped] 2 cells: fp32 + opencv at batch sizes 4 and 8. opencv: needs the package cv2: pip install "
-        "opencv-python-headless" in lines
-    )
     assert "[failed] 1 cell: fp16 + dynamic_scale at batch size 4. ValueError: the loss is nan" in lines
     assert "[partly] fp16 + dali + batched, batch size 8: only 5 of 6 trials succeeded." in lines
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("single", "One cell was run: fp32 at batch size 4: 40.0 images/s ± 0.5%."),
-        ("failed", "No cell gave a number: all 2 failed or did not run."),
-        (
-            "machines",
-            "The fastest of 160 cells is fp32 + dali + batched + nhwc + fused + static_graph at batch size 256: "
-            "3525 images/s ± 2.7%, 1.75× fp32 (1.6× to 1.8×), on Processor 3.",
-        ),
-    ],
-)
-def test_the_lead(name, expected):
-    lead = words(build(getattr(reports, name)()).lead)
-    assert lead.split(" ±")[0] == expected.split(" ±")[0]
-    assert lead.endswith(expected[-8:])

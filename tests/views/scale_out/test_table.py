@@ -1,15 +1,13 @@
 import json
 
 import factories
-import pytest
 from consoles import printed
 
 from tcbench.analysis.scale_out import RankStep
-from tcbench.core.errors import SelectionError
 from tcbench.hardware import networks
 from tcbench.run.scale_out import Basis, scale_out
 from tcbench.views.scale_out import table as view
-from tcbench.views.scale_out.chart import ScaleOutCurve, ScaleOutPoint, curves_of, scale_out_chart
+from tcbench.views.scale_out.chart import ScaleOutPoint, curves_of, scale_out_chart
 
 STEP = RankStep(time_s=0.025, images=32, gradient_bytes=51_114_064, power_w=300.0)
 
@@ -71,9 +69,3 @@ def test_a_line_per_cell_falls_with_the_ranks_and_points_are_labelled():
 
 def test_one_number_of_ranks_is_a_chart_too():
     scale_out_chart(curves_of(scale_out([basis()], [1], networks.load("10,5"))), "about").canvas.draw()
-
-
-def test_more_cells_than_colours_are_refused():
-    curve = ScaleOutCurve("a", (1, 2), (1, 0.9), (1, 0.8), (10, 6), (10, 7))
-    with pytest.raises(SelectionError, match="9 cells do not fit in one chart"):
-        scale_out_chart([curve] * 9, "about")

@@ -49,11 +49,6 @@ def test_a_config_that_adds_rungs_is_named_by_them_below_the_other() -> None:
     assert [row[:4] for row in table if "1" in row[:4]] == [["4", "fp32", "1", "40.0"], ["+", "batched", "1", "40.0"]]
 
 
-def test_a_cell_that_failed_says_so_in_its_place() -> None:
-    crashed = make_record(cell=make_cell("fp32", 4, ranks=2), status="failed")
-    assert lines(on(1, 40.0), crashed)[-1] == ["2", "failed"]
-
-
 def test_what_is_left_of_an_exchange_has_no_bandwidth_and_a_note() -> None:
     records = [on(1, 40.0), on(2, 64.0, reduce_overlaps=True)]
     row = lines(*records)[-1]

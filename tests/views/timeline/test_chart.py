@@ -6,12 +6,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from present.charts.charts import assert_tidy, extent, legend, words
-from present.charts.test_palette import SIGHT, closest
 from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, talk, training, work
 
-from tcbench.core.errors import SelectionError
-from tcbench.core.timeline import Timeline
-from tcbench.present.charts.palette import COPY, OTHER, PHASE_COLOURS
 from tcbench.views.timeline.chart import short_name, timeline_chart
 
 
@@ -38,12 +34,6 @@ def assert_in_blocks(figure: Figure) -> None:
 
 
 TALK = talk()
-
-
-@pytest.mark.parametrize("sight", SIGHT)
-def test_the_colours_stay_apart_for_every_kind_of_sight(sight: str) -> None:
-    colours = [*PHASE_COLOURS.values(), OTHER, COPY]
-    assert closest(colours, sight) > 13
 
 
 def test_cells_stand_under_each_other_on_one_time_scale() -> None:
@@ -101,22 +91,6 @@ def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -
     figure = timeline_chart(timelines, zoom)
     assert_tidy(figure)
     assert_in_blocks(figure)
-
-
-@pytest.mark.parametrize(
-    ("timelines", "asked", "expected"),
-    [
-        ([], {}, "no timeline to draw"),
-        ([busy_timeline()], {"step": 7}, "--step 7: fp16, batch size 64 has 0 to 0"),
-        ([busy_timeline()], {"zoom": (5, 5)}, "zoom 5:5: expected begin and end in ms"),
-        ([busy_timeline()], {"zoom": (float("nan"), 5)}, "expected begin and end in ms"),
-        ([busy_timeline()], {"zoom": (500, 600)}, "zoom 500:600: nothing there, recorded is 0:100"),
-        ([made(kernel(0, 1))], {}, "no steps in this timeline"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_clear_line(timelines: list[Timeline], asked: dict, expected: str) -> None:
-    with pytest.raises(SelectionError, match=expected):
-        timeline_chart(timelines, **asked)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,20 @@
+"""A comparison as a table, Markdown, JSON and annotations of GitHub."""
+
+import json
 import re
+from dataclasses import replace
 
 import factories
 import msgspec
 from comparisons import sides
 
 from tcbench.analysis.compare import compare
+from tcbench.analysis.welch import Estimate, Group
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.views.comparison import wording
-from tcbench.views.comparison.markdown import markdown
+from tcbench.views.comparison.form import to_json
+from tcbench.views.comparison.github import MOST_OF_A_KIND, command, github
+from tcbench.views.comparison.markdown import MOST_CHARACTERS, markdown
 from tcbench.views.comparison.table import table
 
 
@@ -73,3 +80,46 @@ def test_cells_of_one_name_are_told_apart_by_what_differs():
     text = table(compare(both, both))
     assert "image_size 64" in text and "image_size 96" in text
     assert "where" not in table(compare(both[:8], both[:8]))
+
+
+def test_an_interval_without_end_is_null():
+    comparison = compare(factories.make_trials(), factories.make_trials(seed=1))
+    endless = replace(comparison.cells[0], estimate=Estimate(Group(2, 0.0, 1e9), Group(2, 0.0, 1e9)))
+    (cell,) = json.loads(to_json(replace(comparison, cells=(endless,))))["cells"]
+    assert cell["ratio"] == {"value": 1.0, "low": 0.0, "high": None}
+
+
+def test_it_never_grows_beyond_what_a_comment_holds():
+    base, current = sides({f"config-{n}-{'x' * 200}": 0.9 for n in range(300)}, trials=2)
+    text = markdown(compare(base, current))
+    assert 50_000 < len(text) <= MOST_CHARACTERS
+    assert re.search(r"and \d+ more, for which there is no room", text)
+    assert text.count("<details>") == text.count("</details>")
+
+
+def test_a_long_reason_is_cut():
+    base = factories.make_trials()
+    current = [factories.make_record(status="failed", reason="x" * 10_000)]
+    assert len(markdown(compare(base, current))) < 2000
+
+
+COMMAND = re.compile(r"::(error|warning|notice) title=([^:,]*)::(.*)")
+
+
+def commands(text: str) -> list[tuple[str, str, str]]:
+    assert text.endswith("\n")
+    return [COMMAND.fullmatch(line).groups() for line in text.splitlines()]
+
+
+def test_escaping_is_that_of_github_s_toolkit():
+    assert command("error", "a: b, c%\n", "d: e, f%\r\n") == "::error title=a%3A b%2C c%25%0A::d: e, f%25%0D%0A"
+
+
+def test_no_more_of_a_kind_than_are_shown():
+    found = commands(github(compare(*sides({f"c{n}": share for n in range(30) for share in (0.9,)}))))
+    assert sum(kind == "error" for kind, _, _ in found) == MOST_OF_A_KIND
+    title, message = found[MOST_OF_A_KIND - 1][1:]
+    assert title == "tcbench%3A 21 more"
+    assert message.count("%0A") == 20
+    improved = commands(github(compare(*sides({f"c{n}": 1.2 for n in range(30)}))))
+    assert len(improved) == MOST_OF_A_KIND
