@@ -156,9 +156,6 @@ class Stream:
         for copy in pending:
             copy()
 
-    def is_capturing(self) -> bool:
-        return self.capturing
-
     def begin_capture(self) -> None:
         if self.ptr == 0:
             raise RuntimeError("cannot capture on the default (legacy) stream")
@@ -277,12 +274,6 @@ class MemoryPointer:
         if stream.capturing:
             raise RuntimeError("the current stream is capturing, so H2D transfers are disallowed")
         memcpy_async(self.ptr, memory if isinstance(memory, int) else memory.value, size, HOST_TO_DEVICE, stream.ptr)
-
-    def copy_from_host(self, memory: Any, size: int) -> None:
-        """On the legacy stream, whatever stream is current."""
-        if gpu.current[-1].capturing:
-            raise RuntimeError("the current stream is capturing, so synchronous API calls are disallowed")
-        memcpy_async(self.ptr, memory if isinstance(memory, int) else memory.value, size, HOST_TO_DEVICE, 0)
 
     def copy_to_host_async(self, memory: int, size: int, stream: Stream) -> None:
         if stream.capturing:

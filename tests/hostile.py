@@ -12,9 +12,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import factories
 
@@ -197,23 +199,15 @@ def prepare(folder: Path) -> Path:
         for config in ("fp32", "fp32+dali")
         for one in factories.make_trials(config, trials=3, environment=ELSEWHERE)
     ]
-    (folder / "good.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in trials))
+    factories.write(folder / "good.jsonl", *trials)
     with cache(folder):
         value = {"device_name": "it", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 1e10, "says": "measured"}
         ceilings._keep(summarise(trials)[0], value)
     return folder
 
 
-@contextlib.contextmanager
-def cache(folder: Path) -> Iterator[None]:
-    before = os.environ.get("TCBENCH_CACHE")
-    os.environ["TCBENCH_CACHE"] = str(folder / "cache")
-    try:
-        yield
-    finally:
-        os.environ.pop("TCBENCH_CACHE")
-        if before is not None:
-            os.environ["TCBENCH_CACHE"] = before
+def cache(folder: Path) -> AbstractContextManager[Any]:
+    return mock.patch.dict(os.environ, TCBENCH_CACHE=str(folder / "cache"))
 
 
 def active(folder: Path) -> list[str]:
@@ -225,19 +219,20 @@ def active(folder: Path) -> list[str]:
 def run(folder: Path, words: Sequence[str], file: Path) -> Ended:
     """A command in this process, in the folder."""
     given = tuple(word.replace("{}", file.name) for word in words)
-    out, err, argv, here, begin = io.StringIO(), io.StringIO(), sys.argv, Path.cwd(), time.monotonic()
+    out, err, begin = io.StringIO(), io.StringIO(), time.monotonic()
     code: Any = None
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        os.chdir(folder)
-        sys.argv = ["tcbench", *given]
-        with cache(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                cli.main()
-            except SystemExit as ended:
-                code = ended.code
+        with (
+            contextlib.chdir(folder),
+            mock.patch.object(sys, "argv", ["tcbench", *given]),
+            cache(folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            cli.main()
+    except SystemExit as ended:
+        code = ended.code
     finally:
         signal.signal(signal.SIGTERM, handler)
-        os.chdir(here)
-        sys.argv = argv
     return Ended(given, code, out.getvalue(), err.getvalue(), time.monotonic() - begin)
