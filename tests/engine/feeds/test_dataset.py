@@ -20,7 +20,7 @@ from PIL import Image
 from tcbench.core.errors import DataError
 from tcbench.engine.feeds import dataset, generated, image_header, pictures
 from tcbench.engine.feeds.dataset import scan
-from tcbench.engine.feeds.generated import ensure_generated, generate, generated_root, read_manifest
+from tcbench.engine.feeds.generated import ensure_generated, generate, read_manifest
 
 
 @pytest.fixture
@@ -207,14 +207,6 @@ def test_bytes_do_not_depend_on_the_number_of_workers_or_files(tmp_path: Path) -
     assert len(together) == 6
     assert together.items() <= alone.items()
     assert seen == [(done, 6) for done in range(7)]
-
-
-def test_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TCBENCH_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert generated_root() == tmp_path / "xdg" / "tcbench" / generated.SET_VERSION
-    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "mine"))
-    assert generated_root() == tmp_path / "mine" / generated.SET_VERSION
 
 
 def test_a_complete_set_is_taken_as_it_is(cache: Path) -> None:

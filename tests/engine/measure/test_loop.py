@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tcbench.core.record import Measurement, MeasureSettings
+from tcbench.core.recording import HostSpan
 from tcbench.core.session import Facts, Phase
 from tcbench.core.stopping import sample_size
 from tcbench.engine.measure import loop, ranges
@@ -250,10 +251,12 @@ class Layered(FakeSession):
     layers = None
 
     def _run(self, name: str) -> None:
+        told = self.layers if name == "forward" else None
+        if told is not None:
+            told.begin("stem/conv")
         super()._run(name)
-        if self.layers is not None and name == "forward":
-            self.layers.begin("stem/conv")
-            self.layers.end()
+        if told is not None:
+            told.end()
 
     @contextlib.contextmanager
     def detail(self, layers):
@@ -264,16 +267,17 @@ class Layered(FakeSession):
 
 def test_the_recorder_gets_steps_phases_and_layers_whose_times_are_those_of_the_phases():
     phases, spans = profiled(Layered(), layers=True)
-    assert [(s.kind, s.name, s.step, s.phase) for s in spans] == [
-        told
-        for step in (5, 6)
-        for told in (
-            ("phase", "io", step, "io"),
-            ("layer", "stem/conv", step, "forward"),
-            ("phase", "forward", step, "forward"),
-            ("step", "step", step, None),
+    quarter_ns = 250_000_000
+    assert spans == tuple(
+        HostSpan(kind, name, step, phase, quarter_ns * (begin + at), quarter_ns * (end + at))
+        for step, at in ((5, 0), (6, 2))
+        for kind, name, phase, begin, end in (
+            ("phase", "io", "io", 0, 1),
+            ("layer", "stem/conv", "forward", 1, 2),
+            ("phase", "forward", "forward", 1, 2),
+            ("step", "step", None, 0, 2),
         )
-    ]
+    )
     assert [(phase.name, phase.host_s, phase.device_s) for phase in phases] == [
         (name, (0.25, 0.25), None) for name in ("io", "forward")
     ]
@@ -299,10 +303,12 @@ def test_profilers_run_around_the_profiled_steps_and_nothing_else():
     assert session.ran == [*["io", "forward"] * before, "start", *["io", "forward"] * 2, "stop"]
 
 
-def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside():
+def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue_and_its_times_stand_beside_the_hosts():
     session = FakeSession()
     session.clock = DeviceClock(session)
+    assert session.facts().prefetch_depth == 2
     measured = loop.measure(session, SETTINGS)
+    assert measured.block_steps == 20
     assert session.ran == ["io", "forward"] * (5 + 20 + 4)
     assert session.clock.reads == 5 + 1 + 1
     assert [phase.device_s for phase in measured.phases] == [(1.0,) * 4, (1.0,) * 4]
@@ -346,15 +352,6 @@ def test_a_device_that_tells_how_long_it_worked_is_asked_around_the_timed_pass()
     assert measured.busy_s == pytest.approx(0.25)
     assert loop.at_host_speed(measured, 0.5).busy_s == pytest.approx(0.5)
     assert loop.measure(FakeSession(), SETTINGS).busy_s is None
-
-
-def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue():
-    session = FakeSession()
-    assert loop.measure(session, SETTINGS).block_steps == 6
-    session = FakeSession()
-    session.clock = DeviceClock(session)
-    assert session.facts().prefetch_depth == 2
-    assert loop.measure(session, SETTINGS).block_steps == 20
 
 
 class Periodic(FakeSession):
