@@ -95,12 +95,7 @@ FLOAT = (
             "it is slowed down right now: software thermal slowdown, hardware thermal slowdown",
             "nvidia-smi -q -d PERFORMANCE",
         ),
-        (
-            "nvmlDeviceGetTemperature",
-            85,
-            "it is hot before any work: 85 °C",
-            "let it cool, and check its airflow",
-        ),
+        ("nvmlDeviceGetTemperature", 85, "it is hot before any work: 85 °C", "let it cool, and check its airflow"),
         (
             "nvmlDeviceGetUtilizationRates",
             SimpleNamespace(gpu=40),
@@ -164,9 +159,7 @@ def test_a_gpu_that_says_nothing_is_not_accused(quiet, here):
 
 def test_with_neither_gpu_nor_cuda_packages_there_is_one_line_and_all_is_well(here):
     here.gpus, here.installed = Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)"), ()
-    assert found() == [
-        Finding("note", "GPU", "no NVIDIA driver (libcuda.so.1 was not found): runs use the CPU"),
-    ]
+    assert found() == [Finding("note", "GPU", "no NVIDIA driver (libcuda.so.1 was not found): runs use the CPU")]
     assert checkup.exit_code(found()) == 0
 
 

@@ -127,12 +127,7 @@ def test_whether_an_answer_is_worth_keeping_reaches_who_asked_a_worker():
 def test_other_gpus_limits_and_files_are_kept_apart(planning, cache, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(H200.json.replace('"l2CacheSize": 62914560', '"l2CacheSize": 1'))
-    settings = [
-        (H200, LIMIT),
-        (H200, LIMIT - 1),
-        (gpus.load("A100"), LIMIT),
-        (gpus.load(str(file)), LIMIT),
-    ]
+    settings = [(H200, LIMIT), (H200, LIMIT - 1), (gpus.load("A100"), LIMIT), (gpus.load(str(file)), LIMIT)]
     for gpu, limit in settings:
         absent.plan_all(CONVS[:1], gpu, limit, processes=1, cache=cache)
     assert planning.defined == len(settings)

@@ -256,10 +256,7 @@ def test_a_wrong_number_of_addresses_is_refused(recorder, after, wrong):
 
 def test_a_handle_is_made_bound_to_a_stream(recorder):
     assert calls.new_handle(STREAM, recorder.library) == HANDLE
-    assert recorder.take() == [
-        ("cudnnCreate", {}),
-        ("cudnnSetStream", {"handle": str(HANDLE), "stream": str(STREAM)}),
-    ]
+    assert recorder.take() == [("cudnnCreate", {}), ("cudnnSetStream", {"handle": str(HANDLE), "stream": str(STREAM)})]
 
 
 @pytest.mark.plans

@@ -207,8 +207,7 @@ def loss() -> Iterator[Case]:
 
 
 PARAMETERS = w.Parameters(
-    sizes=(9408, 64, 3, w.CHUNK, 2 * w.CHUNK + 17, 1000, 7),
-    halves=(True, False, True, False, True, False, False),
+    sizes=(9408, 64, 3, w.CHUNK, 2 * w.CHUNK + 17, 1000, 7), halves=(True, False, True, False, True, False, False)
 )
 BFLOAT16_PARAMETERS = dataclasses.replace(PARAMETERS, half="bfloat16")
 

@@ -195,8 +195,7 @@ def test_gradients_of_what_chainer_has_not_match_finite_differences(name, layout
 
 @EACH
 @pytest.mark.parametrize(
-    ("layout", "dtype", "limit"),
-    [("NHWC", "float32", 3e-6), ("NCHW", "float16", 6e-3), ("NHWC", "bfloat16", 5e-2)],
+    ("layout", "dtype", "limit"), [("NHWC", "float32", 3e-6), ("NCHW", "float16", 6e-3), ("NHWC", "bfloat16", 5e-2)]
 )
 def test_narrower_dtypes_are_near_float64(name, layout, dtype, limit):
     operate, inputs, _ = OPERATIONS[name]
