@@ -9,11 +9,8 @@ from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec
 
+pytestmark = pytest.mark.usefixtures("on_the_processor")
 SHAPES = {"a": (3, 5), "b": (7,), "c": (BLOCK + 11,), "d": (64, 64, 3, 3)}
-
-
-@pytest.fixture(autouse=True)
-def _on_the_processor(on_the_processor: None) -> None: ...
 
 
 def make(dtypes: str | dict[str, str] = "float32"):

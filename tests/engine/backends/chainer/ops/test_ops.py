@@ -16,6 +16,8 @@ from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.hardware.gpus import GpuProperties
 
+pytestmark = pytest.mark.usefixtures("on_the_processor")
+
 F = chainer.functions
 LAYOUTS = ("NCHW", "NHWC")
 BOTH = pytest.mark.parametrize("layout", LAYOUTS)
