@@ -102,17 +102,6 @@ def test_small_updates_are_lost_without_a_master_copy_and_kept_with_one():
     assert np.all(results[True][large] > 0)
 
 
-def test_parameters_stay_the_same_arrays():
-    model = make(MIXED)
-    optimizer = BatchedSGD(spec(master_weights=True), model)
-    arrays = {name: getattr(model, name).array for name in SHAPES}
-    set_gradients(model, 0)
-    optimizer.update()
-    for name, array in arrays.items():
-        assert getattr(model, name).array is array
-        assert array.flags.c_contiguous
-
-
 @pytest.mark.parametrize("kind", [BatchedSGD, PerParameterSGD])
 def test_an_overflowed_gradient_is_not_hidden(kind):
     model = make("float16")

@@ -16,7 +16,6 @@ from tcbench.core.errors import SelectionError, TrainingError
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.engine.backends import backend
 from tcbench.engine.backends.torch import batches
-from tcbench.engine.backends.torch.network import Network
 from tcbench.engine.backends.torch.sites import Site, open_site
 from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.feeds.dataset import ImageFolder
@@ -116,16 +115,6 @@ def test_what_a_session_sets_is_put_back():
         assert torch.get_num_threads() == 2
         assert torch.backends.cudnn.allow_tf32 is False
     assert settings() == before
-
-
-def test_initial_weights_are_those_that_our_model_draws():
-    from tcbench.engine.backends.chainer.network import Network as OurNetwork
-    from tcbench.engine.backends.chainer.parts import Parts
-
-    theirs = Network(RESNET50.stages("v1", 10), np.random.RandomState(3))
-    ours = OurNetwork(Parts(TensorSpec()), RESNET50.stages("v1", 10), np.random.RandomState(3))
-    assert np.array_equal(theirs.head.fc.weight.detach().numpy(), ours.head.w.array)  # drawn last
-    assert np.array_equal(theirs.block16.c.conv.weight.detach().numpy(), ours.block16.c.w.array)
 
 
 # ------------------------------------------------------------------------------------------------------------ batches

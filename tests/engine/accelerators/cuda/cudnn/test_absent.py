@@ -96,12 +96,6 @@ def test_a_second_time_nothing_is_planned(planning, cache):
     assert all(answer.from_cache for answer in warm.values())
 
 
-def test_only_what_is_missing_is_planned(planning, cache):
-    absent.plan_all(CONVS[:3], H200, LIMIT, processes=1, cache=cache)
-    absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache)
-    assert planning.defined == len(CONVS)
-
-
 def test_no_plan_is_an_answer_that_is_kept(planning, cache):
     planning.supported = False
     cold = absent.plan_all(CONVS[:1], H200, LIMIT, processes=1, cache=cache)
@@ -133,11 +127,12 @@ def test_other_gpus_limits_and_files_are_kept_apart(planning, cache, tmp_path):
     assert planning.defined == len(settings)
 
 
-def test_progress_counts_what_the_cache_had_and_ends_at_all(planning, cache):
+def test_only_what_is_missing_is_planned_and_progress_counts_what_the_cache_had(planning, cache):
     absent.plan_all(CONVS[:2], H200, LIMIT, processes=1, cache=cache)
     seen = []
     absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache, progress=lambda *counts: seen.append(counts))
     assert seen == [(2, 4), (3, 4), (4, 4)]
+    assert planning.defined == len(CONVS)
 
 
 def test_a_warm_forecast_needs_no_frontend(planning, cache, monkeypatch):

@@ -152,12 +152,6 @@ def test_half_precision_nhwc_goes_through_the_extended_calls_whatever_follows(re
         assert (name, arguments) == (call, expected(call, work, at))
 
 
-@pytest.mark.parametrize("work", both(NORM))
-def test_the_talks_fast_mode_is_the_persistent_one(recorder, work):
-    assert recorder.run(work)[1]["mode"] == "2"
-    assert recorder.run(replace(work, persistent=False))[1]["mode"] == "1"
-
-
 @pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
 def test_sizes_are_asked_once_for_the_same_setting(recorder, after):
     norm = replace(NORM, after=after)
