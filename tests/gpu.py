@@ -19,20 +19,9 @@ from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
 CONFIGS = (
-    "fp32",
-    "fp32+fused",
-    "fp32+im2col",
-    "fp16+im2col",
-    "fp16+nhwc+im2col",
-    "tf32",
-    "fp32+batched+nhwc+fused",
-    "fp16",
-    "fp16+fused",
-    "fp16+nhwc",
-    "fp16+batched+nhwc+fused",
-    "fp16+batched+dynamic_scale+nhwc+fused+convstats",
-    "bf16+fused",
-    "bf16+batched+nhwc+fused",
+    *("fp32", "fp32+fused", "fp32+im2col", "fp16+im2col", "fp16+nhwc+im2col", "tf32", "fp32+batched+nhwc+fused"),
+    *("fp16", "fp16+fused", "fp16+nhwc", "fp16+batched+nhwc+fused", "fp16+batched+dynamic_scale+nhwc+fused+convstats"),
+    *("bf16+fused", "bf16+batched+nhwc+fused"),
 )
 BATCH_SIZE, IMAGE_SIZE = 8, 64
 

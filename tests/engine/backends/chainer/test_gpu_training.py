@@ -21,24 +21,11 @@ pytestmark = pytest.mark.gpu
 RUNGS = backend("chainer").RUNGS
 STEPS = 20
 CONFIGS = [
-    "fp32",
-    "fp32+batched",
-    "fp32+nhwc",
-    "fp32+fused",
-    "fp32+batched+nhwc+fused",
-    "fp32+batched+nhwc+fused+static_graph",
-    "tf32",
-    "fp16",
-    "fp16+batched",
-    "fp16+nhwc",
-    "fp16+fused",
-    "fp16+batched+nhwc+fused",
-    "fp16+batched+nhwc+fused+static_graph",
-    "fp16+batched+nhwc+fused+convstats",
-    "fp16+batched+dynamic_scale",
-    "fp32+im2col",
-    "fp16+im2col",
-    "fp16+nhwc+im2col",
+    *("fp32", "fp32+batched", "fp32+nhwc", "fp32+fused", "fp32+batched+nhwc+fused"),
+    *("fp32+batched+nhwc+fused+static_graph", "tf32"),
+    *("fp16", "fp16+batched", "fp16+nhwc", "fp16+fused", "fp16+batched+nhwc+fused"),
+    *("fp16+batched+nhwc+fused+static_graph", "fp16+batched+nhwc+fused+convstats", "fp16+batched+dynamic_scale"),
+    *("fp32+im2col", "fp16+im2col", "fp16+nhwc+im2col"),
 ]
 
 
