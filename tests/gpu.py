@@ -25,6 +25,13 @@ CONFIGS = (
 )
 BATCH_SIZE, IMAGE_SIZE = 8, 64
 
+SPIN = """extern "C" __global__ void spin(long long ns) {
+    long long t0, t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t0));
+    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); while (t - t0 < ns);
+}"""
+"""A kernel that takes so many nanoseconds."""
+
 CURVATURE = (
     *(
         w.KroneckerFactor(size, samples, layout, dtype, 1 / samples, decay)

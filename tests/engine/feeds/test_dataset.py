@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -306,21 +307,15 @@ def test_what_a_killed_generation_left_is_taken_away_by_the_next(tmp_path: Path)
 
 
 def test_of_two_generations_at_once_one_set_stays(cache: Path) -> None:
-    results: list[dataset.ImageFolder] = []
     barrier = threading.Barrier(2)
 
-    def make() -> None:
+    def make(_: int) -> dataset.ImageFolder:
         barrier.wait()
-        results.append(ensure_generated())
+        return ensure_generated()
 
-    threads = [threading.Thread(target=make) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(results) == 2
-    assert results[0] == results[1] == scan(cache)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(make, range(2))
+    assert one == other == scan(cache)
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
 
 

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import itertools
 import math
 import statistics
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -192,7 +195,7 @@ class FakeDomain:
         self.closed: list[object] = []
 
     def get_event_attributes(self, message: str, payload: int | None = None):
-        return type("Attributes", (), {"message": message, "payload": payload})()
+        return SimpleNamespace(message=message, payload=payload)
 
     def push_range(self, attributes) -> None:
         self.open.append((attributes.message, attributes.payload))
@@ -389,39 +392,31 @@ class _Mpi:
         self.said: object = None
 
     def of(self, rank: int) -> World:
-        mpi = self
+        mpi = SimpleNamespace(bcast=functools.partial(self.bcast, rank), Barrier=self.gate.wait)
+        return World(rank, 2, rank, 2, mpi)
 
-        class Communicator:
-            def bcast(self, value: object) -> object:
-                if rank == 0:
-                    mpi.said = value
-                mpi.gate.wait()
-                said = mpi.said
-                mpi.gate.wait()
-                return said
-
-            def Barrier(self) -> None:  # noqa: N802 (MPI's name)
-                mpi.gate.wait()
-
-        return World(rank, 2, rank, 2, Communicator())
+    def bcast(self, rank: int, value: object) -> object:
+        if rank == 0:
+            self.said = value
+        self.gate.wait()
+        said = self.said
+        self.gate.wait()
+        return said
 
 
 def test_all_ranks_take_as_many_steps_as_rank_0_decides(monkeypatch):
     worlds = threading.local()
     monkeypatch.setattr(loop, "current", lambda: worlds.own)
-    mpi, measured = _Mpi(), {}
+    mpi = _Mpi()
 
-    def rank(number: int) -> None:
+    def rank(number: int) -> Measurement:
         worlds.own = mpi.of(number)
         session = FakeSession(cold_steps=2 + 10 * number)  # rank 1 alone would warm up longer, and stop later
-        measured[number] = loop.measure(session, SETTINGS)
+        return loop.measure(session, SETTINGS)
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    steps = [(m.warmup_steps, m.timed_steps, m.stopped_by, m.profiled_steps) for m in (measured[0], measured[1])]
+    with ThreadPoolExecutor(2) as pool:
+        measured = pool.map(rank, (0, 1))
+    steps = [(m.warmup_steps, m.timed_steps, m.stopped_by, m.profiled_steps) for m in measured]
     assert steps[0] == steps[1]
     worlds.own = ALONE
     late = loop.measure(FakeSession(cold_steps=12), SETTINGS)
