@@ -65,7 +65,6 @@ TEXTS = (
 NUMBERS = (0, 1, -1, 7, 2**31, 2**31 - 1, -(2**63), 2**63 - 1, 1e-9, 1e9, -1e9, 1e308, 5e-324, 0.5)
 THINGS: tuple[Any, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, [0], [""], {"a": 1}, [[]], [1e-9] * 2, [1e9] * 9)
 
-
 ELSEWHERE = factories.make_environment("elsewhere", "Elsewhere")
 """A machine that is not the one that tests run on: of that, `roofline` may measure the ceilings."""
 

@@ -30,7 +30,6 @@ CONFIGS = [
     "fp64+kfac",
 ]
 
-
 FAULTS = [(f"fp32+batched{rungs}", fault) for rungs in ("", "+flat_allreduce") for fault in ("missing", "other", "sum")]
 JOBS = {config: {"config": config} for config in CONFIGS}
 JOBS[LATE]["steps"] = 10  # gradients that are read in a wrong dtype are only seen from the seventh step on
