@@ -6,7 +6,9 @@ file's text, processes, sockets, and files opened for writing but the output, th
 """
 
 import contextlib
+import functools
 import json
+import operator
 import os
 import sys
 import sysconfig
@@ -175,10 +177,7 @@ FIXED = ("kind", "status", "peak_memory_of", "stopped_by")
 
 
 def at(place: tuple[str | int, ...]) -> Any:
-    value: Any = hostile.valid()
-    for key in place:
-        value = value[key]
-    return value
+    return functools.reduce(operator.getitem, place, hostile.valid())
 
 
 if __name__ == "__main__":

@@ -87,9 +87,10 @@ def test_all_are_answered_by_key_in_order_each_once(planning, cache):
     assert planning.defined == len(CONVS)
 
 
-def test_a_second_time_nothing_is_planned(planning, cache):
+def test_a_second_time_nothing_is_planned_and_no_frontend_asked_for(planning, cache, monkeypatch):
     cold = absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache)
-    warm = absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=Cache(cache.root))
+    monkeypatch.setattr(libraries, "frontend", lambda: pytest.fail("was asked for"))
+    warm = absent.plan_all(CONVS, H200, LIMIT, processes=2, cache=Cache(cache.root))
     assert warm == cold
     assert planning.defined == len(CONVS)
     assert not any(answer.from_cache for answer in cold.values())
@@ -133,12 +134,6 @@ def test_only_what_is_missing_is_planned_and_progress_counts_what_the_cache_had(
     absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache, progress=lambda *counts: seen.append(counts))
     assert seen == [(2, 4), (3, 4), (4, 4)]
     assert planning.defined == len(CONVS)
-
-
-def test_a_warm_forecast_needs_no_frontend(planning, cache, monkeypatch):
-    absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache)
-    monkeypatch.setattr(libraries, "frontend", lambda: pytest.fail("was asked for"))
-    absent.plan_all(CONVS, H200, LIMIT, processes=2, cache=cache)
 
 
 def test_what_is_missing_is_said_once_before_any_worker_starts(planning, cache, monkeypatch):
