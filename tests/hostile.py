@@ -35,32 +35,10 @@ CANARY = "__import__('os').mkdir('ran')"
 """Python that leaves a trace, were it ever run."""
 
 TEXTS = (
-    "",
-    " ",
-    "x" * 3_000,
-    "畳" * 300,
-    ACTIVE,
-    CANARY,
-    "evil.sub:f",
-    "evil",
-    "../../../etc/passwd",
-    "/dev/null",
-    "[bold red]x[/nothing]",
-    "</script><script>alert(1)</script>{{ 7 * 7 }}{% raw %}",
-    r"$\frac{\input{/etc/passwd}}$",
-    "=cmd|' /C calc'!A0",
-    "\uff1d1+1",
-    "%s%n{0}{__class__}",
-    "a/b:c+d+e",
-    "+++",
-    "nan",
-    "v9",
-    "fp32",
-    "cuda:99999999999999999999",
-    "cpu",
-    "9999-99-99T99:99:99",
-    "2025-01-02T03:04:05",
-    "\ud800",
+    *("", " ", "x" * 3_000, "畳" * 300, ACTIVE, CANARY, "evil.sub:f", "evil", "../../../etc/passwd", "/dev/null"),
+    *("[bold red]x[/nothing]", "</script><script>alert(1)</script>{{ 7 * 7 }}{% raw %}"),
+    *(r"$\frac{\input{/etc/passwd}}$", "=cmd|' /C calc'!A0", "\uff1d1+1", "%s%n{0}{__class__}", "a/b:c+d+e", "+++"),
+    *("nan", "v9", "fp32", "cuda:99999999999999999999", "cpu", "9999-99-99T99:99:99", "2025-01-02T03:04:05", "\ud800"),
 )
 NUMBERS = (0, 1, -1, 7, 2**31, 2**31 - 1, -(2**63), 2**63 - 1, 1e-9, 1e9, -1e9, 1e308, 5e-324, 0.5)
 THINGS: tuple[Any, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, [0], [""], {"a": 1}, [[]], [1e-9] * 2, [1e9] * 9)
