@@ -10,18 +10,10 @@ from tcbench.core import record
 from tcbench.core.record import Record
 
 NASTY = (
-    "<script>alert(1)</script>",
-    "a|b",
-    "`code` ``` and *stars* __under__",
-    "line\nbreak\r\nand\ttab",
-    "\x1b[31mred\x07\x00\x0b",
-    "::error::injected%0A",
-    "]]> & &amp; \"quoted\" 'single'",
-    "@team #12 https://example.org www.example.org ![x](http://example.org/x)",
-    "\u202eright to left\u2066",
-    "<!-- --> <details>",
-    "=cmd()",
-    "\ufffe\uffff\U0010ffff",
+    *("<script>alert(1)</script>", "a|b", "`code` ``` and *stars* __under__", "line\nbreak\r\nand\ttab"),
+    *("\x1b[31mred\x07\x00\x0b", "::error::injected%0A", "]]> & &amp; \"quoted\" 'single'"),
+    *("@team #12 https://example.org www.example.org ![x](http://example.org/x)", "\u202eright to left\u2066"),
+    *("<!-- --> <details>", "=cmd()", "\ufffe\uffff\U0010ffff"),
 )
 
 

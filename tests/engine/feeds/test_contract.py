@@ -30,16 +30,7 @@ every_feed = pytest.mark.parametrize("make_feed", FEEDS, indirect=True)
 
 
 def _spec(images: ImageFolder | None, **changes: Any) -> FeedSpec:
-    spec = FeedSpec(
-        images=images,
-        batch_size=5,
-        image_size=32,
-        n_classes=24,
-        tensor=TensorSpec("NCHW", "float32"),
-        seed=1,
-        threads=2,
-        augment=True,
-    )
+    spec = FeedSpec(images, 5, 32, 24, TensorSpec("NCHW", "float32"), seed=1, threads=2, augment=True)
     return dataclasses.replace(spec, **changes)
 
 

@@ -216,13 +216,8 @@ def test_the_recorder_of_activities_is_made_before_a_session_may_capture_a_graph
 def test_a_profiled_worker_leaves_its_recording(tmp_path, monkeypatch):
     monkeypatch.setitem(MODELS, "thin", THIN["resnet18"][0])
     path = tmp_path / "recording.json"
-    cell = factories.make_cell(
-        batch_size=2,
-        image_size=32,
-        model="thin",
-        input=Input(kind="synthetic"),
-        measure=MeasureSettings(max_time_s=0.1, min_timed_steps=4, profiled_steps=2),
-    )
+    few = MeasureSettings(max_time_s=0.1, min_timed_steps=4, profiled_steps=2)
+    cell = factories.make_cell("fp32", 2, image_size=32, model="thin", input=Input(kind="synthetic"), measure=few)
     finished = worker.run(cell, lambda message: None, ProfileRequest(str(path)))
     assert finished.status == "ok", finished.reason
     found = recording.decode(path.read_bytes())

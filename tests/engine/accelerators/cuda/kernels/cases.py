@@ -369,14 +369,18 @@ def expected(case: Case, given: Arrays) -> Arrays:
     return run(case, given, Guarded, launch)
 
 
-def check_on(accelerator: Any, case: Case) -> None:
+def run_on(accelerator: Any, case: Case, given: Arrays) -> Arrays:
     """The case on an accelerator whose arrays are NumPy's."""
-    given = inputs(case)
 
     def launch(*placed: Guarded) -> None:
         accelerator.launch(case.work, *(memory.array for memory in placed))
 
-    check(case, given, run(case, given, Guarded, launch))
+    return run(case, given, Guarded, launch)
+
+
+def check_on(accelerator: Any, case: Case) -> None:
+    given = inputs(case)
+    check(case, given, run_on(accelerator, case, given))
 
 
 def check(case: Case, given: Arrays, found: Arrays) -> None:

@@ -50,7 +50,8 @@ def test_every_kernel_compiles_for_every_architecture(nvrtc, record_property):
 @pytest.mark.plans
 def test_float16_moves_by_16_bytes(nvrtc):
     """In PTX, a vector of 8 float16 is read and written by one access of four words."""
-    program = nvrtc.createProgram(*(_program("elementwise.cu")))
+    name, header = "elementwise.cu", (FOLDER / "common.cuh").read_bytes()
+    program = nvrtc.createProgram((FOLDER / name).read_text(), name, (header,), (b"common.cuh",))
     nvrtc.compileProgram(program, ("--gpu-architecture=compute_80", "-DDTYPE=half", "-DCHUNK=16384", "--std=c++17"))
     ptx = nvrtc.getPTX(program)
     nvrtc.destroyProgram(program)
@@ -58,11 +59,6 @@ def test_float16_moves_by_16_bytes(nvrtc):
     kernel = text[text.index(".entry add_relu(") :].partition("\n}\n")[0]
     assert len(re.findall(r"ld\.global\.v4\.[bu]32", kernel)) == 2
     assert len(re.findall(r"st\.global\.v4\.[bu]32", kernel)) == 1
-
-
-def _program(source):
-    header = (FOLDER / "common.cuh").read_bytes()
-    return (FOLDER / source).read_text(), source, (header,), (b"common.cuh",)
 
 
 @pytest.mark.plans
