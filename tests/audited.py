@@ -6,7 +6,9 @@ file's text, processes, sockets, and files opened for writing but the output, th
 """
 
 import contextlib
+import functools
 import json
+import operator
 import os
 import sys
 import sysconfig
@@ -30,17 +32,8 @@ SOURCES = tuple(
 
 PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn")
 NETWORK = ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "urllib.Request", "webbrowser.open")
-CHANGES = (
-    "os.remove",
-    "os.rename",
-    "os.rmdir",
-    "os.mkdir",
-    "os.link",
-    "os.symlink",
-    "os.truncate",
-    "os.chmod",
-    "shutil.rmtree",
-)
+CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+CHANGES += ("shutil.rmtree",)
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -184,10 +177,7 @@ FIXED = ("kind", "status", "peak_memory_of", "stopped_by")
 
 
 def at(place: tuple[str | int, ...]) -> Any:
-    value: Any = hostile.valid()
-    for key in place:
-        value = value[key]
-    return value
+    return functools.reduce(operator.getitem, place, hostile.valid())
 
 
 if __name__ == "__main__":

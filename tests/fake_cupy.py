@@ -156,9 +156,6 @@ class Stream:
         for copy in pending:
             copy()
 
-    def is_capturing(self) -> bool:
-        return self.capturing
-
     def begin_capture(self) -> None:
         if self.ptr == 0:
             raise RuntimeError("cannot capture on the default (legacy) stream")
@@ -277,12 +274,6 @@ class MemoryPointer:
         if stream.capturing:
             raise RuntimeError("the current stream is capturing, so H2D transfers are disallowed")
         memcpy_async(self.ptr, memory if isinstance(memory, int) else memory.value, size, HOST_TO_DEVICE, stream.ptr)
-
-    def copy_from_host(self, memory: Any, size: int) -> None:
-        """On the legacy stream, whatever stream is current."""
-        if gpu.current[-1].capturing:
-            raise RuntimeError("the current stream is capturing, so synchronous API calls are disallowed")
-        memcpy_async(self.ptr, memory if isinstance(memory, int) else memory.value, size, HOST_TO_DEVICE, 0)
 
     def copy_to_host_async(self, memory: int, size: int, stream: Stream) -> None:
         if stream.capturing:
@@ -600,9 +591,7 @@ def _nccl() -> types.SimpleNamespace:
         available=True,
         NcclCommunicator=NcclCommunicator,
         NCCL_SUM=0,
-        NCCL_FLOAT16=6,
-        NCCL_FLOAT32=7,
-        NCCL_BFLOAT16=9,
+        **{f"NCCL_{dtype.upper()}": number for number, dtype in _NCCL_DTYPES.items()},
         get_unique_id=lambda: bytes(range(NCCL_UNIQUE_ID_BYTES)),
         get_version=lambda: 22703,
     )
@@ -746,13 +735,8 @@ class Cusolver:
 
 def _module() -> Cupy:
     module = Cupy("cupy")
-    module.properties = {
-        "name": b"Fake GPU",
-        "major": 9,
-        "minor": 0,
-        "multiProcessorCount": 132,
-        "totalGlobalMem": 80 << 30,
-    }
+    module.properties = {"name": b"Fake GPU", "major": 9, "minor": 0, "multiProcessorCount": 132}
+    module.properties["totalGlobalMem"] = 80 << 30
     vars(module).update(
         prepared=[],
         ndarray=ndarray,
@@ -760,21 +744,14 @@ def _module() -> Cupy:
         uint8=np.uint8,
         get_array_module=lambda *arrays: module if any(isinstance(array, ndarray) for array in arrays) else np,
         cuda=types.SimpleNamespace(
-            Device=Device,
-            Stream=Stream,
-            Event=Event,
-            Memory=Memory,
-            MemoryPointer=MemoryPointer,
-            MemoryPool=MemoryPool,
-            using_allocator=using_allocator,
-            alloc_pinned_memory=alloc_pinned_memory,
+            **{one.__name__: one for one in (Device, Stream, Event, Memory, MemoryPointer, MemoryPool)},
+            **{one.__name__: one for one in (using_allocator, alloc_pinned_memory, get_elapsed_time)},
             nccl=_nccl(),
             cublas=Cublas,
             cusolver=Cusolver,
             device=types.SimpleNamespace(
                 get_cublas_handle=lambda: CUBLAS_HANDLE, get_cusolver_handle=lambda: CUSOLVER_HANDLE
             ),
-            get_elapsed_time=get_elapsed_time,
             get_current_stream=lambda: gpu.current[-1],
             memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             runtime=types.SimpleNamespace(
@@ -802,9 +779,9 @@ def install_cupy(patch: pytest.MonkeyPatch) -> Cupy:
     patch.setitem(sys.modules, "cupy", module)
     patch.setitem(sys.modules, "cupy.cuda", module.cuda)
     cuda = chainer.backends.cuda
-    for name, value in {"available": True, "cudnn_enabled": True, "cupy": module, "ndarray": ndarray}.items():
+    made = {"available": True, "cudnn_enabled": True, "cupy": module, "ndarray": ndarray, "Device": Device}
+    for name, value in made.items():
         patch.setattr(cuda, name, value)
-    patch.setattr(cuda, "Device", Device)
     patch.setattr(cuda.GpuDevice, "xp", module)
     patch.setattr(cuda.GpuDevice, "supported_array_types", (ndarray,))
     patch.setattr(chainer, "_array_types", (np.ndarray, ndarray))

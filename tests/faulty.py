@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tcbench.core import record, store
+from tcbench.core import store
 
 STEP = """
 import subprocess
@@ -142,6 +142,4 @@ def write_records(path: Path, images_per_s: float = 40.0, commit: str | None = N
     if commit:
         changes |= {"environment": factories.make_environment(commit=commit), "run_id": path.stem}
     trials = [one for config in ("fp32", "fp32+dali") for one in factories.make_trials(config, trials=3, **changes)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in trials))
-    return path
+    return factories.write(path, *trials)

@@ -35,15 +35,8 @@ _ORDINARY = _TEXT | frozenset(
     name
     for kind in (
         *(bytes, int, float, list, dict, tuple, set, frozenset, Exception, Path, re.Pattern, re.Match),
-        *(
-            collections.deque,
-            contextlib.ExitStack,
-            threading.Event,
-            logging.Logger,
-            Connection,
-            BaseProcess,
-            BaseContext,
-        ),
+        *(collections.deque, contextlib.ExitStack, threading.Event, logging.Logger),
+        *(Connection, BaseProcess, BaseContext),
         *(np.ndarray, np.dtype, np.random.Generator, np.random.RandomState),
     )
     for name in dir(kind)

@@ -12,9 +12,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import factories
 
@@ -33,36 +35,13 @@ CANARY = "__import__('os').mkdir('ran')"
 """Python that leaves a trace, were it ever run."""
 
 TEXTS = (
-    "",
-    " ",
-    "x" * 3_000,
-    "畳" * 300,
-    ACTIVE,
-    CANARY,
-    "evil.sub:f",
-    "evil",
-    "../../../etc/passwd",
-    "/dev/null",
-    "[bold red]x[/nothing]",
-    "</script><script>alert(1)</script>{{ 7 * 7 }}{% raw %}",
-    r"$\frac{\input{/etc/passwd}}$",
-    "=cmd|' /C calc'!A0",
-    "\uff1d1+1",
-    "%s%n{0}{__class__}",
-    "a/b:c+d+e",
-    "+++",
-    "nan",
-    "v9",
-    "fp32",
-    "cuda:99999999999999999999",
-    "cpu",
-    "9999-99-99T99:99:99",
-    "2025-01-02T03:04:05",
-    "\ud800",
+    *("", " ", "x" * 3_000, "畳" * 300, ACTIVE, CANARY, "evil.sub:f", "evil", "../../../etc/passwd", "/dev/null"),
+    *("[bold red]x[/nothing]", "</script><script>alert(1)</script>{{ 7 * 7 }}{% raw %}"),
+    *(r"$\frac{\input{/etc/passwd}}$", "=cmd|' /C calc'!A0", "\uff1d1+1", "%s%n{0}{__class__}", "a/b:c+d+e", "+++"),
+    *("nan", "v9", "fp32", "cuda:99999999999999999999", "cpu", "9999-99-99T99:99:99", "2025-01-02T03:04:05", "\ud800"),
 )
 NUMBERS = (0, 1, -1, 7, 2**31, 2**31 - 1, -(2**63), 2**63 - 1, 1e-9, 1e9, -1e9, 1e308, 5e-324, 0.5)
 THINGS: tuple[Any, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, [0], [""], {"a": 1}, [[]], [1e-9] * 2, [1e9] * 9)
-
 
 ELSEWHERE = factories.make_environment("elsewhere", "Elsewhere")
 """A machine that is not the one that tests run on: of that, `roofline` may measure the ceilings."""
@@ -197,23 +176,15 @@ def prepare(folder: Path) -> Path:
         for config in ("fp32", "fp32+dali")
         for one in factories.make_trials(config, trials=3, environment=ELSEWHERE)
     ]
-    (folder / "good.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in trials))
+    factories.write(folder / "good.jsonl", *trials)
     with cache(folder):
         value = {"device_name": "it", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 1e10, "says": "measured"}
         ceilings._keep(summarise(trials)[0], value)
     return folder
 
 
-@contextlib.contextmanager
-def cache(folder: Path) -> Iterator[None]:
-    before = os.environ.get("TCBENCH_CACHE")
-    os.environ["TCBENCH_CACHE"] = str(folder / "cache")
-    try:
-        yield
-    finally:
-        os.environ.pop("TCBENCH_CACHE")
-        if before is not None:
-            os.environ["TCBENCH_CACHE"] = before
+def cache(folder: Path) -> AbstractContextManager[Any]:
+    return mock.patch.dict(os.environ, TCBENCH_CACHE=str(folder / "cache"))
 
 
 def active(folder: Path) -> list[str]:
@@ -225,19 +196,20 @@ def active(folder: Path) -> list[str]:
 def run(folder: Path, words: Sequence[str], file: Path) -> Ended:
     """A command in this process, in the folder."""
     given = tuple(word.replace("{}", file.name) for word in words)
-    out, err, argv, here, begin = io.StringIO(), io.StringIO(), sys.argv, Path.cwd(), time.monotonic()
+    out, err, begin = io.StringIO(), io.StringIO(), time.monotonic()
     code: Any = None
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        os.chdir(folder)
-        sys.argv = ["tcbench", *given]
-        with cache(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                cli.main()
-            except SystemExit as ended:
-                code = ended.code
+        with (
+            contextlib.chdir(folder),
+            mock.patch.object(sys, "argv", ["tcbench", *given]),
+            cache(folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            cli.main()
+    except SystemExit as ended:
+        code = ended.code
     finally:
         signal.signal(signal.SIGTERM, handler)
-        os.chdir(here)
-        sys.argv = argv
     return Ended(given, code, out.getvalue(), err.getvalue(), time.monotonic() - begin)

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import sys
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import training
 from tcbench.core.errors import TrainingError
 from tcbench.engine import world
 from tcbench.engine.backends.chainer import exchange
+from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.models.geometry import Conv
 from tcbench.engine.models.resnet import ResNet
 
@@ -23,17 +25,13 @@ GEOMETRY = ResNet("two narrow blocks", stem=Conv(3, 8, 3), blocks_per_stage=(1, 
 IMAGE_SIZE = 16
 
 
-def session_of(config: str, shard: int, **changes: Any) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def session_of(config: str, shard: int, **changes: Any) -> Iterator[ChainerSession]:
     """A session on the small model, with the batches of a shard."""
-
-    @contextlib.contextmanager
-    def opened():
-        site = training.numpys_processor()
-        with training.small_session(config, geometry=GEOMETRY, image_size=IMAGE_SIZE, site=site, **changes) as session:
-            session.step.feed = training.Batches(session.step.model.parts.spec, IMAGE_SIZE, shard)
-            yield session
-
-    return opened()
+    site = training.numpys_processor()
+    with training.small_session(config, geometry=GEOMETRY, image_size=IMAGE_SIZE, site=site, **changes) as session:
+        session.step.feed = training.Batches(session.step.model.parts.spec, IMAGE_SIZE, shard)
+        yield session
 
 
 def train(config: str, steps: int, fault: str = "") -> ranks.Trained:

@@ -18,12 +18,6 @@ from tcbench.engine import world
 SMALL_MODEL = {"geometry": training.SMOOTH, "image_size": 32}
 
 
-def run_step(session: Any) -> float:
-    for phase in session.phases:
-        phase.run()
-    return float(session.facts().loss)
-
-
 def parameters(session: Any) -> dict[str, np.ndarray]:
     return {name: p.detach().numpy().copy() for name, p in session.model.named_parameters()}
 
@@ -31,7 +25,7 @@ def parameters(session: Any) -> dict[str, np.ndarray]:
 def train(config: str, steps: int) -> ranks.Trained:
     """As one of many ranks."""
     with torch_training.small_torch_session(config, ranks=world.current().size, **SMALL_MODEL) as session:
-        losses = [run_step(session) for _ in range(steps)]
+        losses = [training.run_step(session) for _ in range(steps)]
         return losses, parameters(session), ranks.facts_of(session)
 
 
@@ -48,9 +42,7 @@ def reference(config: str, steps: int, size: int) -> tuple[list[list[float]], di
         losses: list[list[float]] = [[] for _ in sessions]
         for _ in range(steps):
             for session, of in zip(sessions, losses, strict=True):
-                session.step.io()
-                session.step.forward()
-                session.step.backward()
+                torch_training.go_backward(session)
                 of.append(float(session.step.loss_value))
             for shared in zip(*(session.model.parameters() for session in sessions), strict=True):
                 mean = sum(p.grad / size for p in shared)

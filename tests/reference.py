@@ -84,6 +84,11 @@ def _tap(conv: w.Conv2d | w.Pool, padded: Array, r: int, s: int) -> Array:
     return padded[:, rows, columns]
 
 
+def _inside(of: w.Conv2d | w.Pool, padded: Array) -> Array:
+    """The pixels of padded x, as they are stored."""
+    return _stored(padded[:, of.pad : of.pad + of.h, of.pad : of.pad + of.w], of.layout)
+
+
 def _fprop(conv: w.Conv2d, a: Arrays) -> Array:
     """y (N, P, Q, K)."""
     x = _padded(_nhwc(a.x, conv.layout), conv.pad)
@@ -108,8 +113,7 @@ def _dgrad(conv: w.Conv2d, a: Arrays) -> Array:
     for r in range(conv.r):
         for s in range(conv.s):
             _tap(conv, gx, r, s)[...] += gy @ weights[:, r, s]
-    inner = gx[:, conv.pad : conv.pad + conv.h, conv.pad : conv.pad + conv.w]
-    return _stored(inner, conv.layout)
+    return _inside(conv, gx)
 
 
 @_computes(w.ConvWgrad)
@@ -144,8 +148,7 @@ def col2im(work: w.Col2im, a: Arrays) -> None:
     gx = np.zeros((conv.n, conv.h + 2 * conv.pad, conv.w + 2 * conv.pad, conv.c))
     for i, tap in enumerate(taps):
         _tap(conv, gx, *divmod(i, conv.s))[...] += tap
-    inner = gx[:, conv.pad : conv.pad + conv.h, conv.pad : conv.pad + conv.w]
-    a.write(gx=_stored(inner, conv.layout))
+    a.write(gx=_inside(conv, gx))
 
 
 # -- batch normalisation ---------------------------------------------------------------------------------------------
@@ -279,13 +282,7 @@ def max_pool_backward(work: w.MaxPoolBackward, a: Arrays) -> None:
     gx = np.zeros((pool.n, above + pool.h + below, left + pool.w + right, pool.c))
     for tap in range(pool.ksize**2):
         _tap(pool, gx, *divmod(tap, pool.ksize))[...] += np.where(place == tap, gy, 0)
-    a.write(gx=_stored(gx[:, pool.pad : pool.pad + pool.h, pool.pad : pool.pad + pool.w], pool.layout))
-
-
-@_computes(w.GlobalAverageBackward)
-def global_average_backward(work: w.GlobalAverageBackward, a: Arrays) -> None:
-    gx = np.broadcast_to(a.gy[:, None, None, :] / (work.h * work.w), (work.n, work.h, work.w, work.c))
-    a.write(gx=_stored(gx, work.layout))
+    a.write(gx=_inside(pool, gx))
 
 
 def _tiles(work: Any) -> list[tuple[int, slice]]:
@@ -371,12 +368,6 @@ def dropout_backward(work: w.DropoutBackward, a: Arrays) -> None:
 
 
 # -- classifier and loss ---------------------------------------------------------------------------------------------
-
-
-@_computes(w.AddBiasRelu)
-def add_bias_relu(work: w.AddBiasRelu, a: Arrays) -> None:
-    y = _biased(work, a)
-    a.write(y=np.where(y <= 0, 0, y))
 
 
 def _biased(work: Any, a: Arrays) -> Array:
@@ -532,8 +523,10 @@ _EXPRESSIONS: tuple[tuple[type[w.Work], str, Callable[[Any, Arrays], Any]], ...]
     (w.Add, "c", lambda _, a: a.a + a.b),
     (w.AddRelu, "y", lambda _, a: np.maximum(a.a + a.b, 0)),
     (w.GlobalAverageForward, "y", lambda work, a: _nhwc(a.x, work.layout).mean((1, 2))),
+    (w.GlobalAverageBackward, "gx", lambda work, a: _stored(a.gy[:, None, None, :] / (work.h * work.w), work.layout)),
     (w.TakeColumns, "gx", lambda work, a: a.gy[:, work.first : work.first + work.width]),
     (w.AddBias, "y", lambda work, a: _biased(work, a)),
+    (w.AddBiasRelu, "y", lambda work, a: np.maximum(_biased(work, a), 0)),
     (w.BiasGradient, "gb", lambda work, a: a.gy.reshape(work.slices, -1, work.k, work.pixels).sum((1, 3))),
     (w.MeanLoss, "loss", lambda work, a: a.losses.mean() * work.weight),
     (

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training import SMOOTH, Batches, Trained, small_cell, small_session
+from training import SMOOTH, Batches, Trained, run_step, small_cell, small_session
 
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.torch import session as sessions
@@ -56,17 +56,13 @@ def train_torch(config: str, steps: int = 5, seed: int = 0, **cell_changes: Any)
     """Train from the seed's weights on the seed's batches. Running statistics under PyTorch's names."""
     with small_torch_session(config, seed, **cell_changes) as session:
         before = _parameters(session)
-        losses = []
-        for _ in range(steps):
-            for phase in session.phases:
-                phase.run()
-            losses.append(session.facts().loss)
+        losses = np.array([run_step(session) for _ in range(steps)])
         running = {
             name: buffer.numpy().astype(np.float64)
             for name, buffer in session.model.named_buffers()
             if name.endswith(("running_mean", "running_var"))
         }
-        return Trained(np.array(losses), before, _parameters(session), running)
+        return Trained(losses, before, _parameters(session), running)
 
 
 def _parameters(session: TorchSession) -> dict[str, np.ndarray]:
@@ -74,19 +70,20 @@ def _parameters(session: TorchSession) -> dict[str, np.ndarray]:
     return {name: parameter.detach().numpy().astype(np.float64) for name, parameter in named}
 
 
+def go_backward(session: TorchSession | ChainerSession) -> None:
+    for phase in (session.step.io, session.step.forward, session.step.backward):
+        phase()
+
+
 def torch_gradients(session: TorchSession) -> dict[str, np.ndarray]:
     """Gradients of one step, by PyTorch's names."""
-    session.step.io()
-    session.step.forward()
-    session.step.backward()
+    go_backward(session)
     return {name: p.grad.numpy().astype(np.float64) for name, p in session.model.named_parameters()}
 
 
 def chainer_gradients(session: ChainerSession) -> dict[str, np.ndarray]:
     """Gradients of one step, by the names that PyTorch gives the same parameters."""
-    session.step.io()
-    session.step.forward()
-    session.step.backward()
+    go_backward(session)
     return {torch_name(name): p.grad.astype(np.float64) for name, p in session.step.model.namedparams()}
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.analysis.roofline import Ceilings
 from tcbench.core.numerics import TrainingJob
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.engine.feeds import generated as jpegs
 from tcbench.engine.numerics import worker
 from tcbench.run import forecast

@@ -4,33 +4,12 @@ from tcbench.engine.backends import backend
 from tcbench.engine.rung import Needs, Requires, Rung, RungSet
 
 
-class _A(Rung):
-    name = "a"
-    says = "a"
-    source = "-"
-    conflicts = frozenset({"b"})
+def rung(name: str, **declared: object) -> Rung:
+    return type(name, (Rung,), {"name": name, "says": name, "source": "-", **declared})()
 
 
-class _B(Rung):
-    name = "b"
-    says = "b"
-    source = "-"
-
-
-class _C(Rung):
-    name = "c"
-    says = "c"
-    source = "-"
-    requires = Requires(rungs=(Needs("b", when="a", why="because"), Needs("d", why="always")))
-
-
-class _D(Rung):
-    name = "d"
-    says = "d"
-    source = "-"
-
-
-RUNGS = RungSet.of("test", [_A(), _B(), _C(), _D()])
+NEEDS = Requires(rungs=(Needs("b", when="a", why="because"), Needs("d", why="always")))
+RUNGS = RungSet.of("test", [rung("a", conflicts=frozenset({"b"})), rung("b"), rung("c", requires=NEEDS), rung("d")])
 
 
 @pytest.mark.parametrize(
@@ -53,16 +32,14 @@ def test_a_list_of_rungs_is_a_config_or_says_why_not(names, expected):
 
 
 def test_every_stage_of_a_plain_rung_is_identity():
-    rung, thing = _D(), object()
+    plain, thing = rung("d"), object()
     for stage in ("parts", "optimizer", "feed", "step"):
-        assert getattr(rung, stage)(thing, None) is thing
-    with rung.scope(None) as scope:
+        assert getattr(plain, stage)(thing, None) is thing
+    with plain.scope(None) as scope:
         assert scope is None
 
 
 def test_every_shipped_rung_declares_itself():
-    for rung in backend("chainer").RUNGS.rungs.values():
-        assert rung.says
-        assert rung.source
-        assert str(rung.parity)
-        assert "\n" not in rung.says
+    for shipped in backend("chainer").RUNGS.rungs.values():
+        assert shipped.says and shipped.source and str(shipped.parity)
+        assert "\n" not in shipped.says

@@ -11,15 +11,7 @@ from tcbench.engine.accelerators import attained as model
 from tcbench.engine.accelerators import ceilings
 from tcbench.engine.accelerators.attained import attained, expected_s, rows
 from tcbench.engine.accelerators.peaks import peak_rates
-from tcbench.engine.work import (
-    BatchNormForward,
-    Conv2d,
-    ConvDgrad,
-    ConvFprop,
-    ConvFpropStats,
-    ConvWgrad,
-    Norm,
-)
+from tcbench.engine.work import BatchNormForward, Conv2d, ConvDgrad, ConvFprop, ConvFpropStats, ConvWgrad, Norm
 from tcbench.hardware import gpus
 
 V100, A100 = gpus.load("V100"), gpus.load("A100")

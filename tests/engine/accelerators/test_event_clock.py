@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from gpu import SPIN
 
 from tcbench.engine.accelerators.event_clock import EventClock
 
@@ -94,12 +95,7 @@ def test_it_says_that_its_time_is_the_devices(clock):
 def test_on_a_gpu_the_work_is_timed_and_not_its_launch():
     import cupy
 
-    spin = cupy.RawKernel(
-        'extern "C" __global__ void spin(long long ns) {'
-        ' long long t0, t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t0)); t = t0;'
-        ' while (t - t0 < ns) asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); }',
-        "spin",
-    )
+    spin = cupy.RawKernel(SPIN, "spin")
     with cupy.cuda.Stream(non_blocking=True) as stream:
         spin((1,), (1,), (0,))
         stream.synchronize()

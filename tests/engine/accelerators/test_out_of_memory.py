@@ -45,14 +45,6 @@ def test_every_librarys_words_are_understood(said):
     assert str(error) == f"{' '.join(said.split())}, the GPU has 1.0 GiB"
 
 
-def test_dali_says_how_much_it_asked_for():
-    said = (
-        "Critical error in pipeline:\nError in GPU operator `nvidia.dali.fn.resize`,\nencountered:\n\n"
-        "Can't allocate 2147483648 bytes on device 0.\nCurrent pipeline object is no longer valid."
-    )
-    assert str(from_error(RuntimeError(said), 4 * GIB)) == "2.0 GiB more asked for, the GPU has 4.0 GiB"
-
-
 def test_an_error_while_clearing_up_does_not_hide_what_came_before():
     try:
         try:

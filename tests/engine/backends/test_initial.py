@@ -24,16 +24,20 @@ def test_numbers_drawn_ahead_are_the_seeds_to_the_bit(between):
     assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
+def assert_no_thread_is_left() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "initial weights":
+            thread.join(10)
+            assert not thread.is_alive()
+
+
 def test_only_the_first_network_of_the_seed_takes_them_and_no_thread_is_left():
     with initial.ahead(1), initial.numbers(2) as other, initial.numbers(1) as first, initial.numbers(1) as second:
         assert [isinstance(rng, initial.DrawnAhead) for rng in (other, first, second)] == [False, True, False]
         assert first.standard_normal(()) == second.standard_normal(())
     with initial.ahead(3):
         pass
-    for thread in threading.enumerate():
-        if thread.name == "initial weights":
-            thread.join(10)
-            assert not thread.is_alive()
+    assert_no_thread_is_left()
 
 
 def test_a_thread_with_nowhere_to_put_its_numbers_ends_too(monkeypatch):
@@ -41,7 +45,5 @@ def test_a_thread_with_nowhere_to_put_its_numbers_ends_too(monkeypatch):
     rng = initial.DrawnAhead(0)
     rng.standard_normal(3)
     rng.end()
-    for thread in (thread for thread in threading.enumerate() if thread.name == "initial weights"):
-        thread.join(10)
-        assert not thread.is_alive()
+    assert_no_thread_is_left()
     assert rng.standard_normal(2).tolist() == np.random.RandomState(0).standard_normal(5)[3:].tolist()

@@ -30,16 +30,7 @@ every_feed = pytest.mark.parametrize("make_feed", FEEDS, indirect=True)
 
 
 def _spec(images: ImageFolder | None, **changes: Any) -> FeedSpec:
-    spec = FeedSpec(
-        images=images,
-        batch_size=5,
-        image_size=32,
-        n_classes=24,
-        tensor=TensorSpec("NCHW", "float32"),
-        seed=1,
-        threads=2,
-        augment=True,
-    )
+    spec = FeedSpec(images, 5, 32, 24, TensorSpec("NCHW", "float32"), seed=1, threads=2, augment=True)
     return dataclasses.replace(spec, **changes)
 
 
@@ -139,7 +130,6 @@ def test_layout_and_dtype_are_all_that_the_tensor_spec_changes(
 ) -> None:
     expected, labels = make_feed(_spec(images, batch_size=8)).next()
     x, t = make_feed(_spec(images, batch_size=8, tensor=TensorSpec(layout, dtype))).next()
-
     assert x.shape == ((8, 3, 32, 32) if layout == "NCHW" else (8, 32, 32, 3))
     assert x.dtype == dtype
     assert x.flags.c_contiguous
@@ -160,11 +150,9 @@ def test_augmentation_crops_everywhere_and_mirrors_half(make_feed: MakeFeed, fol
     Image.fromarray(ramp).save(folder / "a.jpg", quality=95)
     one = ImageFolder(folder.parent, ("class",), ((folder / "a.jpg", 0),))
     feed = make_feed(_spec(one, batch_size=64, image_size=32))
-
     red = np.concatenate([feed.next()[0][:, 0].copy() for _ in range(3)]) * STD[0] + MEAN[0]
     mirrored = (red[:, :, -1] < red[:, :, 0]).mean()
     middle = red.mean((1, 2))
-
     assert 0.3 < mirrored < 0.7
     # Scaled to 37 × 148, the crop's middle lies between 16 and 132 of 148: 28 and 228 of 256.
     assert middle.min() < 45
@@ -188,10 +176,8 @@ def test_what_the_rule_takes_comes_out_of_every_feed_as_pillow_reads_it(make_fee
     names = [path.stem for path, _ in odd.files]
     assert len(names) == len(odd_images.taken())
     spec = _spec(odd, batch_size=len(names), augment=False)
-
     pixels = make_feed(spec).next()[0] * STD[:, None, None]
     expected = PillowFeed(spec).next()[0] * STD[:, None, None]
-
     error = dict(zip(names, np.abs(pixels - expected).mean((1, 2, 3)).tolist(), strict=True))
     assert all(value < 4.0 for value in error.values()), error
 
@@ -221,11 +207,9 @@ def test_a_broken_file_is_named(
     broken = copies[6][0]
     broken.write_bytes(damage(broken.read_bytes())) if damage else broken.unlink()
     feed = make_feed(_spec(ImageFolder(folder.parent, images.classes, tuple(copies)), augment=augment, batch_size=3))
-
     with pytest.raises(DataError) as caught:
         for _ in range(3):
             feed.next()
-
     assert str(broken) in str(caught.value)
     assert "\n" not in str(caught.value)
 

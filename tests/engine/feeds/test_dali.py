@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gpu import SPIN
 
 from tcbench.core.errors import DataError, OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings
@@ -356,13 +357,6 @@ def test_what_is_done_on_a_gpu_is_done_on_the_consumers_stream(monkeypatch: pyte
     placement.fence()
     assert fences == [stream]
     assert not current
-
-
-SPIN = """extern "C" __global__ void spin(long long ns) {
-    long long t0, t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t0));
-    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); while (t - t0 < ns);
-}"""
 
 
 @pytest.mark.gpu

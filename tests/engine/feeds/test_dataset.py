@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +21,7 @@ from PIL import Image
 from tcbench.core.errors import DataError
 from tcbench.engine.feeds import dataset, generated, image_header, pictures
 from tcbench.engine.feeds.dataset import scan
-from tcbench.engine.feeds.generated import ensure_generated, generate, generated_root, read_manifest
+from tcbench.engine.feeds.generated import ensure_generated, generate, read_manifest
 
 
 @pytest.fixture
@@ -53,9 +54,7 @@ def test_scan_finds_classes_and_files_in_sorted_order(tmp_path: Path) -> None:
     for name in ("n02/b.JPEG", "n02/a.jpg", "n01/z.jpeg", "n01/notes.txt", "n01/.hidden.jpg", ".git/x.jpg", "top.jpg"):
         _touch(tmp_path / name, odd_images.taken()["plain"])
     (tmp_path / "n00_empty").mkdir()
-
     images = scan(tmp_path)
-
     assert images.classes == ("n01", "n02")
     assert [(path.relative_to(tmp_path).as_posix(), label) for path, label in images.files] == [
         ("n01/z.jpeg", 0),
@@ -77,10 +76,8 @@ def test_scan_finds_classes_and_files_in_sorted_order(tmp_path: Path) -> None:
 def test_scan_says_in_one_line_what_is_wrong_and_what_mends_it(tmp_path: Path, make: Any, says: str) -> None:
     root = tmp_path / "images"
     make(root)
-
     with pytest.raises(DataError) as caught:
         scan(root)
-
     message = str(caught.value)
     assert all(
         part in message for part in (says, str(root), "CLASS/IMAGE.jpg", "tcbench data make", "--data synthetic")
@@ -171,7 +168,6 @@ def test_generated_images_are_like_imagenets(photos: dataset.ImageFolder) -> Non
             assert [component[1:3] for component in image.layer] == [(2, 2), (1, 1), (1, 1)]  # type: ignore[attr-defined]
     portrait = sum(height > width for width, height in sizes) / len(sizes)
     manifest = read_manifest(photos.root)
-
     assert len(photos.files) == 64
     assert len(photos.classes) == 16
     assert 480 <= median(width for width, _ in sizes) <= 520
@@ -202,26 +198,16 @@ def test_bytes_do_not_depend_on_the_number_of_workers_or_files(tmp_path: Path) -
     seen: list[tuple[int, int]] = []
     one = generate(tmp_path / "one", n_files=8, workers=1)
     two = generate(tmp_path / "two", n_files=6, workers=2, progress=lambda done, of: seen.append((done, of)))
-
     alone, together = _digest(one.root), _digest(two.root)
     assert len(together) == 6
     assert together.items() <= alone.items()
     assert seen == [(done, 6) for done in range(7)]
 
 
-def test_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TCBENCH_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert generated_root() == tmp_path / "xdg" / "tcbench" / generated.SET_VERSION
-    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "mine"))
-    assert generated_root() == tmp_path / "mine" / generated.SET_VERSION
-
-
 def test_a_complete_set_is_taken_as_it_is(cache: Path) -> None:
     first = ensure_generated()
     before = cache.stat().st_mtime_ns
     calls: list[int] = []
-
     assert first.root == cache
     assert len(first.files) == 4
     assert ensure_generated(progress=lambda done, of: calls.append(done)) == first
@@ -244,10 +230,8 @@ def test_a_complete_set_is_taken_as_it_is(cache: Path) -> None:
 def test_a_damaged_set_is_made_anew(cache: Path, damage: Any) -> None:
     whole = _digest(ensure_generated().root)
     damage(next(cache.rglob("*.JPEG")), cache / "manifest.json")
-
     again = ensure_generated()
     manifest = read_manifest(cache)
-
     assert _digest(again.root) == whole
     assert manifest is not None
     assert manifest.version == generated.SET_VERSION
@@ -314,21 +298,15 @@ def test_what_a_killed_generation_left_is_taken_away_by_the_next(tmp_path: Path)
 
 
 def test_of_two_generations_at_once_one_set_stays(cache: Path) -> None:
-    results: list[dataset.ImageFolder] = []
     barrier = threading.Barrier(2)
 
-    def make() -> None:
+    def make(_: int) -> dataset.ImageFolder:
         barrier.wait()
-        results.append(ensure_generated())
+        return ensure_generated()
 
-    threads = [threading.Thread(target=make) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(results) == 2
-    assert results[0] == results[1] == scan(cache)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(make, range(2))
+    assert one == other == scan(cache)
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
 
 

@@ -1,5 +1,6 @@
 """Feeds whose decoding is modelled."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -122,8 +123,5 @@ def test_the_rate_of_decoding_is_not_the_hosts_and_is_stretched_with_the_device(
     cell = factories.make_cell(
         "fp32+dali", 8, device="virtual:V100", input=Input(kind="modelled", images_per_s=1e3), host_speed=0.5
     )
-    session: Any = backend("chainer").open_session(cell)
-    try:
+    with contextlib.closing(backend("chainer").open_session(cell)) as session:
         assert session.step.feed._decoder._batch_ns == 8 * MS * 0.5  # and what is measured is divided by the speed
-    finally:
-        session.close()

@@ -37,13 +37,3 @@ def test_half_a_jpeg_is_refused_where_opencv_would_fill_it_with_grey(images: Ima
     with pytest.raises(DataError, match=r"a\.jpg.*truncated"):
         feed.next()
     feed.close()
-
-
-def test_a_whole_jpeg_with_other_bytes_behind_it_is_read(images: ImageFolder, folder: Path) -> None:
-    path = folder / "a.jpg"
-    path.write_bytes(images.files[0][0].read_bytes() + b"\0" * 100)
-    whole = make_opencv_feed(_spec(ImageFolder(folder.parent, ("class",), ((images.files[0][0], 0),))))
-    longer = make_opencv_feed(_spec(ImageFolder(folder.parent, ("class",), ((path, 0),))))
-    assert (whole.next()[0] == longer.next()[0]).all()
-    whole.close()
-    longer.close()

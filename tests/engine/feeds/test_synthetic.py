@@ -16,6 +16,11 @@ def _spec(seed: int = 1, layout: Any = "NCHW", dtype: Any = "float32") -> FeedSp
     return FeedSpec(None, 16, 32, 10, TensorSpec(layout, dtype), seed=seed, threads=1)
 
 
+def test_activations_of_another_dtype_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="stored as float16 or bfloat16 or float32 or float64, not as int8"):
+        TensorSpec(dtype="int8")
+
+
 def test_one_batch_is_handed_out_again_and_again() -> None:
     feed = make_synthetic_feed(_spec())
     first, second = feed.next(), feed.next()

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import itertools
 import math
 import statistics
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from tcbench.core.record import Measurement, MeasureSettings
+from tcbench.core.recording import HostSpan
 from tcbench.core.session import Facts, Phase
 from tcbench.core.stopping import sample_size
 from tcbench.engine.measure import loop, ranges
@@ -191,7 +195,7 @@ class FakeDomain:
         self.closed: list[object] = []
 
     def get_event_attributes(self, message: str, payload: int | None = None):
-        return type("Attributes", (), {"message": message, "payload": payload})()
+        return SimpleNamespace(message=message, payload=payload)
 
     def push_range(self, attributes) -> None:
         self.open.append((attributes.message, attributes.payload))
@@ -250,10 +254,12 @@ class Layered(FakeSession):
     layers = None
 
     def _run(self, name: str) -> None:
+        told = self.layers if name == "forward" else None
+        if told is not None:
+            told.begin("stem/conv")
         super()._run(name)
-        if self.layers is not None and name == "forward":
-            self.layers.begin("stem/conv")
-            self.layers.end()
+        if told is not None:
+            told.end()
 
     @contextlib.contextmanager
     def detail(self, layers):
@@ -264,16 +270,17 @@ class Layered(FakeSession):
 
 def test_the_recorder_gets_steps_phases_and_layers_whose_times_are_those_of_the_phases():
     phases, spans = profiled(Layered(), layers=True)
-    assert [(s.kind, s.name, s.step, s.phase) for s in spans] == [
-        told
-        for step in (5, 6)
-        for told in (
-            ("phase", "io", step, "io"),
-            ("layer", "stem/conv", step, "forward"),
-            ("phase", "forward", step, "forward"),
-            ("step", "step", step, None),
+    quarter_ns = 250_000_000
+    assert spans == tuple(
+        HostSpan(kind, name, step, phase, quarter_ns * (begin + at), quarter_ns * (end + at))
+        for step, at in ((5, 0), (6, 2))
+        for kind, name, phase, begin, end in (
+            ("phase", "io", "io", 0, 1),
+            ("layer", "stem/conv", "forward", 1, 2),
+            ("phase", "forward", "forward", 1, 2),
+            ("step", "step", None, 0, 2),
         )
-    ]
+    )
     assert [(phase.name, phase.host_s, phase.device_s) for phase in phases] == [
         (name, (0.25, 0.25), None) for name in ("io", "forward")
     ]
@@ -299,10 +306,12 @@ def test_profilers_run_around_the_profiled_steps_and_nothing_else():
     assert session.ran == [*["io", "forward"] * before, "start", *["io", "forward"] * 2, "stop"]
 
 
-def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside():
+def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue_and_its_times_stand_beside_the_hosts():
     session = FakeSession()
     session.clock = DeviceClock(session)
+    assert session.facts().prefetch_depth == 2
     measured = loop.measure(session, SETTINGS)
+    assert measured.block_steps == 20
     assert session.ran == ["io", "forward"] * (5 + 20 + 4)
     assert session.clock.reads == 5 + 1 + 1
     assert [phase.device_s for phase in measured.phases] == [(1.0,) * 4, (1.0,) * 4]
@@ -348,15 +357,6 @@ def test_a_device_that_tells_how_long_it_worked_is_asked_around_the_timed_pass()
     assert loop.measure(FakeSession(), SETTINGS).busy_s is None
 
 
-def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue():
-    session = FakeSession()
-    assert loop.measure(session, SETTINGS).block_steps == 6
-    session = FakeSession()
-    session.clock = DeviceClock(session)
-    assert session.facts().prefetch_depth == 2
-    assert loop.measure(session, SETTINGS).block_steps == 20
-
-
 class Periodic(FakeSession):
     """Every fourth step takes ten times as long."""
 
@@ -392,39 +392,31 @@ class _Mpi:
         self.said: object = None
 
     def of(self, rank: int) -> World:
-        mpi = self
+        mpi = SimpleNamespace(bcast=functools.partial(self.bcast, rank), Barrier=self.gate.wait)
+        return World(rank, 2, rank, 2, mpi)
 
-        class Communicator:
-            def bcast(self, value: object) -> object:
-                if rank == 0:
-                    mpi.said = value
-                mpi.gate.wait()
-                said = mpi.said
-                mpi.gate.wait()
-                return said
-
-            def Barrier(self) -> None:  # noqa: N802 (MPI's name)
-                mpi.gate.wait()
-
-        return World(rank, 2, rank, 2, Communicator())
+    def bcast(self, rank: int, value: object) -> object:
+        if rank == 0:
+            self.said = value
+        self.gate.wait()
+        said = self.said
+        self.gate.wait()
+        return said
 
 
 def test_all_ranks_take_as_many_steps_as_rank_0_decides(monkeypatch):
     worlds = threading.local()
     monkeypatch.setattr(loop, "current", lambda: worlds.own)
-    mpi, measured = _Mpi(), {}
+    mpi = _Mpi()
 
-    def rank(number: int) -> None:
+    def rank(number: int) -> Measurement:
         worlds.own = mpi.of(number)
         session = FakeSession(cold_steps=2 + 10 * number)  # rank 1 alone would warm up longer, and stop later
-        measured[number] = loop.measure(session, SETTINGS)
+        return loop.measure(session, SETTINGS)
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    steps = [(m.warmup_steps, m.timed_steps, m.stopped_by, m.profiled_steps) for m in (measured[0], measured[1])]
+    with ThreadPoolExecutor(2) as pool:
+        measured = pool.map(rank, (0, 1))
+    steps = [(m.warmup_steps, m.timed_steps, m.stopped_by, m.profiled_steps) for m in measured]
     assert steps[0] == steps[1]
     worlds.own = ALONE
     late = loop.measure(FakeSession(cold_steps=12), SETTINGS)

@@ -13,7 +13,6 @@ from tcbench.core.record import Cell
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.reference import accelerator as processors
 from tcbench.engine.accelerators.cpu.reference import batch_norm as kernels
-from tcbench.engine.accelerators.cpu.reference import convolution as convolutions
 from tcbench.engine.accelerators.device import OpenDevice, host
 from tcbench.engine.backends.chainer.ops import convolution
 from tcbench.engine.backends.chainer.ops.batch_norm import EPS, BatchNorm
@@ -141,16 +140,25 @@ def wgrad_of(monkeypatch, change):
     monkeypatch.setattr(convolution.Convolution, "wgrad", changed)
 
 
-def scales_gradient_of(monkeypatch, change):
-    """The gradient of every batch normalisation's scale changed: `change(dtype)` is the factor."""
-    right = processors._KERNELS[w.BatchNormBackward]
+def after(monkeypatch, kind, change):
+    """Every work of a kind is done, and then something else to its arrays."""
+    right = processors._KERNELS[kind]
 
     def changed(work, *arrays):
         right(work, *arrays)
+        change(work, *arrays)
+
+    monkeypatch.setitem(processors._KERNELS, kind, changed)
+
+
+def scales_gradient_of(monkeypatch, change):
+    """The gradient of every batch normalisation's scale changed: `change(dtype)` is the factor."""
+
+    def scaled(work, *arrays):
         ggamma = arrays[[operand.name for operand in work.operands].index("ggamma")]
         ggamma *= ggamma.dtype.type(change(work.norm.dtype))
 
-    monkeypatch.setitem(processors._KERNELS, w.BatchNormBackward, changed)
+    after(monkeypatch, w.BatchNormBackward, scaled)
 
 
 @pytest.mark.slow
@@ -218,16 +226,12 @@ def raises(y: np.ndarray) -> None:
     [(gives_no_numbers, "its loss or its parameters are not finite"), (raises, "ValueError: no such layout")],
 )
 def test_an_operation_that_gives_no_numbers_or_raises_is_off_and_not_a_crash(monkeypatch, ends, says):
-    right = convolutions.fprop
-
     def broken(work, x, weights, y):
-        right(work, x, weights, y)
         if work.conv.layout == "NHWC" and not is_classifier(weights):
             ends(y)
 
-    monkeypatch.setitem(processors._KERNELS, w.ConvFprop, broken)
-    off = run(NHWC)
-    assert off == {"fp32": None, NHWC: says}
+    after(monkeypatch, w.ConvFprop, broken)
+    assert run(NHWC) == {"fp32": None, NHWC: says}
 
 
 # -- wrong in every config alike ---------------------------------------------------------------------------------------
@@ -243,14 +247,11 @@ def stems_gradient(monkeypatch):
 
 
 def first_3x3s_input_gradient(monkeypatch):
-    right = convolutions.dgrad
-
-    def changed(work, gy, weights, gx):
-        right(work, gy, weights, gx)
+    def longer(work, gy, weights, gx):
         if work.conv.layout == "NCHW" and weights.shape[1:] == (64, 3, 3):
             gx *= 1.01
 
-    monkeypatch.setitem(processors._KERNELS, w.ConvDgrad, changed)
+    after(monkeypatch, w.ConvDgrad, longer)
 
 
 def scales_gradient(monkeypatch):
@@ -297,7 +298,7 @@ def test_a_gradient_that_is_wrong_in_every_config_is_off_from_the_slope_of_the_l
 # -- optimizers --------------------------------------------------------------------------------------------------------
 
 
-def of_spec(**changes):
+def of_spec(changes):
     """The optimizer is made of another description than its rungs gave."""
 
     def breaks(monkeypatch, optimizer):
@@ -309,10 +310,8 @@ def of_spec(**changes):
     return breaks
 
 
-no_decay, no_masters, other_momentum = (
-    of_spec(weight_decay=0.0),
-    of_spec(master_weights=False),
-    of_spec(momentum=0.89),
+no_decay, no_masters, other_momentum = map(
+    of_spec, ({"weight_decay": 0.0}, {"master_weights": False}, {"momentum": 0.89})
 )
 
 

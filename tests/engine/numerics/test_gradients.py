@@ -53,27 +53,17 @@ def test_what_bfloat16_makes_zero_is_counted_as_its_own_rounding_does():
     assert 0 < zero_in_bfloat16(count(values)) < 1
 
 
-def test_gradients_all_below_half_of_float16s_smallest_number_all_become_zero():
-    values = np.full(1000, 2.0**-26, np.float32)
-    assert shares(count(values), 0) == Shares(1.0, 0.0, 0.0)
-    assert shares(count(values), 1) == Shares(1.0, 0.0, 0.0)  # 2^-25 rounds to even
-    assert shares(count(values), 2) == Shares(0.0, 1.0, 0.0)
-    scales = safe_scales([count(values)])
-    assert (scales.smallest, scales.largest) == (2, 41)
-
-
-def test_gradients_above_float16s_largest_number_all_become_infinite():
-    values = np.full(1000, -70_000.0, np.float32)
-    assert shares(count(values), 0) == Shares(0.0, 0.0, 1.0)
-    scales = safe_scales([count(values)])
-    assert scales.largest == -1
-    assert shares(count(values), -1).infinite == 0
-
-
-def test_no_scale_is_safe_where_gradients_span_more_than_float16():
-    values = np.concatenate([np.full(500, 2.0**-30), np.full(500, 2.0**15)]).astype(np.float32)
-    scales = safe_scales([count(values)])
-    assert scales.smallest == 6 and scales.largest == 0
+@pytest.mark.parametrize(
+    ("values", "smallest", "largest"),
+    [
+        ([2.0**-26], 2, 41),  # at 2^-25, half of float16's smallest number, all of them become 0
+        ([-70_000.0], -41, -1),  # above its largest
+        ([2.0**-30, 2.0**15], 6, 0),  # which leaves none
+    ],
+)
+def test_the_safe_scales_are_those_at_which_nothing_is_lost_at_either_end(values, smallest, largest):
+    scales = safe_scales([count(np.repeat(np.float32(values), 500))])
+    assert (scales.smallest, scales.largest) == (smallest, largest)
 
 
 def test_the_safe_scales_are_the_first_and_the_last_that_are_safe():

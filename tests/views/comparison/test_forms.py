@@ -12,7 +12,7 @@ from tcbench.analysis.compare import compare
 from tcbench.analysis.welch import Estimate, Group
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.views.comparison import wording
-from tcbench.views.comparison.form import to_json
+from tcbench.views.comparison.table import to_json
 from tcbench.views.comparison.github import MOST_OF_A_KIND, command, github
 from tcbench.views.comparison.markdown import MOST_CHARACTERS, markdown
 from tcbench.views.comparison.table import table

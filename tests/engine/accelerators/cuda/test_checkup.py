@@ -62,53 +62,39 @@ def quiet(pynvml):
     return pynvml
 
 
+SET = "sudo nvidia-smi -i 0000:3B:00.0"
 FLOAT = (
     "clocks are not locked: they float up to 1980 MHz with power and temperature",
-    "sudo nvidia-smi -i 0000:3B:00.0 -lgc MHZ   (for steady comparisons; one it holds under load)",
+    f"{SET} -lgc MHZ   (for steady comparisons; one it holds under load)",
 )
 
 
 @pytest.mark.parametrize(
     ("question", "answer", "said", "mend"),
     [
+        ("EnforcedPowerLimit", 500_000, "power is capped: 500 W of 700 W", f"{SET} -pl 700"),
         (
-            "nvmlDeviceGetEnforcedPowerLimit",
-            500_000,
-            "power is capped: 500 W of 700 W",
-            "sudo nvidia-smi -i 0000:3B:00.0 -pl 700",
-        ),
-        (
-            "nvmlDeviceGetMigMode",
+            "MigMode",
             [1, 1],
             "MIG is on: this is a slice of the GPU, and its neighbours share its power and clocks",
-            "sudo nvidia-smi -i 0000:3B:00.0 -mig 0",
+            f"{SET} -mig 0",
         ),
         (
-            "nvmlDeviceGetPersistenceMode",
+            "PersistenceMode",
             0,
             "persistence mode is off: the driver unloads between trials, which then start slowly",
-            "sudo nvidia-smi -i 0000:3B:00.0 -pm 1",
+            f"{SET} -pm 1",
         ),
         (
-            "nvmlDeviceGetCurrentClocksEventReasons",
+            "CurrentClocksEventReasons",
             0x61,
             "it is slowed down right now: software thermal slowdown, hardware thermal slowdown",
             "nvidia-smi -q -d PERFORMANCE",
         ),
+        ("Temperature", 85, "it is hot before any work: 85 °C", "let it cool, and check its airflow"),
+        ("UtilizationRates", SimpleNamespace(gpu=40), "it is at work right now: 40% busy", "wait until it is done"),
         (
-            "nvmlDeviceGetTemperature",
-            85,
-            "it is hot before any work: 85 °C",
-            "let it cool, and check its airflow",
-        ),
-        (
-            "nvmlDeviceGetUtilizationRates",
-            SimpleNamespace(gpu=40),
-            "it is at work right now: 40% busy",
-            "wait until it is done",
-        ),
-        (
-            "nvmlDeviceGetMemoryInfo",
+            "MemoryInfo",
             SimpleNamespace(used=8 * 2**30),
             "8.0 GiB of its memory are in use, by a process that cannot be seen from here",
             "nvidia-smi   (on the host, outside the container)",
@@ -116,7 +102,7 @@ FLOAT = (
     ],
 )
 def test_what_would_spoil_a_measurement_comes_with_the_command_that_mends_it(quiet, here, question, answer, said, mend):
-    quiet.answers[question] = answer
+    quiet.answers[f"nvmlDeviceGet{question}"] = answer
     assert notes() == [FLOAT, (said, mend)]
 
 
@@ -164,9 +150,7 @@ def test_a_gpu_that_says_nothing_is_not_accused(quiet, here):
 
 def test_with_neither_gpu_nor_cuda_packages_there_is_one_line_and_all_is_well(here):
     here.gpus, here.installed = Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)"), ()
-    assert found() == [
-        Finding("note", "GPU", "no NVIDIA driver (libcuda.so.1 was not found): runs use the CPU"),
-    ]
+    assert found() == [Finding("note", "GPU", "no NVIDIA driver (libcuda.so.1 was not found): runs use the CPU")]
     assert checkup.exit_code(found()) == 0
 
 

@@ -10,13 +10,7 @@ from tcbench.core.errors import TraceError
 from tcbench.core.recording import Activity
 from tcbench.engine.accelerators.cuda import cupti
 
-
-class Kind(enum.IntEnum):
-    MEMCPY = 1
-    MEMSET = 2
-    DRIVER = 4
-    RUNTIME = 5
-    CONCURRENT_KERNEL = 10
+Kind = enum.IntEnum("Kind", {"MEMCPY": 1, "MEMSET": 2, "DRIVER": 4, "RUNTIME": 5, "CONCURRENT_KERNEL": 10})
 
 
 class StandIn:

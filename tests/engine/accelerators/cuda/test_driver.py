@@ -1,6 +1,7 @@
 """The driver's answers, from a library that is called as its own is."""
 
 import ctypes
+from types import SimpleNamespace
 
 import pytest
 from libcuda import one_gpu
@@ -111,26 +112,17 @@ def test_the_kernel_modules_version_is_read(monkeypatch, tmp_path, said, version
     assert driver.version() is None
 
 
-class StandInProfiler:
-    def __init__(self, status: int = 0) -> None:
-        self.status = status
-        self.called: list[str] = []
-
-    def cuProfilerStart(self) -> int:  # noqa: N802
-        self.called.append("start")
-        return self.status
-
-    def cuProfilerStop(self) -> int:  # noqa: N802
-        self.called.append("stop")
-        return self.status
-
-
 @pytest.mark.parametrize("status", [0, 201])
 def test_the_profiler_is_started_and_stopped_around_even_if_the_driver_will_not(monkeypatch, caplog, status):
-    standin = StandInProfiler(status)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: standin)
+    called = []
+
+    def profiler(does):
+        return lambda: called.append(does) or status
+
+    library = SimpleNamespace(cuProfilerStart=profiler("start"), cuProfilerStop=profiler("stop"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     with pytest.raises(ValueError, match="a step"), driver.profiled():
-        assert standin.called == ["start"]
+        assert called == ["start"]
         raise ValueError("a step")
-    assert standin.called == ["start", "stop"]
+    assert called == ["start", "stop"]
     assert ("CUDA error 201" in caplog.text) == bool(status)

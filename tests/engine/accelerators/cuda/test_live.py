@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -118,15 +119,10 @@ def test_what_the_host_sends_while_capturing_is_sent_again_by_every_replay(accel
 
 
 def test_a_replay_keeps_alive_the_plans_that_its_graph_launches(cupy, monkeypatch):
-    class Graph:  # as cuDNN's plans are captured: without a reference to them
-        def upload(self, stream):
-            pass
-
-        def launch(self, stream):
-            pass
-
+    # As cuDNN's plans are captured: without a reference to them.
+    graph = SimpleNamespace(upload=lambda stream: None, launch=lambda stream: None)
     monkeypatch.setattr(cupy.cuda.Stream, "begin_capture", lambda self: None)
-    monkeypatch.setattr(cupy.cuda.Stream, "end_capture", lambda self: Graph())
+    monkeypatch.setattr(cupy.cuda.Stream, "end_capture", lambda self: graph)
     accelerator = live.CudaAccelerator(0, CudnnSettings())
     replay = accelerator.capture(lambda: None)
     held = weakref.ref(accelerator)

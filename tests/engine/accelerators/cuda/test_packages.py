@@ -46,16 +46,8 @@ def test_packages_are_found_by_part_with_the_cuda_they_are_for(have):
         (CUDA_13, Gpus((H200,), (13, 0)), ()),
         (CUDA_12, Gpus((H200,), (13, 0)), ()),
         (CUDA_12 | {"nvidia-cuda-nvrtc": "13.0.48"}, Gpus((H200,), (13, 0)), ()),
-        (
-            CUDA_13,
-            Gpus((H200,), (12, 4)),
-            ("the driver is too old for packages for CUDA 13: it runs CUDA up to 12.4",),
-        ),
-        (
-            CUDA_13,
-            Gpus((V100,), (13, 0)),
-            ("CUDA 13 no longer knows cuda:0 (Tesla V100, compute capability 7.0)",),
-        ),
+        (CUDA_13, Gpus((H200,), (12, 4)), ("the driver is too old for packages for CUDA 13: it runs CUDA up to 12.4",)),
+        (CUDA_13, Gpus((V100,), (13, 0)), ("CUDA 13 no longer knows cuda:0 (Tesla V100, compute capability 7.0)",)),
         (
             {"cupy-cuda12x": "14.2.0", "nvidia-cudnn-cu13": "9.28.0"},
             Gpus((H200,), (13, 0)),

@@ -34,7 +34,6 @@ SYNTHETIC = Input(kind="synthetic")
 CARDS = {"V100": "naruse2018", "H200": "beyond"}
 """A scenario whose configs run on the card."""
 
-
 FEEDS = {"dali", "opencv"}
 """Rungs that a synthetic input makes the same."""
 

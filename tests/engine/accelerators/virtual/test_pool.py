@@ -24,18 +24,6 @@ def address(array: VirtualArray) -> int:
     return array.ctypes.data
 
 
-def test_what_was_freed_is_handed_out_again():
-    memory = device()
-    pool = make_pool(memory)
-    first = pool.empty((256,), "float32")
-    there = address(first)
-    del first
-    again = pool.empty((128, 4), "float16")
-    assert address(again) == there
-    assert (again.shape, again.dtype, again.flags.c_contiguous) == ((128, 4), np.float16, True)
-    assert memory.held_bytes == KIB
-
-
 def test_memory_stays_while_a_view_looks_at_it():
     memory = device()
     pool = make_pool(memory)
@@ -45,19 +33,6 @@ def test_memory_stays_while_a_view_looks_at_it():
     assert memory.held_bytes == 2 * KIB
     del view
     assert memory.alive_bytes == 0
-
-
-def test_sizes_are_rounded_up_and_a_larger_chunk_is_split():
-    memory = device()
-    pool = make_pool(memory)
-    del_me = pool.empty((4 * KIB,), "uint8")
-    del del_me
-    parts = [pool.empty((1,), "uint8") for _ in range(8)]
-    assert memory.held_bytes == 4 * KIB
-    assert sorted(address(part) - address(parts[0]) for part in parts) == [512 * i for i in range(8)]
-    del parts
-    assert address(pool.empty((4 * KIB,), "uint8"))  # the parts have become one
-    assert memory.held_bytes == 4 * KIB
 
 
 def test_the_smallest_chunk_that_is_large_enough_is_taken():

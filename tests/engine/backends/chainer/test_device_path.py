@@ -88,14 +88,8 @@ def as_on_a_gpu(works):
 @pytest.mark.parametrize(
     "config",
     [
-        "fp32",
-        "fp16+batched+nhwc",
-        "fp32+batched+nhwc+fused",
-        "fp16+batched+dynamic_scale+nhwc+fused+convstats",
-        "fp32+im2col",
-        "fp16+batched+nhwc+fused+im2col",
-        "bf16",
-        "bf16+batched+nhwc+fused",
+        *("fp32", "fp16+batched+nhwc", "fp32+batched+nhwc+fused", "fp16+batched+dynamic_scale+nhwc+fused+convstats"),
+        *("fp32+im2col", "fp16+batched+nhwc+fused+im2col", "bf16", "bf16+batched+nhwc+fused"),
     ],
 )
 def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):

@@ -1,5 +1,5 @@
-"""Training on a real GPU: every rung against the host path, captured graphs against eager steps, memory that runs out,
-and DALI decoding on the GPU."""
+"""Training on a real GPU: every rung against the host path, captured graphs against eager steps, and memory that runs
+out."""
 
 import functools
 
@@ -21,24 +21,11 @@ pytestmark = pytest.mark.gpu
 RUNGS = backend("chainer").RUNGS
 STEPS = 20
 CONFIGS = [
-    "fp32",
-    "fp32+batched",
-    "fp32+nhwc",
-    "fp32+fused",
-    "fp32+batched+nhwc+fused",
-    "fp32+batched+nhwc+fused+static_graph",
-    "tf32",
-    "fp16",
-    "fp16+batched",
-    "fp16+nhwc",
-    "fp16+fused",
-    "fp16+batched+nhwc+fused",
-    "fp16+batched+nhwc+fused+static_graph",
-    "fp16+batched+nhwc+fused+convstats",
-    "fp16+batched+dynamic_scale",
-    "fp32+im2col",
-    "fp16+im2col",
-    "fp16+nhwc+im2col",
+    *("fp32", "fp32+batched", "fp32+nhwc", "fp32+fused", "fp32+batched+nhwc+fused"),
+    *("fp32+batched+nhwc+fused+static_graph", "tf32"),
+    *("fp16", "fp16+batched", "fp16+nhwc", "fp16+fused", "fp16+batched+nhwc+fused"),
+    *("fp16+batched+nhwc+fused+static_graph", "fp16+batched+nhwc+fused+convstats", "fp16+batched+dynamic_scale"),
+    *("fp32+im2col", "fp16+im2col", "fp16+nhwc+im2col"),
 ]
 
 
@@ -134,26 +121,3 @@ def test_memory_that_runs_out_is_an_error_of_its_own():
     site = gpu_site()
     with site.scope(), pytest.raises(OutOfDeviceMemory, match="more asked for"):
         site.accelerator.empty((present_gpu().memory_bytes * 2,), np.uint8)
-
-
-@pytest.mark.parametrize("config", ["fp32+dali", "fp16+dali+nhwc", "fp16+dali+batched+nhwc+fused+cuda_graph"])
-def test_dali_on_the_gpu_delivers_the_pixels_of_the_host(config, images):
-    """Centre crops in file order, so that both see the same images."""
-    pytest.importorskip("nvidia.dali")
-    from tcbench.engine.feeds.dali import ON_CPU, DaliFeed, gpu_placement
-    from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
-
-    layout = "NHWC" if "nhwc" in config else "NCHW"
-    dtype = "float16" if "fp16" in config else "float32"
-    spec = FeedSpec(images, 8, 64, 16, TensorSpec(layout, dtype), 1, 2, augment=False)  # type: ignore[arg-type]
-    site = gpu_site()
-    with site.scope():
-        feed = DaliFeed(spec, gpu_placement(0, site.accelerator.stream))
-        x, t = feed.next()
-        found, labels = site.accelerator.download(x), site.accelerator.download(t)
-        feed.close()
-    host = DaliFeed(spec, ON_CPU)
-    expected, expected_labels = host.next()
-    assert np.array_equal(labels, expected_labels)
-    assert np.abs(found.astype("f4") - expected.astype("f4")).mean() * 57 < 2.0  # of 255: JPEG decoders differ
-    host.close()

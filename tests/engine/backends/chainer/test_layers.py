@@ -41,8 +41,7 @@ def test_every_layer_is_told_forward_and_in_the_opposite_order_backward():
 
 
 @pytest.mark.parametrize(
-    ("config", "name"),
-    [("fp32+nhwc+fused", "block1.c/bn+add+relu"), ("fp16+batched+static_graph", "recorded graph")],
+    ("config", "name"), [("fp32+nhwc+fused", "block1.c/bn+add+relu"), ("fp16+batched+static_graph", "recorded graph")]
 )
 def test_what_a_rung_fuses_is_one_layer(config, name):
     assert told(config).names.count(name) == 2  # forward and backward

@@ -101,13 +101,6 @@ def test_the_built_network_has_the_parameters_and_does_the_arithmetic_that_its_d
     assert hook.total == geometry.macs(variant, 64, 10)
 
 
-@pytest.mark.usefixtures("on_the_processor")
-def test_the_smallest_image_it_takes_leaves_a_pixel():
-    least = NARROW.min_image_size
-    with chainer.using_config("train", False), chainer.no_backprop_mode():
-        assert built(NARROW)(np.zeros((1, 3, least, least), np.float32)).shape == (1, 10)
-
-
 def test_filters_are_hes_and_the_same_for_every_layout_and_dtype():
     network, other = built(WELL_CONDITIONED), built(WELL_CONDITIONED, spec=TensorSpec("NHWC", "float16"))
     w = network.stem.w.array

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.pillow import ChainerFeed, PreprocessedDataset, ScaledImageDataset
+from tcbench.engine.backends.chainer.pillow import ChainerFeed, PreprocessedDataset
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.pillow import PillowFeed
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
@@ -23,15 +23,6 @@ def test_it_is_chainers_dataset_and_iterator(images: ImageFolder) -> None:
     assert isinstance(iterator.dataset, PreprocessedDataset)
     assert isinstance(iterator.dataset._base, chainer.datasets.LabeledImageDataset)
     assert feed.prefetch_depth == 0
-
-
-def test_the_shorter_side_is_scaled_to_256_for_224(images: ImageFolder) -> None:
-    dataset = ScaledImageDataset(images, 224)
-    shapes = {dataset[i][0].shape for i in range(len(dataset))}
-    assert all(shape[0] == 3 and min(shape[1:]) == 256 for shape in shapes)
-    assert len(shapes) > 3
-    assert dataset[0][0].dtype == np.float32
-    assert dataset[3][1] == 3
 
 
 @pytest.mark.parametrize("augment", [True, False])

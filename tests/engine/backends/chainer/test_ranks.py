@@ -15,21 +15,11 @@ WITHIN = 1e-6
 which averages in the same dtype."""
 LATE = f"fp16{FLAT}+fp16_allreduce+double_buffering"
 CONFIGS = [
-    "fp32",
-    "fp32+static_graph",
-    f"fp32{FLAT}",
-    f"fp32{FLAT}+fp16_allreduce",
-    f"fp32{FLAT}+double_buffering",
-    f"fp32{FLAT}+overlap",
-    "fp16",
-    LATE,
-    f"fp16+nhwc+fused{FLAT}+fp16_allreduce+overlap",
-    f"fp16{FLAT}+dynamic_scale",
-    "bf16",
-    f"bf16{FLAT}+static_graph+fp16_allreduce",
-    "fp64+kfac",
+    *("fp32", "fp32+static_graph", f"fp32{FLAT}", f"fp32{FLAT}+fp16_allreduce"),
+    *(f"fp32{FLAT}+double_buffering", f"fp32{FLAT}+overlap"),
+    *("fp16", LATE, f"fp16+nhwc+fused{FLAT}+fp16_allreduce+overlap", f"fp16{FLAT}+dynamic_scale"),
+    *("bf16", f"bf16{FLAT}+static_graph+fp16_allreduce", "fp64+kfac"),
 ]
-
 
 FAULTS = [(f"fp32+batched{rungs}", fault) for rungs in ("", "+flat_allreduce") for fault in ("missing", "other", "sum")]
 JOBS = {config: {"config": config} for config in CONFIGS}

@@ -1,31 +1,20 @@
 import numpy as np
 import pytest
-from training import parameters, run_step, small_session
+from training import run_step, small_session
 
 from tcbench.core.errors import DataError, TrainingError
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.engine.measure import loop
 
 
-def test_training_lowers_the_loss_on_one_batch():
-    with small_session("fp32+batched+nhwc+fused", train=TrainSettings(learning_rate=0.02)) as session:
-        batch = session.step.feed.next()
-        session.step.feed.next = lambda: batch
-        losses = [run_step(session) for _ in range(15)]
-    assert losses[0] > 1.5
-    assert losses[-1] < 0.3 * losses[0]
-
-
 def test_the_seed_decides_the_weights_and_the_first_loss():
-    def first(seed: int) -> tuple[float, dict[str, np.ndarray]]:
+    def first(seed: int) -> tuple[bytes, float]:
         with small_session("fp32", seed) as session:
-            weights = parameters(session)
-            return run_step(session), weights
+            return session.step.model.stem.w.array.tobytes(), run_step(session)
 
-    (loss, weights), (again, same), (other, others) = first(0), first(0), first(1)
-    assert loss == again != other
-    assert all(np.array_equal(weights[name], same[name]) for name in weights)
-    assert not np.array_equal(weights["/stem/w"], others["/stem/w"])
+    zero, again, one = map(first, (0, 0, 1))
+    assert zero == again
+    assert zero[0] != one[0] and zero[1] != one[1]
 
 
 def test_facts_name_the_model_and_its_memory():
@@ -55,7 +44,6 @@ def test_a_data_folder_that_vanished_is_a_data_error(tmp_path):
 
 
 def test_closing_gives_the_library_its_state_back():
-
     from tcbench.engine.accelerators.cpu import threads
 
     before = threads.get_threads()

@@ -1,7 +1,5 @@
 """What one step asks of a GPU. All of it, in order, of every config: tests/corpus/traced."""
 
-import functools
-
 import msgspec
 import pytest
 from factories import make_cell
@@ -12,8 +10,6 @@ from tcbench.engine.backends import trace
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 
-SCENARIOS = ("naruse2018", "beyond")
-
 
 def planned(name: str, batch_size: int = 2, image_size: int = 32, **selected):
     """The cells of a scenario on an H200, by config; as they are, at a size that shows the order and costs little."""
@@ -21,35 +17,6 @@ def planned(name: str, batch_size: int = 2, image_size: int = 32, **selected):
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
     selection = plan.Selection(batch_sizes=(batch_size,), image_size=image_size, **selected)
     return {one.cell.config: one.cell for one in plan.make(scenario.load(name), selection, device, remote=True).cells}
-
-
-@functools.cache
-def cells():
-    return {config: cell for name in SCENARIOS for config, cell in planned(name).items()}
-
-
-@functools.cache
-def traced(config: str):
-    return trace(cells()[config], gpus.load("H200").properties())
-
-
-def launches(config: str) -> int:
-    return len(traced(config).works)
-
-
-def test_launches_per_step_fall_with_each_rung_that_is_about_them():
-    base, batched, fused = map(launches, ("fp16", "fp16+dali+batched", "fp16+dali+batched+nhwc+fused"))
-    assert base > 1.7 * batched
-    assert batched > 1.3 * fused
-    assert launches("fp16+dali+batched+nhwc+fused+static_graph") == fused
-
-
-def test_once_captured_a_step_is_one_request_and_the_same_work():
-    plain = traced("fp16+dali+batched+nhwc+fused")
-    captured = traced("fp16+dali+batched+nhwc+fused+cuda_graph")
-    assert [[event.kind for event in phase.events] for phase in captured.step] == [[], ["graph_launch"]]
-    assert captured.works == plain.works
-    assert captured.peak_bytes >= plain.peak_bytes
 
 
 def test_a_recorded_graph_holds_little_more_than_the_step_that_it_was_recorded_from():
@@ -75,4 +42,4 @@ def test_a_step_of_kfac_is_traced_where_it_makes_factors_and_inverses_whatever_t
 
 def test_a_trace_draws_no_images(monkeypatch):
     monkeypatch.setattr("numpy.random.default_rng", lambda *_: pytest.fail("images were drawn"))
-    assert trace(cells()["fp32"], gpus.load("H200").properties()).works
+    assert trace(planned("naruse2018")["fp32"], gpus.load("H200").properties()).works

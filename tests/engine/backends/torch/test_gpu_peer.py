@@ -1,5 +1,6 @@
 """PyTorch's rungs on a real GPU: each within its parity, batches from the host and from DALI the same."""
 
+import contextlib
 import math
 
 import factories
@@ -9,6 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: uv sync --extra cuda13 --extra torch")
 if not torch.cuda.is_available():
     pytest.skip("PyTorch finds no GPU", allow_module_level=True)
+
+from training import run_step
 
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.engine.backends import backend
@@ -31,16 +34,8 @@ def cell(config: str, batch_size: int = 8, **changes):
 
 
 def losses(config: str) -> np.ndarray:
-    session = backend("torch").open_session(cell(config))
-    try:
-        found = []
-        for _ in range(STEPS):
-            for phase in session.phases:
-                phase.run()
-            found.append(session.facts().loss)
-        return np.array(found)
-    finally:
-        session.close()
+    with contextlib.closing(backend("torch").open_session(cell(config))) as session:
+        return np.array([run_step(session) for _ in range(STEPS)])
 
 
 @pytest.mark.parametrize(
@@ -84,11 +79,8 @@ def test_batches_from_the_host_and_from_dalis_gpu_are_what_the_host_reads(layout
 
 
 def test_a_cell_is_measured_by_the_devices_clock():
-    session = backend("torch").open_session(cell("fp16+nhwc+fused_optimizer"))
-    try:
+    with contextlib.closing(backend("torch").open_session(cell("fp16+nhwc+fused_optimizer"))) as session:
         measured = loop.measure(session, MeasureSettings(max_time_s=0.5))
-    finally:
-        session.close()
     assert session.clock.of == "device"
     assert measured.peak_memory_of == "device"
     assert measured.peak_memory_bytes > 2**27

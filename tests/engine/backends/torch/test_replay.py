@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch==2.13.0")
 
 from torch_training import small_torch_session
-from training import SMOOTH, Batches
+from training import SMOOTH, Batches, run_step
 
 from tcbench.core.record import Input
 from tcbench.engine.backends.torch import replay
@@ -123,11 +123,7 @@ def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(co
                     yield
 
             monkeypatch.setattr(torch.cuda, "graph", capture)
-            found = []
-            for _ in range(8):
-                for phase in session.phases:
-                    phase.run()
-                found.append(session.facts().loss)
+            found = [run_step(session) for _ in range(8)]
             assert len(captured) == ("cuda_graph" in config)
             return found
 

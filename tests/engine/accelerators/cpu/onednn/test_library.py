@@ -15,7 +15,6 @@ from tcbench.hardware import machine
 CONV = w.Conv2d(4, 64, 8, 8, 64, 3, 3, 1, 1, "NHWC", "float32")
 PASSES = [w.ConvFprop(CONV), w.ConvDgrad(CONV), w.ConvWgrad(CONV)]
 
-
 pytestmark = pytest.mark.usefixtures("fresh_engine")
 
 

@@ -143,15 +143,6 @@ def test_a_sum_that_is_no_number_stays_none_behind_relu(dtype: w.DType, processo
     np.testing.assert_array_equal(a.astype(np.float64), [np.nan, 3, 0])
 
 
-def test_it_takes_arrays_of_any_shape_of_an_operands_size(processor: NumpyAccelerator) -> None:
-    """The classifier is a 1x1 convolution of arrays with two axes."""
-    conv = w.Conv2d(4, 8, 1, 1, 3, 1, 1, 1, 0, "NHWC", "float32")
-    x, weights = np.random.default_rng(0).standard_normal((2, 4, 8)).astype(np.float32)
-    y = np.empty((4, 3), np.float32)
-    processor.launch(w.ConvFprop(conv), x, weights[:3], y)
-    np.testing.assert_allclose(y, x @ weights[:3].T, rtol=1e-5)
-
-
 def test_it_captures_no_graphs(processor: NumpyAccelerator) -> None:
     with pytest.raises(NotImplementedError, match="needs a GPU"):
         processor.capture(lambda: None)

@@ -83,11 +83,7 @@ def test_cast_to_the_same_dtype_is_the_array_itself():
 @pytest.mark.parametrize("dtype", [np.longdouble, np.int16])
 def test_a_dtype_that_no_op_is_written_for_is_refused_not_taken_for_single_precision(dtype):
     x = np.ones((1, 2, 3, 3), dtype)
-    uses = [
-        lambda: half.compute_dtype(dtype),
-        lambda: half.load(x, "test"),
-        lambda: elementwise.relu_into(x, x),
-    ]
+    uses = [lambda: half.compute_dtype(dtype), lambda: half.load(x, "test"), lambda: elementwise.relu_into(x, x)]
     for use in uses:
         with pytest.raises(ValueError, match=f"expected float16, bfloat16, float32 or float64, got {np.dtype(dtype)}"):
             use()

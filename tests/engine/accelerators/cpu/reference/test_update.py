@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engine.accelerators.cuda.kernels.cases import Case, Guarded, inputs, run
+from engine.accelerators.cuda.kernels.cases import Case, inputs, run_on
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.onednn import library
@@ -36,14 +36,7 @@ def test_threads_change_no_bit(work: w.Work, special: bool, accelerator: type[Nu
     for threads in (1, 2, 3, 4):
         processor = accelerator(threads)
         with processor.enter():
-            results.append(
-                run(
-                    case,
-                    given,
-                    Guarded,
-                    lambda *placed, processor=processor: processor.launch(work, *(each.array for each in placed)),
-                )
-            )
+            results.append(run_on(processor, case, given))
     if "state" in given:
         assert (results[0]["state"][w.OVERFLOWS] > 2) == special
     for result in results[1:]:

@@ -55,24 +55,15 @@ class FakeFrontend:
     settings."""
 
     Offer = Offer
-    data_type = Names()
-    scalar_type = Names()
-    cuda_graph_retention = Names()
-    heur_mode = Names()
-    numerical_note = Names()
-    behavior_note = Names()
+    data_type = scalar_type = cuda_graph_retention = heur_mode = numerical_note = behavior_note = Names()
     cudnnGraphNotSupportedError = NotSupported  # noqa: N815
 
     def __init__(self):
         self.offers = [Offer("first"), Offer("second"), Offer("third")]
-        self.supported = True
-        self.serializable = True
-        self.built = []
-        self.defined = 0
-        self.restored = 0
+        self.supported = self.serializable = True
         self.refuses_to_restore = None
-        self.executed = []
-        self.made = []
+        self.defined = self.restored = 0
+        self.built, self.executed, self.made = [], [], []
         frontend = self
 
         class Graph:

@@ -87,19 +87,14 @@ def test_all_are_answered_by_key_in_order_each_once(planning, cache):
     assert planning.defined == len(CONVS)
 
 
-def test_a_second_time_nothing_is_planned(planning, cache):
+def test_a_second_time_nothing_is_planned_and_no_frontend_asked_for(planning, cache, monkeypatch):
     cold = absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache)
-    warm = absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=Cache(cache.root))
+    monkeypatch.setattr(libraries, "frontend", lambda: pytest.fail("was asked for"))
+    warm = absent.plan_all(CONVS, H200, LIMIT, processes=2, cache=Cache(cache.root))
     assert warm == cold
     assert planning.defined == len(CONVS)
     assert not any(answer.from_cache for answer in cold.values())
     assert all(answer.from_cache for answer in warm.values())
-
-
-def test_only_what_is_missing_is_planned(planning, cache):
-    absent.plan_all(CONVS[:3], H200, LIMIT, processes=1, cache=cache)
-    absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache)
-    assert planning.defined == len(CONVS)
 
 
 def test_no_plan_is_an_answer_that_is_kept(planning, cache):
@@ -127,28 +122,18 @@ def test_whether_an_answer_is_worth_keeping_reaches_who_asked_a_worker():
 def test_other_gpus_limits_and_files_are_kept_apart(planning, cache, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(H200.json.replace('"l2CacheSize": 62914560', '"l2CacheSize": 1'))
-    settings = [
-        (H200, LIMIT),
-        (H200, LIMIT - 1),
-        (gpus.load("A100"), LIMIT),
-        (gpus.load(str(file)), LIMIT),
-    ]
+    settings = [(H200, LIMIT), (H200, LIMIT - 1), (gpus.load("A100"), LIMIT), (gpus.load(str(file)), LIMIT)]
     for gpu, limit in settings:
         absent.plan_all(CONVS[:1], gpu, limit, processes=1, cache=cache)
     assert planning.defined == len(settings)
 
 
-def test_progress_counts_what_the_cache_had_and_ends_at_all(planning, cache):
+def test_only_what_is_missing_is_planned_and_progress_counts_what_the_cache_had(planning, cache):
     absent.plan_all(CONVS[:2], H200, LIMIT, processes=1, cache=cache)
     seen = []
     absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache, progress=lambda *counts: seen.append(counts))
     assert seen == [(2, 4), (3, 4), (4, 4)]
-
-
-def test_a_warm_forecast_needs_no_frontend(planning, cache, monkeypatch):
-    absent.plan_all(CONVS, H200, LIMIT, processes=1, cache=cache)
-    monkeypatch.setattr(libraries, "frontend", lambda: pytest.fail("was asked for"))
-    absent.plan_all(CONVS, H200, LIMIT, processes=2, cache=cache)
+    assert planning.defined == len(CONVS)
 
 
 def test_what_is_missing_is_said_once_before_any_worker_starts(planning, cache, monkeypatch):

@@ -152,12 +152,6 @@ def test_half_precision_nhwc_goes_through_the_extended_calls_whatever_follows(re
         assert (name, arguments) == (call, expected(call, work, at))
 
 
-@pytest.mark.parametrize("work", both(NORM))
-def test_the_talks_fast_mode_is_the_persistent_one(recorder, work):
-    assert recorder.run(work)[1]["mode"] == "2"
-    assert recorder.run(replace(work, persistent=False))[1]["mode"] == "1"
-
-
 @pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
 def test_sizes_are_asked_once_for_the_same_setting(recorder, after):
     norm = replace(NORM, after=after)
@@ -256,10 +250,7 @@ def test_a_wrong_number_of_addresses_is_refused(recorder, after, wrong):
 
 def test_a_handle_is_made_bound_to_a_stream(recorder):
     assert calls.new_handle(STREAM, recorder.library) == HANDLE
-    assert recorder.take() == [
-        ("cudnnCreate", {}),
-        ("cudnnSetStream", {"handle": str(HANDLE), "stream": str(STREAM)}),
-    ]
+    assert recorder.take() == [("cudnnCreate", {}), ("cudnnSetStream", {"handle": str(HANDLE), "stream": str(STREAM)})]
 
 
 @pytest.mark.plans

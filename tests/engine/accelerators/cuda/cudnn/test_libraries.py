@@ -11,21 +11,15 @@ import pytest
 
 from tcbench.engine.accelerators.cuda.cudnn import libraries, plans
 
-FUNCTIONS = (
-    libraries.cudnn_library,
-    libraries.version,
-    libraries.nvrtc_version,
-    libraries.frontend_version,
-    libraries.frontend,
-)
+CACHED = [one for one in vars(libraries).values() if hasattr(one, "cache_clear")]
 
 
 @pytest.fixture(autouse=True)
 def asked_anew():
-    for function in FUNCTIONS:
+    for function in CACHED:
         function.cache_clear()
     yield
-    for function in FUNCTIONS:
+    for function in CACHED:
         function.cache_clear()
 
 

@@ -207,8 +207,7 @@ def loss() -> Iterator[Case]:
 
 
 PARAMETERS = w.Parameters(
-    sizes=(9408, 64, 3, w.CHUNK, 2 * w.CHUNK + 17, 1000, 7),
-    halves=(True, False, True, False, True, False, False),
+    sizes=(9408, 64, 3, w.CHUNK, 2 * w.CHUNK + 17, 1000, 7), halves=(True, False, True, False, True, False, False)
 )
 BFLOAT16_PARAMETERS = dataclasses.replace(PARAMETERS, half="bfloat16")
 
@@ -370,14 +369,18 @@ def expected(case: Case, given: Arrays) -> Arrays:
     return run(case, given, Guarded, launch)
 
 
-def check_on(accelerator: Any, case: Case) -> None:
+def run_on(accelerator: Any, case: Case, given: Arrays) -> Arrays:
     """The case on an accelerator whose arrays are NumPy's."""
-    given = inputs(case)
 
     def launch(*placed: Guarded) -> None:
         accelerator.launch(case.work, *(memory.array for memory in placed))
 
-    check(case, given, run(case, given, Guarded, launch))
+    return run(case, given, Guarded, launch)
+
+
+def check_on(accelerator: Any, case: Case) -> None:
+    given = inputs(case)
+    check(case, given, run_on(accelerator, case, given))
 
 
 def check(case: Case, given: Arrays, found: Arrays) -> None:

@@ -27,15 +27,8 @@ HEADER = """
 
 # Of global_average_forward, the NCHW one alone.
 WITH_BARRIERS = {
-    "unscale",
-    "global_average_forward",
-    "bias_gradient",
-    "bias_gradient_of_maps",
-    "softmax_cross_entropy_forward",
-    "mean_loss",
-    "batched_update",
-    "check_finite",
-    "damp_factors",
+    *("unscale", "global_average_forward", "bias_gradient", "bias_gradient_of_maps", "softmax_cross_entropy_forward"),
+    *("mean_loss", "batched_update", "check_finite", "damp_factors"),
 }
 
 

@@ -50,7 +50,8 @@ def test_every_kernel_compiles_for_every_architecture(nvrtc, record_property):
 @pytest.mark.plans
 def test_float16_moves_by_16_bytes(nvrtc):
     """In PTX, a vector of 8 float16 is read and written by one access of four words."""
-    program = nvrtc.createProgram(*(_program("elementwise.cu")))
+    name, header = "elementwise.cu", (FOLDER / "common.cuh").read_bytes()
+    program = nvrtc.createProgram((FOLDER / name).read_text(), name, (header,), (b"common.cuh",))
     nvrtc.compileProgram(program, ("--gpu-architecture=compute_80", "-DDTYPE=half", "-DCHUNK=16384", "--std=c++17"))
     ptx = nvrtc.getPTX(program)
     nvrtc.destroyProgram(program)
@@ -58,11 +59,6 @@ def test_float16_moves_by_16_bytes(nvrtc):
     kernel = text[text.index(".entry add_relu(") :].partition("\n}\n")[0]
     assert len(re.findall(r"ld\.global\.v4\.[bu]32", kernel)) == 2
     assert len(re.findall(r"st\.global\.v4\.[bu]32", kernel)) == 1
-
-
-def _program(source):
-    header = (FOLDER / "common.cuh").read_bytes()
-    return (FOLDER / source).read_text(), source, (header,), (b"common.cuh",)
 
 
 @pytest.mark.plans
@@ -107,30 +103,28 @@ def test_a_prepared_launch_hands_the_driver_one_parameter_block(monkeypatch, tmp
     ]
 
 
-def test_what_was_compiled_is_kept(monkeypatch, tmp_path):
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    """What was compiled, by an NVRTC 12.9 that makes the same of everything."""
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
-    calls = []
+    made = []
+    monkeypatch.setattr(compiling, "compile_anew", lambda *module: made.append(module) or b"\x7fELF")
+    return made
 
-    def compile_once(*arguments):
-        calls.append(arguments)
-        return b"\x7fELF"
 
-    monkeypatch.setattr(compiling, "compile_anew", compile_once)
+def test_what_was_compiled_is_kept(compiled, monkeypatch, tmp_path):
     assert compile_kernel(*EXAMPLE) == compile_kernel(*EXAMPLE) == b"\x7fELF"
-    assert len(calls) == 1
+    assert len(compiled) == 1
     compile_kernel("mean_loss.cu", (), 80)
     monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (13, 0))
     compile_kernel(*EXAMPLE)
-    assert len(calls) == 3, "another architecture and another NVRTC need another cubin"
+    assert len(compiled) == 3, "another architecture and another NVRTC need another cubin"
     assert not list(tmp_path.rglob(".tcbench-*"))
 
 
 @pytest.mark.parametrize("damage", [lambda kept: b"", lambda kept: kept[:-1], lambda kept: kept[:-1] + b"?"])
-def test_a_damaged_file_is_compiled_again(monkeypatch, tmp_path, damage):
-    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
-    monkeypatch.setattr(compiling, "compile_anew", lambda *arguments: b"\x7fELF")
+def test_a_damaged_file_is_compiled_again(compiled, tmp_path, damage):
     compile_kernel(*EXAMPLE)
     [kept] = tmp_path.rglob("*.cubin")
     whole = kept.read_bytes()
@@ -139,24 +133,17 @@ def test_a_damaged_file_is_compiled_again(monkeypatch, tmp_path, damage):
     assert kept.read_bytes() == whole
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_is_no_error(compiled, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
-    monkeypatch.setattr(compiling, "compile_anew", lambda *arguments: b"cubin")
-    assert compile_kernel(*EXAMPLE) == b"cubin"
+    assert compile_kernel(*EXAMPLE) == b"\x7fELF"
 
 
 def test_a_module_is_loaded_once(monkeypatch):
     kernels = Kernels(90)
     half, _, single = (case.work for case in all_cases() if case.work.name == "relu" and case.work.size == 1)
     loaded = []
-
-    class Module:
-        def load(self, cubin):
-            loaded.append(cubin)
-
-    monkeypatch.setattr(loading, "_new_module", Module)
+    monkeypatch.setattr(loading, "_new_module", lambda: SimpleNamespace(load=loaded.append))
     monkeypatch.setattr(loading, "compile_kernel", lambda *module: module)
     assert kernels.module(launch_of(half)) is kernels.module(launch_of(half))
     assert kernels.module(launch_of(half)) is not kernels.module(launch_of(single))

@@ -1,6 +1,5 @@
 """Every kernel, compiled as C++, does what the reference does, and writes nothing else."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -34,19 +33,6 @@ def run_on_cpu(case: Case, given: cases.Arrays, kernels: CpuKernels) -> cases.Ar
         kernels.launch(case.work, case.launch, *(memory.address for memory in placed))
 
     return cases.run(case, given, cases.Guarded, launch)
-
-
-@pytest.mark.parametrize("half", w.HALVES)
-def test_weights_of_16_bits_are_the_rounded_master_weights(half: w.Half, kernels: CpuKernels) -> None:
-    parameters = dataclasses.replace(cases.PARAMETERS, half=half)
-    case = Case(w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False), special=True)
-    found = run_on_cpu(case, cases.inputs(case), kernels)
-    places = zip(cases.PARAMETERS.sizes, cases.PARAMETERS.places, strict=True)
-    masters = [found["master"][place : place + size] for size, place in places]
-    for index, (master, narrow) in enumerate(zip(masters, cases.PARAMETERS.halves, strict=True)):
-        if narrow:
-            rounded = master.astype(half).astype("float32")
-            np.testing.assert_array_equal(found[f"half{index}"].astype("float32"), rounded)
 
 
 @pytest.mark.parametrize("half", [None, *w.HALVES])

@@ -11,6 +11,8 @@ from tcbench.engine.accelerators.cpu.reference import batch_norm, convolution, e
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 
+pytestmark = pytest.mark.usefixtures("on_the_processor")
+
 
 def assert_identical(one: Trained, other: Trained) -> None:
     assert np.array_equal(one.losses, other.losses)

@@ -16,6 +16,8 @@ from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.hardware.gpus import GpuProperties
 
+pytestmark = pytest.mark.usefixtures("on_the_processor")
+
 F = chainer.functions
 LAYOUTS = ("NCHW", "NHWC")
 BOTH = pytest.mark.parametrize("layout", LAYOUTS)
@@ -91,6 +93,7 @@ def distinct(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(int(np.prod(shape))).reshape(shape) / 10.0
 
 
+unpadded = functools.partial(ops.convolution_2d, stride=1, pad=0)
 SCALARS = 1.5 + maps(6, seed=2) / 3, maps(6, seed=3)
 LABELS = np.array([0, 6, 3, 3], np.int32)
 OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], Callable[..., Any] | None]] = {
@@ -195,8 +198,7 @@ def test_gradients_of_what_chainer_has_not_match_finite_differences(name, layout
 
 @EACH
 @pytest.mark.parametrize(
-    ("layout", "dtype", "limit"),
-    [("NHWC", "float32", 3e-6), ("NCHW", "float16", 6e-3), ("NHWC", "bfloat16", 5e-2)],
+    ("layout", "dtype", "limit"), [("NHWC", "float32", 3e-6), ("NCHW", "float16", 6e-3), ("NHWC", "bfloat16", 5e-2)]
 )
 def test_narrower_dtypes_are_near_float64(name, layout, dtype, limit):
     operate, inputs, _ = OPERATIONS[name]
@@ -222,18 +224,12 @@ def test_narrower_dtypes_are_near_float64(name, layout, dtype, limit):
         (lambda: ops.add(maps(3), maps(1, 3)), "equal shapes and dtypes"),
         (lambda: normalise(False, maps(2, 4, 4, 3), maps(4), maps(4), layout="NHWC"), "do not fit in NHWC"),
         (lambda: normalise(True, maps(2, 3, 4, 4), maps(3), maps(3), maps(1, 3, 4, 4), layout="NCHW"), "residual"),
+        (lambda: unpadded(maps(1, 4, 4, 3), maps(2, 1, 1, 4), layout="NHWC"), "as many channels in axis 3"),
         (
-            lambda: ops.convolution_2d(maps(1, 4, 4, 3), maps(2, 1, 1, 4), stride=1, pad=0, layout="NHWC"),
-            "as many channels in axis 3",
-        ),
-        (
-            lambda: ops.convolution_2d(maps(1, 1, 4, 4), maps(1, 1, 1, 1).astype("f4"), stride=1, pad=0, layout="NCHW"),
+            lambda: unpadded(maps(1, 1, 4, 4), maps(1, 1, 1, 1).astype("f4"), layout="NCHW"),
             "x is float64, w is float32",
         ),
-        (
-            lambda: ops.convolution_2d(maps(1, 1, 2, 2), maps(1, 1, 3, 3), stride=1, pad=0, layout="NCHW"),
-            "output would be empty",
-        ),
+        (lambda: unpadded(maps(1, 1, 2, 2), maps(1, 1, 3, 3), layout="NCHW"), "output would be empty"),
     ],
 )
 def test_what_does_not_fit_is_refused(operate, message):
@@ -249,7 +245,7 @@ def test_large_half_sums_are_accumulated_in_float32(layout):
     x = np.ones((1, 4096, 2, 2), np.float16)
     w = np.full((1, 4096, 1, 1), 0.125, np.float16)
     w[0, 0] = 2048  # a float16 accumulator would lose every later term
-    y = ops.convolution_2d(to_layout(x, layout), to_layout(w, layout), stride=1, pad=0, layout=layout)
+    y = unpadded(to_layout(x, layout), to_layout(w, layout), layout=layout)
     assert (y.array == np.float16(2048 + 4095 * 0.125)).all()
 
 
