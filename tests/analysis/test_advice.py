@@ -44,7 +44,6 @@ def of_phases(step_s: float | None = None, **host_s: float | Sequence[float]) ->
 def test_the_talks_next_step_is_the_one_that_is_advised(slide: str, config: str, next_config: str) -> None:
     problem = backend("chainer").RUNGS.problem
     gain = next_rung(candidates(summarise(talk()[slide]), tuple(config.split("+")), problem))
-    assert gain is not None
     assert "+".join(gain.rungs) == next_config
 
 
@@ -52,7 +51,6 @@ def test_a_measured_rung_is_preferred_and_stands_beside_what_was_expected_of_it(
     tried = {("fp32", "static_graph"): measured(11.0, 8), ("fp32", "dali"): measured(8.5, 8)}
     gains = candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried, expected=lambda _: Interval(20, 19, 21))
     gain = next_rung(gains)
-    assert gain is not None
     assert (gain.added, gain.measured_images_per_s) == (("static_graph",), 11.0)
     assert gain.expected == Interval(20, 19, 21)
 
@@ -68,7 +66,7 @@ def test_of_what_was_not_measured_the_rung_that_is_expected_to_bring_most_is_nex
     helps = {gain.added: gain.helps for gain in gains if gain.expected}
     assert helps == {("dali",): False, ("batched",): True, ("nhwc", "fused"): True}
     gain = next_rung(gains)
-    assert gain is not None and gain.added == ("nhwc", "fused")
+    assert gain.added == ("nhwc", "fused")
 
 
 def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Tried:
@@ -78,7 +76,7 @@ def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Trie
 
 def test_low_precision_is_advised_on_a_cpu_that_has_it_and_says_what_it_has_to_show() -> None:
     gain = next_rung(candidates(on_cpu(0.05, 0.2, 0.7, 0.05), ("fp32", "nhwc", "fused")), "backward")
-    assert gain is not None and gain.added == ("fp16",)
+    assert gain.added == ("fp16",)
     assert "tcbench numerics" in gain.evidence
 
 
@@ -97,7 +95,7 @@ def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -
     bottleneck = of_phases(io=0.05, forward=0.1, backward=0.15, factors=0.3, inverse=0.4, update=0.02)
     assert bottleneck.limit == "inverse 39%"
     gain = next_rung(candidates(bottleneck, ("fp32", "kfac")), "inverse")
-    assert gain is not None and gain.removed == ("kfac",)
+    assert gain.removed == ("kfac",)
     assert "fewer steps to a loss" in gain.evidence
     # Where nothing of it is in the step, there is nothing to save.
     assert not [gain for gain in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32", "kfac")) if gain.removed]

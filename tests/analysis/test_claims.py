@@ -90,7 +90,6 @@ def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: flo
     [at] = evaluated.at
     assert evaluated.outcome == at.outcome == expected
     assert at.unit == "trials"
-    assert at.ratio is not None
     assert at.ratio.value == pytest.approx(factor, rel=1e-9)
     assert at.ratio.low < factor < at.ratio.high
     assert not evaluated.by_one_trial
@@ -108,7 +107,6 @@ def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation
     few = judgement(4)
     more = few.at[0].more_trials
     assert few.outcome == "undecided"
-    assert more is not None
     assert few.at[0].why == f"about {more} more trials a side would decide"
     assert judgement(4 + more + -more % 4).outcome != "undecided"
     fewer = 2 * (4 + more) // 3

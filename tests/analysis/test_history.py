@@ -23,7 +23,7 @@ def verdicts(records: list[Record], **options: object) -> list[str | None]:
 def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None:
     [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
     assert point.images_per_s == pytest.approx(40, rel=0.03)
-    assert point.interval is not None and point.interval.value == pytest.approx(point.images_per_s)
+    assert point.interval.value == pytest.approx(point.images_per_s)
     logs = [math.log(figure) for figure in point.side.figures]
     half = 2.3646 * statistics.stdev(logs) / math.sqrt(8)  # Student's t, 7 degrees of freedom
     assert point.interval.low == pytest.approx(point.images_per_s * math.exp(-half), rel=1e-5)
@@ -47,7 +47,7 @@ def test_a_cell_that_stops_running_regresses_once_and_what_comes_after_is_compar
     [cell] = history(records).cells
     assert verdicts(records) == [None, "pass", "changed status", "not measured", "regression"]
     assert [point.regressed for point in cell.points] == [False, False, True, False, True]
-    assert cell.points[4].since is not None and cell.points[4].since.name == commit(1)
+    assert cell.points[4].since.name == commit(1)
     assert (cell.points[2].images_per_s, cell.points[2].side.status) == (None, "oom")
 
 

@@ -53,7 +53,7 @@ def test_where_the_usual_interval_seems_to_decide_the_one_that_does_not_is_told(
 
 def test_that_it_may_not_have_changed_at_all_is_told():
     told = Rule().among(10).held_back(LogRatio(math.log(0.647), 0.14, 6))
-    assert told is not None and told.no_change and told.confidence == pytest.approx(0.999)
+    assert told.no_change and told.confidence == pytest.approx(0.999)
     assert told.interval.high > 1
 
 

@@ -138,7 +138,6 @@ def killed(code: str) -> None:
     """Run Python that waits once it says so, and kill it then."""
     begins = "import time\nfrom pathlib import Path\nfrom tcbench.core import files\n"
     process = subprocess.Popen([sys.executable, "-c", begins + code], stdout=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     process.kill()
     process.communicate()

@@ -58,7 +58,6 @@ def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(ceilings, "_measure", lambda summary, measured=measured: measured)
         ceilings.of(here(), fresh=True)
     kept = ceilings._kept(here())
-    assert kept is not None
     assert dict(kept.rates) == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
     assert kept.bandwidth_bytes_s == 2e10
 

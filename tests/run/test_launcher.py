@@ -93,7 +93,6 @@ def test_ranks_that_this_machine_has_no_room_for(monkeypatch):
     local = Launcher(("mpirun", "{n}"))
     reasons = [planned.skip_reason for planned in fitting(made, local, asked=False).cells]
     assert reasons[:2] == [None, None]
-    assert reasons[2] is not None
     assert reasons[2].startswith("this machine has 2 usable cores, and each rank takes one; more hosts: --launcher")
     with pytest.raises(SelectionError, match=r"^--ranks 3: this machine has 2 usable cores"):
         fitting(made, local, asked=True)

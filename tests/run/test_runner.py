@@ -316,7 +316,6 @@ def test_the_load_of_the_host_is_that_of_the_timed_pass():
     spins = "while :; do :; done & sleep 0.4; kill -STOP $!"
     stays = "sleep 1"  # until it was looked at, which takes a while on a busy machine
     (one,) = run(send(Stepped("timed", 0, 0.1)), spins, send(Stepped("profiled", 0, 0.1)), stays, send(OK))
-    assert one.host is not None
     assert 0.3 < one.host.elapsed_s < 30
     assert 0.1 < one.host.own_s <= one.host.elapsed_s * 1.2  # it had one thread
     (none,) = run(send(OK))
@@ -402,7 +401,6 @@ def test_load_and_time_are_those_of_a_trials_own_turns():
     """Else its steps and the runner's clock would contradict each other, and nobody would believe the record."""
     _, records = in_turns()
     for record in records.values():
-        assert record.host is not None
         assert 3 * 0.05 <= record.host.elapsed_s < record.duration_s
 
 

@@ -110,7 +110,6 @@ def test_the_newest_profile_of_a_cell_counts(tmp_path):
 @pytest.mark.skipif(host.find() is None, reason="py-spy is not installed")
 def test_py_spy_samples_a_process_until_it_ends(tmp_path):
     py_spy = host.find()
-    assert py_spy is not None
     if trouble := host.problem(py_spy):
         pytest.skip(trouble)
     code = "import time\ndef spin():\n  while time.thread_time() < 1.5: pass\nspin()\n"
