@@ -4,7 +4,6 @@ import math
 
 import factories
 import pytest
-import timelines
 from timelines import made, phase, step
 
 from tcbench.analysis.diff import Diff, of_records, of_timelines
@@ -78,17 +77,6 @@ def test_what_did_not_train_the_same_is_refused_with_every_reason(changes, says)
     broken = [factories.make_record(**changes)] if "status" in changes else None
     with pytest.raises(NotComparableError, match=says):
         of_records(trials(0.1, {"io": 0.1}), broken or trials(0.1, {"io": 0.1}, **changes))
-
-
-def test_a_device_s_step_is_its_work_by_phase_and_its_idling_by_cause():
-    talk = timelines.talk()
-    diff = of_timelines(talk["15"], talk["17"])
-    assert_adds_up(diff)
-    assert [(level.name, level.clock) for level in diff.levels] == [("phases", "device"), ("kernels", "device")]
-    names = [part.name for part in diff.levels[0].parts]
-    assert names[:2] == ["backward", "forward"]  # fp16 halves them, and leaves the GPU waiting for its host
-    idle = [part for part in diff.levels[0].parts if part.name.startswith("idle in")]
-    assert max(idle, key=lambda part: part.change_s).kind in ("grew", "appeared")
 
 
 def layered(times: dict[str, float], *, on_gpu: bool):

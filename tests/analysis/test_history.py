@@ -1,7 +1,5 @@
 """A cell over commits: order, grouping, verdicts, and where lines begin anew."""
 
-import math
-import statistics
 from collections.abc import Sequence
 
 import msgspec
@@ -18,17 +16,6 @@ from tcbench.core.record import Record
 def verdicts(records: list[Record], **options: object) -> list[str | None]:
     [cell] = history(records, **options).cells  # type: ignore[arg-type]
     return [point.change.verdict if point.change else None for point in cell.points]
-
-
-def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None:
-    [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
-    assert point.images_per_s == pytest.approx(40, rel=0.03)
-    assert point.interval.value == pytest.approx(point.images_per_s)
-    logs = [math.log(figure) for figure in point.side.figures]
-    half = 2.3646 * statistics.stdev(logs) / math.sqrt(8)  # Student's t, 7 degrees of freedom
-    assert point.interval.low == pytest.approx(point.images_per_s * math.exp(-half), rel=1e-5)
-    assert point.interval.high == pytest.approx(point.images_per_s * math.exp(half), rel=1e-5)
-    assert (point.side.trials, point.side.trials_ok, len(point.side.figures)) == (8, 8, 8)
 
 
 def at(number: int, status: str, cell_of: Record) -> Record:
