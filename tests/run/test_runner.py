@@ -191,26 +191,6 @@ def test_a_worker_that_ends_takes_its_children_along_at_once(tmp_path, end, reas
     assert not any(map(alive, pids(tmp_path / "pids", 3)))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_worker_and_its_children_die_with_their_runner(tmp_path, how):
-    """However the runner ends, nothing is left behind to disturb the next run, not even what has a session of its
-    own."""
-    code = f"""
-import sys
-sys.path.insert(0, {str(Path(factories.__file__).parent)!r})
-import factories
-from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Runner
-command = lambda pipe: ["/bin/sh", "-c", {STARTS.format(pids=tmp_path / "pids") + "; sleep 600"!r}, str(pipe)]
-list(Runner("r", 600.0, command).run([(PlannedCell(factories.make_cell()), 0)]))
-"""
-    parent = subprocess.Popen([sys.executable, "-c", code])
-    started = pids(tmp_path / "pids", 3)
-    parent.send_signal(how)
-    parent.wait()
-    assert not any(map(alive, started))
-
-
 class Watched:
     """A stand-in for a GPU that is watched: when it began and ended, and the timed pass that it was given."""
 
