@@ -27,21 +27,6 @@ def trial(config="fp32", batch_size=4, time_s=0.1, **changes):
 # -- the steps that it stands on ------------------------------------------------------------------------------------
 
 
-def test_of_each_batch_size_the_fastest_config_is_scaled_out_and_all_that_are_asked_for():
-    records = [trial("fp32", 4, 0.2), trial("fp16", 4, 0.1), trial("fp32", 8, 0.3), trial("fp16", 8, 0.4)]
-    names = [(basis.cell.config, basis.cell.batch_size) for basis in run.measured(records, all_configs=False)]
-    assert names == [("fp16", 4), ("fp32", 8)]
-    assert len(run.measured(records, all_configs=True)) == 4
-
-
-def test_sixteen_bit_gradients_have_half_the_bytes():
-    by_config = {
-        basis.cell.config: basis.step.gradient_bytes
-        for basis in run.measured([trial("fp32"), trial("fp16"), trial("bf16+nhwc")], all_configs=True)
-    }
-    assert by_config == {"fp32": 4 * 25_557_032, "fp16": 2 * 25_557_032, "bf16+nhwc": 2 * 25_557_032}
-
-
 @pytest.mark.parametrize(
     ("counted_j", "mig", "power_w"),
     [((None,) * 4, False, 250), ((0, 40, 300, 900), False, 260), ((None,) * 4, True, None)],
