@@ -3,20 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
-from factories import (
-    make_cell,
-    make_measurement,
-    make_phases,
-    make_record,
-    remeasured,
-)
+from factories import make_measurement, make_phases, make_record, remeasured
 from timelines import talk
 
 from tcbench.analysis.advice import Tried, candidates, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
-from tcbench.core.record import Record
 from tcbench.engine.backends import backend
 
 
@@ -24,10 +17,9 @@ def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottlen
     return of_phases(io=io, forward=forward, backward=backward, update=update)
 
 
-def of_phases(step_s: float | None = None, **host_s: float | Sequence[float]) -> Bottleneck:
-    """Of a step that takes as long as its phases together, unless that is said."""
-    step_s = step_s or sum(host_s.values())
-    measurement = make_measurement([step_s] * 12, phases=make_phases(host_s), prefetch_depth=0)
+def of_phases(**host_s: float) -> Bottleneck:
+    """Of a step that takes as long as its phases together."""
+    measurement = make_measurement([sum(host_s.values())] * 12, phases=make_phases(host_s), prefetch_depth=0)
     return explain_records([make_record(batch_size=8, measurement=measurement)])
 
 
@@ -101,16 +93,10 @@ def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -
     assert not [gain for gain in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32", "kfac")) if gain.removed]
 
 
-def record(config: str, step_s: float, io_s: float) -> Record:
-    phases = make_phases({"io": io_s, "forward": step_s - io_s})
-    measurement = make_measurement([step_s] * 12, phases=phases, prefetch_depth=2 if "dali" in config else 0)
-    return make_record(cell=make_cell(config, 8), measurement=measurement)
-
-
 @pytest.mark.parametrize("missing", [{"io", "forward"}, {"io"}])
 def test_a_cell_whose_phases_have_no_times_is_not_explained(missing: set[str]) -> None:
     phases = make_phases({name: () if name in missing else (0.5,) for name in ("io", "forward")})
-    empty = remeasured(record("fp32", 1.0, 0.6), phases=phases)
+    empty = remeasured(make_record(), phases=phases)
     assert [one.bottleneck for one in explain([empty])] == [None]
     with pytest.raises(ValueError, match="nothing was measured"):
         explain_records([empty])

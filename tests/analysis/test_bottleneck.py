@@ -208,14 +208,8 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
 # -- records alone -------------------------------------------------------------------------------------------------
 
 
-def record(
-    step_s: float, device: str = "cpu", prefetch: int = 0, gpu: dict[str, float] | None = None, **host_s: float
-) -> Record:
-    names = host_s.keys()
-    phases = tuple(
-        PhaseTimes(name=n, host_s=(host_s[n], host_s[n] * 2), device_s=(0.1, 0.1) if gpu is not None else None)
-        for n in names
-    )
+def record(step_s: float, device: str = "cpu", prefetch: int = 0, device_s=None, **host_s: float) -> Record:
+    phases = tuple(PhaseTimes(name=name, host_s=(s, 2 * s), device_s=device_s) for name, s in host_s.items())
     measurement = make_measurement([step_s] * 12, phases=phases, prefetch_depth=prefetch)
     return make_record(cell=make_cell("fp32", 8, device=device), measurement=measurement)
 
@@ -223,9 +217,7 @@ def record(
 def test_phases_that_the_timed_steps_tell_add_up_to_the_step_however_it_varies() -> None:
     steps_s = [0.4, 0.1, 0.1, 0.1, 0.1, 0.4]
     phases = tuple(PhaseTimes(name=name, host_s=tuple(s / 2 for s in steps_s[1:])) for name in ("io", "forward"))
-    explained = explain_records(
-        [make_record(cell=make_cell("fp32", 8), measurement=make_measurement(steps_s, phases=phases))]
-    )
+    explained = explain_records([make_record(batch_size=8, measurement=make_measurement(steps_s, phases=phases))])
     assert [phase.host_s for phase in explained.phases] == [close(0.08), close(0.08)]  # the medians are 0.05
     assert (explained.step_s, explained.doubt) == (close(0.16), "")
     assert not make_measurement([0.4], phases=phases).phases_are_timed  # no step counts
@@ -265,7 +257,7 @@ def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
     ],
 )
 def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step_else_the_gpu(prefetch, io, forward, gpu_s, says) -> None:
-    explained = explain_records([record(0.04, "cuda:0", prefetch, gpu={}, io=io, forward=forward)])
+    explained = explain_records([record(0.04, "cuda:0", prefetch, (0.1, 0.1), io=io, forward=forward)])
     assert (explained.needs.host_s, explained.needs.gpu_s) == (close(forward), gpu_s)
     assert explained.sentence == f"{says}; a step takes 40 ms"
 

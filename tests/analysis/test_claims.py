@@ -8,14 +8,7 @@ import pytest
 import timelines
 
 from tcbench.analysis import bottleneck
-from tcbench.analysis.claims import (
-    AskedClaims,
-    ClaimOutcome,
-    Evaluated,
-    OtherSource,
-    by_timelines,
-    scorecards,
-)
+from tcbench.analysis.claims import AskedClaims, ClaimOutcome, Evaluated, by_timelines, scorecards
 from tcbench.core.claim import EXTERNAL, Claim, ClaimSide, Relation
 from tcbench.core.record import Record
 from tcbench.run import scenario
@@ -39,12 +32,7 @@ def trials(config: str, *rates: float, batch_size: int = 4) -> list[Record]:
     ]
 
 
-def evaluate(
-    claims: Sequence[Claim],
-    records: Sequence[Record],
-    run: str = "tcbench run",
-    other: OtherSource = lambda _: None,
-) -> tuple[Evaluated, ...]:
+def evaluate(claims, records: Sequence[Record], run="tcbench run", other=lambda _: None) -> tuple[Evaluated, ...]:
     """All of one setting's claims; without records by those of a config that none names."""
     [card] = scorecards(records or UNRELATED, lambda _: AskedClaims("cpu", tuple(claims), run), other)
     return card.claims
