@@ -11,6 +11,7 @@ from pathlib import Path
 
 import factories
 import msgspec
+import projects
 import pytest
 from processes import alive, pids
 from standin_nvml import pynvml
@@ -276,10 +277,8 @@ def test_a_real_watch_samples_through_nvml(pynvml):
 
 
 def test_a_launch_says_which_python_runs_where_and_with_what(tmp_path):
-    python = tmp_path / "python"
-    said = send(OK).replace("$0", "$4")
-    python.write_text(f'#!/bin/sh\n[ "$2 $3 $PWD $TCBENCH_CACHE" = "-m tcbench.worker / there" ] && {said}\n')
-    python.chmod(0o755)
+    says = f'[ "$2 $3 $PWD $TCBENCH_CACHE" = "-m tcbench.worker / there" ] && {send(OK).replace("$0", "$4")}'
+    python = projects.interpreter(tmp_path / "python", python=says)
     launch = Launch(str(python), Path("/"), {"TCBENCH_CACHE": "there"})
     (one,) = Runner("r", 60.0, launch=launch).run([(PlannedCell(factories.make_cell()), 0)])
     assert (one.status, one.reason) == ("ok", None)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import msgspec
+import projects
 import pytest
 from factories import make_record
 
@@ -123,9 +124,7 @@ def test_py_spy_samples_a_process_until_it_ends(tmp_path):
 
 
 def test_py_spy_that_may_not_attach_says_why(tmp_path):
-    refusing = tmp_path / "py-spy"
-    refusing.write_text("#!/bin/sh\necho 'Permission Denied: Try again' >&2\nexit 1\n")
-    refusing.chmod(0o755)
+    refusing = projects.interpreter(tmp_path / "py-spy", "echo 'Permission Denied: Try again' >&2", "exit 1")
     assert host.problem(refusing) == "py-spy may not attach: Permission Denied: Try again"
     with pytest.raises(TraceError, match="left no samples: Permission Denied"):
         host.PySpy(refusing, 1, tmp_path).raw()
