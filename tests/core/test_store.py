@@ -17,16 +17,6 @@ def line(*args, **kwargs) -> bytes:
     return record.encode(factories.make_record(*args, **kwargs)) + b"\n"
 
 
-def test_records_come_back_in_the_order_they_were_written(tmp_path):
-    path = tmp_path / "machine" / "run.jsonl"
-    written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8, status="oom")]
-    with Store(path) as records:
-        for one in written:
-            records.append(one)
-    assert store.read([path]) == store.Read(tuple(written))
-    assert store.read([tmp_path]).records == tuple(written)
-
-
 def test_each_record_is_on_disk_before_append_returns(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd, real=os.fsync: (synced.append(os.fstat(fd).st_size), real(fd)))

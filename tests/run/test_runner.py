@@ -142,15 +142,6 @@ def test_a_process_that_escapes_and_holds_the_output_does_not_hold_up_the_trial(
     assert one.log == "here"
 
 
-@pytest.mark.slow
-def test_a_hang_ends_at_the_timeout_with_everything_it_started(tmp_path):
-    start = time.monotonic()
-    (one,) = run(STARTS.format(pids=tmp_path / "pids"), "sleep 600", timeout_s=3.0)
-    assert (one.status, one.reason) == ("timeout", "no result after 3 s (--timeout)")
-    assert time.monotonic() - start < 30
-    assert not any(map(alive, pids(tmp_path / "pids", 3)))
-
-
 def test_a_skipped_cell_is_a_record_without_a_process():
     runner = Runner("r", 1.0, lambda pipe: ["/nonexistent"])
     (one,) = runner.run([(PlannedCell(factories.make_cell(), "needs cv2"), 0)])
