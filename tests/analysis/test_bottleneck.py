@@ -295,9 +295,8 @@ def test_on_a_gpu_nccls_kernels_are_the_network_and_no_work_of_the_gpu() -> None
     assert bottleneck.needs.network_s == close(0.2)
     assert bottleneck.needs.gpu_s == close(0.1)
     assert bottleneck.needs.host_s == close(0.031)
-    assert bottleneck.sentence == (
-        "network-bound: host needs 31 ms per step, GPU 100 ms, the all-reduce 200 ms; a step takes 300 ms"
-    )
+    needs = "host needs 31 ms per step, GPU 100 ms, the all-reduce 200 ms"
+    assert bottleneck.sentence == f"network-bound: {needs}; a step takes 300 ms"
 
 
 def test_in_a_timeline_the_exchange_is_the_longer_of_what_host_and_gpu_do_for_it() -> None:

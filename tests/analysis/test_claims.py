@@ -215,9 +215,6 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     assert measured.outcome == "does not hold"
 
 
-# ------------------------------------------------------------------------------------------------------- what runs
-
-
 @pytest.mark.parametrize(
     ("statuses", "runs", "does_not_run"),
     [
@@ -239,16 +236,10 @@ def test_whether_a_config_runs(statuses: tuple, runs: ClaimOutcome, does_not_run
         assert evaluated.at[0].why
 
 
-# ------------------------------------------------------------------------------------------------- what holds it back
-
-
 def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
     for relation in ("gpu-bound", "not gpu-bound"):
         evaluated = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
         assert (evaluated.outcome, evaluated.at[0].why) == ("not testable here", "no GPU here")
-
-
-# -------------------------------------------------------------------------------------------- what others can tell
 
 
 def kernels(label: str, n: int) -> bottleneck.Bottleneck:
@@ -270,9 +261,6 @@ def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: C
     [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], other=seen)
     assert other.outcome == "not measured"
     assert other.command == "tcbench profile fp16+nhwc --bs 4 && tcbench profile fp32 --bs 4"
-
-
-# -------------------------------------------------------------------------------------------------------- scorecards
 
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:

@@ -34,9 +34,8 @@ def slurm(tmp_path, monkeypatch):
 
 
 def test_the_gpus_of_each_partition_are_slurms(slurm):
-    slurm(
-        "sinfo", "a100|gpu:a100:4(S:0-1)\nmixed|gpu:v100:2,gpu:h100:8\nmixed|(null)\nplain|(null)\nold|gpu:4,nvme:1\n"
-    )
+    there = "a100|gpu:a100:4(S:0-1)\nmixed|gpu:v100:2,gpu:h100:8\nmixed|(null)\nplain|(null)\nold|gpu:4,nvme:1\n"
+    slurm("sinfo", there)
     assert cluster.gpus() == THERE
 
 

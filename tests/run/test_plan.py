@@ -234,9 +234,6 @@ assert len(made.cells) == 20
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# ---------------------------------------------------------------------------------------------------------- backends
-
-
 def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "torch")
     made = plan.make(scenario.load("peers"), Selection(), CPU)

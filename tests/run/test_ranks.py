@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tcbench.core.messages import Finished
+from tcbench.core.record import Input, MeasureSettings
 from tcbench.hardware import machine
 from tcbench.run import launcher as launchers
 from tcbench.run import ranks
@@ -99,11 +100,8 @@ def test_the_results_of_all_ranks_become_one_record_that_of_the_slowest():
     )
     assert (record.status, record.reason) == ("ok", None)
     assert record.measurement.step_times_s == (0.2,) * 12
-    assert [(part.rank, part.cores, part.step_times_s[0]) for part in record.measurement.ranks] == [
-        (0, (0,), 0.1),
-        (1, (1,), 0.2),
-        (2, (2,), 0.1),
-    ]
+    parts = [(part.rank, part.cores, part.step_times_s[0]) for part in record.measurement.ranks]
+    assert parts == [(0, (0,), 0.1), (1, (1,), 0.2), (2, (2,), 0.1)]
     assert record.environment.ranks.launcher.endswith(" {n}")
     assert record.environment.ranks.hosts == ("host",)
     assert [message.steps for message in heard[:-1]] == [0]  # rank 0's alone
@@ -140,9 +138,8 @@ def test_the_rank_that_ends_a_trial_is_named_and_the_others_are_ended(body, stat
     ],
 )
 def test_the_signal_that_killed_a_rank_is_told_by_srun_too(said, number):
-    assert (
-        ranks._signal_of(1, f"slurmstepd-a: error: *** STEP 3.1 ON a CANCELLED ***\nsrun: error: a: {said}") == number
-    )
+    output = f"slurmstepd-a: error: *** STEP 3.1 ON a CANCELLED ***\nsrun: error: a: {said}"
+    assert ranks._signal_of(1, output) == number
 
 
 def test_a_rank_that_ends_as_it_gets_its_job_is_named(monkeypatch):
@@ -263,14 +260,8 @@ def test_mpirun_starts_ranks_that_find_each_other():
 @mpi
 @pytest.mark.slow
 def test_a_rank_of_mpi_that_is_killed_ends_the_trial_and_the_next_cell_runs():
-    cell = factories.make_cell(
-        ranks=2,
-        threads=1,
-        batch_size=1,
-        image_size=32,
-        input=msgspec.structs.replace(factories.make_cell().input, kind="synthetic"),
-        measure=msgspec.structs.replace(factories.make_cell().measure, max_time_s=1.0, target=0.5),
-    )
+    small = {"batch_size": 1, "image_size": 32, "input": Input(kind="synthetic")}
+    cell = factories.make_cell(ranks=2, threads=1, measure=MeasureSettings(max_time_s=1.0, target=0.5), **small)
     killed = threading.Event()
 
     def kill_rank_1(cell, trial, message):

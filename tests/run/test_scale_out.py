@@ -24,9 +24,6 @@ def trial(config="fp32", batch_size=4, time_s=0.1, **changes):
     return factories.make_record(cell=cell, measurement=measurement, **changes)
 
 
-# -- the steps that it stands on ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("counted_j", "mig", "power_w"),
     [((None,) * 4, False, 250), ((0, 40, 300, 900), False, 260), ((None,) * 4, True, None)],
@@ -62,9 +59,6 @@ def test_where_nothing_fits_there_is_nothing_to_scale_out():
         run.forecast(a_forecast(large), all_configs=True)
     with pytest.raises(SelectionError, match="needs compute capability"):
         run.forecast(a_forecast(CellForecast(cell, cannot_run="needs compute capability 8.0")), all_configs=False)
-
-
-# -- published results ----------------------------------------------------------------------------------------------
 
 
 def test_the_page_shows_what_this_model_makes_of_published_results():

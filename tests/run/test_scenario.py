@@ -139,9 +139,6 @@ def test_an_unknown_scenario_is_one_clear_line(tmp_path, monkeypatch, name, expe
     assert expected in str(error.value)
 
 
-# ---------------------------------------------------------------------------------------------------------- backends
-
-
 OWN = """
 schema = 1
 title = "t"

@@ -14,10 +14,8 @@ from tcbench.core.host_profile import Frame, Stack
 from tcbench.core.recording import HostSpan, Recording
 from tcbench.tracing import host
 
-LOOP = (
-    "<module> (worker.py:1);measured (/x/tcbench/engine/measure/worker.py:9);"
-    "profile (/x/tcbench/engine/measure/loop.py:160)"
-)
+LOOP = "<module> (worker.py:1);measured (/x/tcbench/engine/measure/worker.py:9);"
+LOOP += "profile (/x/tcbench/engine/measure/loop.py:160)"
 SESSION = "/x/tcbench/engine/backends/chainer/session.py"
 PLACES = {"io": f"{SESSION}:40", "forward": f"{SESSION}:50"}
 IO, FORWARD = (f"{name} ({place})" for name, place in PLACES.items())
@@ -46,12 +44,8 @@ def recording() -> Recording:
 
 
 def test_samples_are_told_apart_by_the_phase_below_the_loop():
-    stacks = host.sampled(RAW, PLACES)
-    assert [(phase, len(frames), count) for phase, frames, count in stacks] == [
-        ("io", 1, 10),
-        ("forward", 1, 5),
-        ("forward", 2, 15),
-    ]
+    stacks = [(phase, len(frames), count) for phase, frames, count in host.sampled(RAW, PLACES)]
+    assert stacks == [("io", 1, 10), ("forward", 1, 5), ("forward", 2, 15)]
 
 
 def test_a_phases_recorded_time_is_shared_out_by_its_samples():

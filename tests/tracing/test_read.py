@@ -34,8 +34,7 @@ def test_records_without_phase_times_say_so(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("none.json", None, "no such file"),
-        ("empty.json.gz", b"", "the file is empty"),
+        ("none.sqlite", None, "no such file"),
         ("empty.sqlite", b"", "the file is empty"),
         ("x.csv", b"a,b", "expected .json.gz"),
         ("x.jsonl", b"nonsense\n", "not JSON"),

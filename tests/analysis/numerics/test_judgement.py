@@ -141,9 +141,6 @@ def test_documents_answer_the_claims_of_slides_5_to_7():
     assert by_training(easy)(claim("keeps gradients")).outcome == "does not hold"
 
 
-# -- many ranks -----------------------------------------------------------------------------------------------------
-
-
 def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_else():
     scales = Claim("many ranks train like one", "scales", ClaimSide("fp32"), (4,), slide=34)
     assert by_training(make_document())(scales) is None
