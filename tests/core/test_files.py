@@ -129,18 +129,14 @@ def test_what_a_user_named_alike_stays_with_all_it_holds(tmp_path):
     assert sorted(tmp_path.rglob("*")) == [*before, tmp_path / "out"]
 
 
-def killed(code: str) -> None:
-    """Run Python that waits once it says so, and kill it then."""
-    begins = "import time\nfrom pathlib import Path\nfrom tcbench.core import files\n"
-    process = subprocess.Popen([sys.executable, "-c", begins + code], stdout=subprocess.PIPE)
+@pytest.mark.parametrize("holds", ["replacing(place / 'a') as file", "scratch(place) as folder"])
+def test_what_a_killed_process_left_goes_with_the_next_one_and_what_is_held_stays(tmp_path, holds):
+    code = "import time\nfrom pathlib import Path\nfrom tcbench.core import files\n"
+    code += f"place = Path({str(tmp_path)!r})\nwith files.{holds}: print('held', flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"held\n"
     process.kill()
     process.communicate()
-
-
-@pytest.mark.parametrize("holds", ["replacing(place / 'a') as file", "scratch(place) as folder"])
-def test_what_a_killed_process_left_goes_with_the_next_one_and_what_is_held_stays(tmp_path, holds):
-    killed(f"place = Path({str(tmp_path)!r})\nwith files.{holds}: print('held', flush=True); time.sleep(600)")
     assert len(list(tmp_path.iterdir())) == 1
     with files.scratch(tmp_path) as folder, files.replacing(tmp_path / "b") as file:
         file.write(b"b")

@@ -43,9 +43,8 @@ def test_a_file_that_is_there_stays_whole_when_the_disk_is_full(full, tmp_path, 
     faulty.fill(full, 0)
     done = faulty.run(tmp_path, *WRITERS[name], full / name)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1] == (
-        f"tcbench: error: {full / name}: cannot be written (No space left on device); name another file with -o"
-    )
+    why = "cannot be written (No space left on device); name another file with -o"
+    assert done.stderr.splitlines()[-1] == f"tcbench: error: {full / name}: {why}"
     assert "Traceback" not in done.stderr
     assert (full / name).read_bytes() == old
     assert sorted(path.name for path in full.iterdir()) == sorted(["ballast", name])

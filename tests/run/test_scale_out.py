@@ -24,6 +24,12 @@ def trial(config="fp32", batch_size=4, time_s=0.1, **changes):
     return factories.make_record(cell=cell, measurement=measurement, **changes)
 
 
+def test_sixteen_bit_gradients_have_half_the_bytes():
+    bases = run.measured([trial("fp32"), trial("fp16"), trial("bf16+nhwc")], all_configs=True)
+    bytes_each = {basis.cell.config: basis.step.gradient_bytes / 25_557_032 for basis in bases}
+    assert bytes_each == {"fp32": 4, "fp16": 2, "bf16+nhwc": 2}
+
+
 @pytest.mark.parametrize(
     ("counted_j", "mig", "power_w"),
     [((None,) * 4, False, 250), ((0, 40, 300, 900), False, 260), ((None,) * 4, True, None)],
