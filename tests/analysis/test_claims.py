@@ -52,9 +52,6 @@ def times(factor: float, rates: Sequence[float] = STEADY) -> list[float]:
     return [factor * rate for rate in rates]
 
 
-# -------------------------------------------------------------------------------------------------------- comparisons
-
-
 @pytest.mark.parametrize(
     ("relation", "factor", "expected"),
     [
@@ -121,9 +118,6 @@ def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
     assert (evaluated.outcome, evaluated.at[0].left) == ("does not hold", "fp16")
     evaluated = judged(claim, trials("fp32", *STEADY))
     assert (evaluated.outcome, evaluated.command) == ("not measured", "tcbench run cpu --config 'fp16*' --bs 4")
-
-
-# ------------------------------------------------------------------------------------------------ several batch sizes
 
 
 @pytest.mark.parametrize(
