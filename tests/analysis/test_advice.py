@@ -3,20 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
-from factories import (
-    make_cell,
-    make_measurement,
-    make_phases,
-    make_record,
-    remeasured,
-)
+from factories import make_measurement, make_phases, make_record, remeasured
 from timelines import talk
 
 from tcbench.analysis.advice import Tried, candidates, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
-from tcbench.core.record import Record
 from tcbench.engine.backends import backend
 
 
@@ -24,10 +17,9 @@ def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottlen
     return of_phases(io=io, forward=forward, backward=backward, update=update)
 
 
-def of_phases(step_s: float | None = None, **host_s: float | Sequence[float]) -> Bottleneck:
-    """Of a step that takes as long as its phases together, unless that is said."""
-    step_s = step_s or sum(host_s.values())
-    measurement = make_measurement([step_s] * 12, phases=make_phases(host_s), prefetch_depth=0)
+def of_phases(**host_s: float) -> Bottleneck:
+    """Of a step that takes as long as its phases together."""
+    measurement = make_measurement([sum(host_s.values())] * 12, phases=make_phases(host_s), prefetch_depth=0)
     return explain_records([make_record(batch_size=8, measurement=measurement)])
 
 
@@ -44,7 +36,6 @@ def of_phases(step_s: float | None = None, **host_s: float | Sequence[float]) ->
 def test_the_talks_next_step_is_the_one_that_is_advised(slide: str, config: str, next_config: str) -> None:
     problem = backend("chainer").RUNGS.problem
     gain = next_rung(candidates(summarise(talk()[slide]), tuple(config.split("+")), problem))
-    assert gain is not None
     assert "+".join(gain.rungs) == next_config
 
 
@@ -52,7 +43,6 @@ def test_a_measured_rung_is_preferred_and_stands_beside_what_was_expected_of_it(
     tried = {("fp32", "static_graph"): measured(11.0, 8), ("fp32", "dali"): measured(8.5, 8)}
     gains = candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried, expected=lambda _: Interval(20, 19, 21))
     gain = next_rung(gains)
-    assert gain is not None
     assert (gain.added, gain.measured_images_per_s) == (("static_graph",), 11.0)
     assert gain.expected == Interval(20, 19, 21)
 
@@ -68,7 +58,7 @@ def test_of_what_was_not_measured_the_rung_that_is_expected_to_bring_most_is_nex
     helps = {gain.added: gain.helps for gain in gains if gain.expected}
     assert helps == {("dali",): False, ("batched",): True, ("nhwc", "fused"): True}
     gain = next_rung(gains)
-    assert gain is not None and gain.added == ("nhwc", "fused")
+    assert gain.added == ("nhwc", "fused")
 
 
 def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Tried:
@@ -79,7 +69,7 @@ def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Trie
 def test_low_precision_is_advised_on_a_cpu_that_has_it_and_says_what_it_has_to_show() -> None:
     bottleneck = on_cpu(0.05, 0.2, 0.7, 0.05)
     gain = next_rung(candidates(bottleneck, ("fp32", "nhwc", "fused")), bottleneck.dominant)
-    assert gain is not None and gain.added == ("fp16",)
+    assert gain.added == ("fp16",)
     assert "tcbench numerics" in gain.evidence
 
 
@@ -98,22 +88,16 @@ def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -
     bottleneck = of_phases(io=0.05, forward=0.1, backward=0.15, factors=0.3, inverse=0.4, update=0.02)
     assert bottleneck.limit == "inverse 39%"
     gain = next_rung(candidates(bottleneck, ("fp32", "kfac")), bottleneck.dominant)
-    assert gain is not None and gain.removed == ("kfac",)
+    assert gain.removed == ("kfac",)
     assert "fewer steps to a loss" in gain.evidence
     # Where nothing of it is in the step, there is nothing to save.
     assert not [gain for gain in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32", "kfac")) if gain.removed]
 
 
-def record(config: str, step_s: float, io_s: float) -> Record:
-    phases = make_phases({"io": io_s, "forward": step_s - io_s})
-    measurement = make_measurement([step_s] * 12, phases=phases, prefetch_depth=2 if "dali" in config else 0)
-    return make_record(cell=make_cell(config, 8), measurement=measurement)
-
-
 @pytest.mark.parametrize("missing", [{"io", "forward"}, {"io"}])
 def test_a_cell_whose_phases_have_no_times_is_not_explained(missing: set[str]) -> None:
     phases = make_phases({name: () if name in missing else (0.5,) for name in ("io", "forward")})
-    empty = remeasured(record("fp32", 1.0, 0.6), phases=phases)
+    empty = remeasured(make_record(), phases=phases)
     assert [one.bottleneck for one in explain([empty])] == [None]
     with pytest.raises(ValueError, match="nothing was measured"):
         explain_records([empty])

@@ -8,14 +8,7 @@ import pytest
 import timelines
 
 from tcbench.analysis import bottleneck
-from tcbench.analysis.claims import (
-    AskedClaims,
-    ClaimOutcome,
-    Evaluated,
-    OtherSource,
-    by_timelines,
-    scorecards,
-)
+from tcbench.analysis.claims import AskedClaims, ClaimOutcome, Evaluated, by_timelines, scorecards
 from tcbench.core.claim import EXTERNAL, Claim, ClaimSide, Relation
 from tcbench.core.record import Record
 from tcbench.run import scenario
@@ -39,12 +32,7 @@ def trials(config: str, *rates: float, batch_size: int = 4) -> list[Record]:
     ]
 
 
-def evaluate(
-    claims: Sequence[Claim],
-    records: Sequence[Record],
-    run: str = "tcbench run",
-    other: OtherSource = lambda _: None,
-) -> tuple[Evaluated, ...]:
+def evaluate(claims, records: Sequence[Record], run="tcbench run", other=lambda _: None) -> tuple[Evaluated, ...]:
     """All of one setting's claims; without records by those of a config that none names."""
     [card] = scorecards(records or UNRELATED, lambda _: AskedClaims("cpu", tuple(claims), run), other)
     return card.claims
@@ -62,9 +50,6 @@ STEADY, NOISY = (99.0, 100.0, 101.0, 100.0), (60.0, 100.0, 140.0, 100.0)
 
 def times(factor: float, rates: Sequence[float] = STEADY) -> list[float]:
     return [factor * rate for rate in rates]
-
-
-# -------------------------------------------------------------------------------------------------------- comparisons
 
 
 @pytest.mark.parametrize(
@@ -90,7 +75,6 @@ def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: flo
     [at] = evaluated.at
     assert evaluated.outcome == at.outcome == expected
     assert at.unit == "trials"
-    assert at.ratio is not None
     assert at.ratio.value == pytest.approx(factor, rel=1e-9)
     assert at.ratio.low < factor < at.ratio.high
     assert not evaluated.by_one_trial
@@ -108,7 +92,6 @@ def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation
     few = judgement(4)
     more = few.at[0].more_trials
     assert few.outcome == "undecided"
-    assert more is not None
     assert few.at[0].why == f"about {more} more trials a side would decide"
     assert judgement(4 + more + -more % 4).outcome != "undecided"
     fewer = 2 * (4 + more) // 3
@@ -135,9 +118,6 @@ def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
     assert (evaluated.outcome, evaluated.at[0].left) == ("does not hold", "fp16")
     evaluated = judged(claim, trials("fp32", *STEADY))
     assert (evaluated.outcome, evaluated.command) == ("not measured", "tcbench run cpu --config 'fp16*' --bs 4")
-
-
-# ------------------------------------------------------------------------------------------------ several batch sizes
 
 
 @pytest.mark.parametrize(
@@ -229,9 +209,6 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     assert measured.outcome == "does not hold"
 
 
-# ------------------------------------------------------------------------------------------------------- what runs
-
-
 @pytest.mark.parametrize(
     ("statuses", "runs", "does_not_run"),
     [
@@ -253,16 +230,10 @@ def test_whether_a_config_runs(statuses: tuple, runs: ClaimOutcome, does_not_run
         assert evaluated.at[0].why
 
 
-# ------------------------------------------------------------------------------------------------- what holds it back
-
-
 def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
     for relation in ("gpu-bound", "not gpu-bound"):
         evaluated = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
         assert (evaluated.outcome, evaluated.at[0].why) == ("not testable here", "no GPU here")
-
-
-# -------------------------------------------------------------------------------------------- what others can tell
 
 
 def kernels(label: str, n: int) -> bottleneck.Bottleneck:
@@ -284,9 +255,6 @@ def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: C
     [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], other=seen)
     assert other.outcome == "not measured"
     assert other.command == "tcbench profile fp16+nhwc --bs 4 && tcbench profile fp32 --bs 4"
-
-
-# -------------------------------------------------------------------------------------------------------- scorecards
 
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:

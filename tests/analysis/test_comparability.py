@@ -103,7 +103,6 @@ def test_trials_that_disagree_are_a_mixture_also_of_two_commits_of_a_users_proje
 
 
 def test_the_decoding_of_a_cell_tells_nothing_of_the_stack_beneath_its_run():
-    records = [
-        msgspec.structs.replace(decoded(how), run_id=run) for run, how in (("fp32", None), ("fp16+dali", "on the GPU"))
-    ]
+    runs = {"fp32": None, "fp16+dali": "on the GPU"}
+    records = [msgspec.structs.replace(decoded(how), run_id=run) for run, how in runs.items()]
     assert comparability.beneath(records) == {"fp32": (), "fp16+dali": ()}

@@ -4,10 +4,9 @@ import math
 
 import factories
 import pytest
-import timelines
 from timelines import made, phase, step
 
-from tcbench.analysis.diff import Diff, of_records, of_timelines
+from tcbench.analysis.diff import of_records, of_timelines
 from tcbench.core.errors import NotComparableError
 from tcbench.core.record import Record
 from tcbench.core.timeline import Span
@@ -24,24 +23,18 @@ def trials(step_s: float, phases: dict[str, float], n: int = 1, spread: float = 
     return records
 
 
-def assert_adds_up(diff: Diff) -> None:
-    assert diff.levels
-    for level in diff.levels:
-        parts = (*level.parts, level.rest)
-        for side in ("base_s", "current_s"):
-            total = math.fsum(getattr(part, side) or 0.0 for part in parts)
-            assert total == pytest.approx(getattr(diff.step, side), abs=1e-12)
-        assert math.fsum(diff.share(part) or 0.0 for part in parts) == pytest.approx(1.0)
-        changes = [abs(part.change_s) for part in level.parts]
-        assert changes == sorted(changes, reverse=True)
-
-
 def test_phases_of_records_add_up_to_the_change_of_the_timed_step():
     base = trials(0.100, {"io": 0.01, "forward": 0.03, "backward": 0.05})
     current = trials(0.110, {"forward": 0.041, "backward": 0.049, "allreduce": 0.012})
     diff = of_records(base, current)
-    assert_adds_up(diff)
     (level,) = diff.levels
+    parts = (*level.parts, level.rest)
+    for side in ("base_s", "current_s"):
+        total = math.fsum(getattr(part, side) or 0.0 for part in parts)
+        assert total == pytest.approx(getattr(diff.step, side), abs=1e-12)
+    assert math.fsum(diff.share(part) or 0.0 for part in parts) == pytest.approx(1.0)
+    changes = [abs(part.change_s) for part in level.parts]
+    assert changes == sorted(changes, reverse=True)
     assert {part.name: part.kind for part in level.parts} == {
         "forward": "grew",
         "backward": "shrank",
@@ -78,17 +71,6 @@ def test_what_did_not_train_the_same_is_refused_with_every_reason(changes, says)
     broken = [factories.make_record(**changes)] if "status" in changes else None
     with pytest.raises(NotComparableError, match=says):
         of_records(trials(0.1, {"io": 0.1}), broken or trials(0.1, {"io": 0.1}, **changes))
-
-
-def test_a_device_s_step_is_its_work_by_phase_and_its_idling_by_cause():
-    talk = timelines.talk()
-    diff = of_timelines(talk["15"], talk["17"])
-    assert_adds_up(diff)
-    assert [(level.name, level.clock) for level in diff.levels] == [("phases", "device"), ("kernels", "device")]
-    names = [part.name for part in diff.levels[0].parts]
-    assert names[:2] == ["backward", "forward"]  # fp16 halves them, and leaves the GPU waiting for its host
-    idle = [part for part in diff.levels[0].parts if part.name.startswith("idle in")]
-    assert max(idle, key=lambda part: part.change_s).kind in ("grew", "appeared")
 
 
 def layered(times: dict[str, float], *, on_gpu: bool):

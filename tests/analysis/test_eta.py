@@ -36,9 +36,8 @@ TUNED = PlanChoice("conv", "eng1", 0, from_cache=False, timed=12, budget_s=60.0)
 
 def tuned(from_cache, config="fp32"):
     """A trial of 50 s, the first step of which took 30 s longer than the others."""
-    measurement = factories.make_measurement(
-        warmup_times_s=(30.1, 0.1, 0.1), plans=(msgspec.structs.replace(TUNED, from_cache=from_cache),)
-    )
+    plans = (msgspec.structs.replace(TUNED, from_cache=from_cache),)
+    measurement = factories.make_measurement(warmup_times_s=(30.1, 0.1, 0.1), plans=plans)
     return factories.make_record(config, 4, duration_s=50.0, measurement=measurement)
 
 

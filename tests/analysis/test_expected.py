@@ -19,9 +19,8 @@ def test_on_a_host_the_parts_add_up_and_beside_a_device_the_longest_decides() ->
 
 
 def test_on_a_host_a_whole_step_is_in_proportion_to_what_was_measured() -> None:
-    measured = explain_records(
-        [make_record(batch_size=8, measurement=make_measurement([1.0] * 12, phases=make_phases({"forward": 1.0})))]
-    )
+    measurement = make_measurement([1.0] * 12, phases=make_phases({"forward": 1.0}))
+    measured = explain_records([make_record(batch_size=8, measurement=measurement)])
     own, other = (StepTime(device_s=s, host_s=0.05, on_host=True) for s in (0.75, 0.35))
     rate = in_place_of(measured, own, other)
     assert rate.value == pytest.approx(8 / 0.5)

@@ -1,12 +1,10 @@
 """A cell over commits: order, grouping, verdicts, and where lines begin anew."""
 
-import math
-import statistics
 from collections.abc import Sequence
 
 import msgspec
 import pytest
-from factories import make_environment, make_record
+from factories import make_record
 from histories import commit, over_commits
 
 from tcbench.analysis import compare
@@ -20,34 +18,13 @@ def verdicts(records: list[Record], **options: object) -> list[str | None]:
     return [point.change.verdict if point.change else None for point in cell.points]
 
 
-def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None:
-    [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
-    assert point.images_per_s == pytest.approx(40, rel=0.03)
-    assert point.interval is not None and point.interval.value == pytest.approx(point.images_per_s)
-    logs = [math.log(figure) for figure in point.side.figures]
-    half = 2.3646 * statistics.stdev(logs) / math.sqrt(8)  # Student's t, 7 degrees of freedom
-    assert point.interval.low == pytest.approx(point.images_per_s * math.exp(-half), rel=1e-5)
-    assert point.interval.high == pytest.approx(point.images_per_s * math.exp(half), rel=1e-5)
-    assert (point.side.trials, point.side.trials_ok, len(point.side.figures)) == (8, 8, 8)
-
-
-def at(number: int, status: str, cell_of: Record) -> Record:
-    return make_record(
-        status=status,  # type: ignore[arg-type]
-        cell=cell_of.cell,
-        run_id=f"cpu-{20250101 + number}-000000",
-        started_at=f"2025-01-{1 + number:02}T03:04:05.678+00:00",
-        environment=make_environment(commit=commit(number)),
-    )
-
-
 def test_a_cell_that_stops_running_regresses_once_and_what_comes_after_is_compared_with_what_ran() -> None:
-    ok = over_commits([40, 40, 0.001, 0.001, 36])
-    records = [*ok[:16], at(2, "oom", ok[0]), at(3, "oom", ok[0]), *ok[32:]]
+    ok, oom = over_commits([40, 40, 40, 40, 36]), over_commits([40] * 4, trials=1, status="oom")
+    records = [*ok[:16], *oom[2:], *ok[32:]]
     [cell] = history(records).cells
     assert verdicts(records) == [None, "pass", "changed status", "not measured", "regression"]
     assert [point.regressed for point in cell.points] == [False, False, True, False, True]
-    assert cell.points[4].since is not None and cell.points[4].since.name == commit(1)
+    assert cell.points[4].since.name == commit(1)
     assert (cell.points[2].images_per_s, cell.points[2].side.status) == (None, "oom")
 
 
@@ -95,14 +72,12 @@ def test_a_revision_is_a_projects_commit_or_tcbenchs_or_a_run_and_two_are_never_
     assert result.regressions == 1
 
 
-def test_a_trial_that_knows_nothing_belongs_to_its_runs_commit() -> None:
+def test_a_trial_that_knows_nothing_belongs_to_its_runs_commit_and_nothing_gives_nothing() -> None:
     started = {"run_id": "cpu-20250102-000000", "started_at": "2025-01-02T03:05:00.000+00:00"}
     result = history([*over_commits([40, 40]), make_record("fp16", status="skipped", **started)])
     assert [point.revision.name for point in result.cells[1].points] == [commit(1)]
     assert result.cells[1].points[0].images_per_s is None
-
-
-def test_a_run_that_knows_nothing_at_all_has_its_own_name_and_nothing_gives_nothing() -> None:
+    # A run of which no trial knows anything has its own name.
     result = history([make_record("fp16", status="skipped", run_id="r1")])
     assert [revision.short for revision in result.revisions] == ["r1"]
     assert result.cells[0].machine is None

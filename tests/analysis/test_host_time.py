@@ -31,10 +31,7 @@ def test_a_stack_is_its_last_functions_or_its_callers(frames, whose):
     assert origin(frames) == whose
 
 
-profile = factories.make_host_profile
-
-
-TAKEN = profile(
+TAKEN = factories.make_host_profile(
     Stack("io", (OURS,), 0.05),
     Stack("forward", (OURS,), 0.01),
     Stack("forward", (OURS, KERNEL), 0.01),
@@ -57,4 +54,4 @@ def test_self_time_is_added_up_over_all_stacks_that_end_in_a_function():
 )
 def test_the_phase_that_holds_the_step_back_follows_the_verdict(verdict, phase):
     assert longest_phase(TAKEN, verdict) == phase
-    assert longest_phase(profile(), verdict) is None
+    assert longest_phase(factories.make_host_profile(), verdict) is None

@@ -4,13 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from factories import (
-    make_cell,
-    make_measurement,
-    make_measurement_of_ranks,
-    make_rank_part,
-    make_record,
-)
+from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
 
 from tcbench.analysis.scaling import Curve, critical_rank, curves
 from tcbench.core.record import RankPart, Record
@@ -47,8 +41,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     measurement = make_measurement_of_ranks((0.1,) * 12, 4, allreduce=0.5, reduced_bytes=100_000_000)
     point = only([*on(1, 40.0), make_record(cell=make_cell(ranks=4), measurement=measurement)]).points[1]
     exchange = point.allreduce
-    assert exchange is not None and exchange.time_s.value == pytest.approx(0.05)
-    assert exchange.algorithm_bytes_s is not None and exchange.bus_bytes_s is not None
+    assert exchange.time_s.value == pytest.approx(0.05)
     assert exchange.algorithm_bytes_s.value == pytest.approx(2e9)
     assert exchange.bus_bytes_s.value == pytest.approx(2e9 * 2 * 3 / 4)
 
@@ -61,7 +54,6 @@ def test_imbalance_names_the_slowest_and_the_fastest_rank_of_each_step() -> None
     )
     measurement = make_measurement(ranks=parts)
     imbalance = only([make_record(cell=make_cell(ranks=3), measurement=measurement)]).points[0].imbalance
-    assert imbalance is not None
     extremes = [(s.index(max(s)), max(s), s.index(min(s))) for s in imbalance.steps]
     assert extremes == [(1, 2.0, 0), (2, 3.5, 0), (2, 1.5, 1)]
     assert (imbalance.slowest, imbalance.slowest_in, imbalance.fastest) == (2, 2, 0)

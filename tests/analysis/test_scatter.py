@@ -19,7 +19,6 @@ def test_noise_and_rounds_are_those_of_a_two_way_layout():
     """By hand: three cells, two rounds, the second 0.1 above the first but for noise of +-e in the differences."""
     there = [[(0, 1.0), (1, 1.1)], [(0, 2.0), (1, 2.13)], [(0, 3.0), (1, 3.07)]]
     of = scatter.scatter(there)
-    assert of is not None
     assert (of.degrees, of.drift_degrees) == (2, 1)
     assert of.variance == pytest.approx((0.0**2 + 0.03**2 + 0.03**2) / 2 / 2)
     assert of.of_rounds[1] - of.of_rounds[0] == pytest.approx(0.1)

@@ -81,7 +81,3 @@ def test_the_interval_over_steps_covers_the_truth_about_as_often_as_it_says(r: f
 def test_a_ratio_with_a_side_of_one_step_has_no_limits() -> None:
     steady = Group.of_steps(2.0, [0.5] * 10)
     assert welch.log_ratio(steady, Group.of_steps(1.0, [1.0])).interval() == Interval(2.0, 0.0, math.inf)
-
-
-def test_the_relative_half_width_is_half_the_width_over_the_value() -> None:
-    assert Interval(10, 9, 12).relative_half_width == pytest.approx(0.15)

@@ -2,15 +2,7 @@
 
 import msgspec
 import pytest
-from factories import (
-    make_ablation,
-    make_cell,
-    make_environment,
-    make_peer_cell,
-    make_phases,
-    make_record,
-    remeasured,
-)
+from factories import make_cell, make_environment, make_peer_cell, make_phases, make_record, remeasured
 
 from tcbench.analysis.summary import base_config, best, speedups, summarise
 from tcbench.core.record import Input, Record, Simulated, Status
@@ -73,37 +65,16 @@ def test_speed_ups_are_over_the_base_at_the_same_batch_size() -> None:
         make_record("fp32", 16, cell=make_cell("fp32", 16, image_size=224)),
     ]
     ratios = speedups(summarise(records))
-    assert ratios[0] is not None and (ratios[0].value, ratios[0].low, ratios[0].high) == (1, 1, 1)
-    assert ratios[1] is not None and ratios[1].holds(2.0) and ratios[1].low > 1.8
+    assert (ratios[0].value, ratios[0].low, ratios[0].high) == (1, 1, 1)
+    assert ratios[1].holds(2.0) and ratios[1].low > 1.8
     assert ratios[2:5] == (None, None, None)  # fp32 ran out of memory; at 16 it ran other images
     assert speedups(summarise(records[1:]))[0] is None
 
 
 def test_best_is_the_fastest_that_is_ok_whatever_its_dtype() -> None:
     records = [make_record("fp32", images_per_s=50), make_record("fp16", images_per_s=40)]
-    winner = best(summarise([*records, make_record("fp16+dali", status="oom")]))
-    assert winner is not None and winner.cell.config == "fp32"
+    assert best(summarise([*records, make_record("fp16+dali", status="oom")])).cell.config == "fp32"
     assert best([]) is None
-
-
-def test_an_ablation_stands_beside_its_config_and_is_compared_with_the_same_base() -> None:
-    records = [
-        make_record("fp32", images_per_s=10.0, noise=0.0),
-        make_record("fp16", images_per_s=20.0, noise=0.0),
-        make_record(cell=make_ablation("fp16"), images_per_s=15.0, noise=0.0),
-    ]
-    summaries = summarise(records)
-    assert len({summary.setting for summary in summaries}) == 1
-    assert [ratio.value for ratio in speedups(summaries) if ratio] == pytest.approx([1.0, 2.0, 1.5])
-
-
-def test_a_speedup_is_over_the_base_on_as_many_ranks() -> None:
-    rates = {("fp32", 1): 40.0, ("fp16", 1): 60.0, ("fp32", 2): 50.0, ("fp16", 2): 100.0}
-    summaries = summarise(
-        make_record(cell=make_cell(config, ranks=ranks), images_per_s=rate, noise=0.0)
-        for (config, ranks), rate in rates.items()
-    )
-    assert [ratio and round(ratio.value, 3) for ratio in speedups(summaries)] == [1.0, 1.5, 1.0, 2.0]
 
 
 def test_steps_of_ones_own_are_set_over_the_first_config():

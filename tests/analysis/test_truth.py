@@ -38,8 +38,7 @@ def test_nothing_changed_is_no_regression_and_passes(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "least"),
-    [("5 trials", 0.85), ("8 even trials", 0.98), ("gate", 0.91), ("gate, drifting", 0.9)],
+    ("name", "least"), [("5 trials", 0.85), ("8 even trials", 0.98), ("gate", 0.91), ("gate, drifting", 0.9)]
 )
 def test_a_loss_of_5_percent_is_found(name, least):
     rates = truth(name, 0.05)

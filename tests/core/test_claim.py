@@ -118,9 +118,6 @@ def test_a_claim_that_makes_no_sense_names_its_key(load, tmp_path, old, new, exp
     assert "\n" not in str(error.value)
 
 
-# ------------------------------------------------------------------------------------------------------- on the CPU
-
-
 def test_a_scenarios_claims_about_what_its_cpu_form_has_not_are_not_made_there(load):
     about_8 = CLAIM + "batch_sizes = [8]\n"
     about_dali = CLAIM.replace('left = "fp16"', 'left = "fp16+dali"')
@@ -135,9 +132,6 @@ def test_the_cpu_forms_own_claims_replace_the_scenarios_and_are_checked(load):
     assert [claim.says for claim in load(CLAIM + cpu).on("cpu").claims] == ["it runs"]
     with pytest.raises(ScenarioError, match=r"cpu\.claim\[0\]\.left: unknown config 'fp61'"):
         load(CLAIM + cpu.replace('"fp16"', '"fp61"'))
-
-
-# ------------------------------------------------------------------------------------------- those that come with it
 
 
 @pytest.mark.parametrize("name", scenario.shipped())

@@ -38,19 +38,14 @@ def test_until_the_end_and_when_anything_goes_wrong_the_old_file_stays(tmp_path)
 def test_a_disk_that_takes_no_more_leaves_the_old_file_and_one_line(tmp_path):
     path = tmp_path / "file.txt"
     path.write_bytes(b"old")
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom tcbench.core import files\n"
-        "from tcbench.core.errors import StoreError\n"
-        f"try: files.write(Path({str(path)!r}), bytes(9000), 'mend it')\n"
-        "except StoreError as error: sys.exit(str(error))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", code],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)),
-    )
-    assert done.stderr == f"{path}: cannot be written (File too large); mend it\n"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        with pytest.raises(StoreError) as error:
+            files.write(path, bytes(9000), "mend it")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert str(error.value) == f"{path}: cannot be written (File too large); mend it"
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -134,19 +129,14 @@ def test_what_a_user_named_alike_stays_with_all_it_holds(tmp_path):
     assert sorted(tmp_path.rglob("*")) == [*before, tmp_path / "out"]
 
 
-def killed(code: str) -> None:
-    """Run Python that waits once it says so, and kill it then."""
-    begins = "import time\nfrom pathlib import Path\nfrom tcbench.core import files\n"
-    process = subprocess.Popen([sys.executable, "-c", begins + code], stdout=subprocess.PIPE)
-    assert process.stdout is not None
+@pytest.mark.parametrize("holds", ["replacing(place / 'a') as file", "scratch(place) as folder"])
+def test_what_a_killed_process_left_goes_with_the_next_one_and_what_is_held_stays(tmp_path, holds):
+    code = "import time\nfrom pathlib import Path\nfrom tcbench.core import files\n"
+    code += f"place = Path({str(tmp_path)!r})\nwith files.{holds}: print('held', flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"held\n"
     process.kill()
     process.communicate()
-
-
-@pytest.mark.parametrize("holds", ["replacing(place / 'a') as file", "scratch(place) as folder"])
-def test_what_a_killed_process_left_goes_with_the_next_one_and_what_is_held_stays(tmp_path, holds):
-    killed(f"place = Path({str(tmp_path)!r})\nwith files.{holds}: print('held', flush=True); time.sleep(600)")
     assert len(list(tmp_path.iterdir())) == 1
     with files.scratch(tmp_path) as folder, files.replacing(tmp_path / "b") as file:
         file.write(b"b")

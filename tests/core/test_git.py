@@ -34,40 +34,22 @@ def changed(folder: Path, *paths: str) -> bool:
 def hostile(repository: Path, ran: Path) -> None:
     """Every setting of a repository that names a command, and hooks. Each command leaves a file in `ran`."""
     ran.mkdir()
-    at = ran.as_posix()
+    passes_on = ("core.pager", "pager.status", "diff.evil.textconv", "filter.evil.clean", "filter.evil.smudge")
+    fails = ("core.fsmonitor", "core.editor", "core.sshCommand", "core.gitProxy", "core.alternateRefsCommand")
+    fails += ("diff.external", "diff.evil.command", "merge.evil.driver", "filter.worse.process", "gpg.program")
+    fails += ("uploadpack.packObjectsHook", "remote.origin.uploadpack")
+    of_a_shell = ("credential.helper", "alias.status", "alias.rev-parse", "submodule.lib.update")
+    on = ("filter.evil.required", "filter.worse.required", "log.showSignature", "submodule.recurse")
+    on += ("status.submoduleSummary", "remote.origin.promisor")
     settings = {
-        "core.fsmonitor": f"touch {at}/fsmonitor; false",
+        **{name: f"touch {ran}/{name}; cat" for name in passes_on},
+        **{name: f"touch {ran}/{name}; false" for name in fails},
+        **{name: f"!touch {ran}/{name}" for name in of_a_shell},
+        **dict.fromkeys(on, "true"),
+        **dict.fromkeys(("protocol.allow", "protocol.ext.allow"), "always"),
         "core.hooksPath": str(repository / "hooks"),
-        "core.pager": f"touch {at}/pager; cat",
-        "pager.status": f"touch {at}/pager-status; cat",
-        "core.editor": f"touch {at}/editor",
-        "core.sshCommand": f"touch {at}/ssh; false",
-        "core.gitProxy": f"touch {at}/proxy; false",
-        "core.alternateRefsCommand": f"touch {at}/alternate",
-        "credential.helper": f"!touch {at}/credential",
-        "diff.external": f"touch {at}/external",
-        "diff.evil.textconv": f"touch {at}/textconv; cat",
-        "diff.evil.command": f"touch {at}/diff",
-        "merge.evil.driver": f"touch {at}/merge",
-        "filter.evil.clean": f"touch {at}/clean; cat",
-        "filter.evil.smudge": f"touch {at}/smudge; cat",
-        "filter.evil.required": "true",
-        "filter.worse.process": f"touch {at}/process",
-        "filter.worse.required": "true",
-        "gpg.program": f"touch {at}/gpg",
-        "log.showSignature": "true",
-        "alias.status": f"!touch {at}/alias",
-        "alias.rev-parse": f"!touch {at}/alias",
-        "submodule.recurse": "true",
-        "submodule.lib.update": f"!touch {at}/update",
-        "status.submoduleSummary": "true",
-        "uploadpack.packObjectsHook": f"touch {at}/pack",
-        "remote.origin.url": f"ext::sh -c touch% {at}/remote",
-        "remote.origin.promisor": "true",
+        "remote.origin.url": f"ext::sh -c touch% {ran}/remote",
         "remote.origin.partialclonefilter": "blob:none",
-        "remote.origin.uploadpack": f"touch {at}/upload",
-        "protocol.allow": "always",
-        "protocol.ext.allow": "always",
         "extensions.partialClone": "origin",
         "core.repositoryformatversion": "1",
     }
@@ -75,7 +57,7 @@ def hostile(repository: Path, ran: Path) -> None:
         git(repository, "config", name, value)
     for folder in (repository / "hooks", repository / ".git/hooks"):
         for hook in ("post-checkout", "post-index-change", "reference-transaction", "fsmonitor-watchman", "post-merge"):
-            projects.interpreter(folder / hook, f"touch {at}/{hook}", "true")
+            projects.interpreter(folder / hook, f"touch {ran}/{hook}", "true")
 
 
 @pytest.fixture
@@ -101,7 +83,7 @@ def ran(tmp_path: Path) -> list[str]:
 def test_the_trap_would_spring(trap, tmp_path):
     for folder in (trap, trap / "lib"):
         subprocess.run(["git", "-C", str(folder), "status"], capture_output=True)
-    assert {"clean", "process", "lib-clean", "fsmonitor"} <= set(ran(tmp_path)), ran(tmp_path)
+    assert {"filter.evil.clean", "filter.worse.process", "lib-clean", "core.fsmonitor"} <= set(ran(tmp_path))
 
 
 def test_telling_a_hostile_repositorys_commit_runs_nothing(trap, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from processes import alive, pids
 
 from tcbench.core import process
+from tcbench.core.process import Ended, Fault
 
 STARTS = 'sleep 600 & echo $! >> pids; setsid sleep 600 & echo $! >> pids; echo $$ >> pids; sleep "$@"'
 """A shell that starts a child, and one in a session of its own."""
@@ -72,30 +73,21 @@ def worker(command: str, timeout_s: float = 60) -> process.Worker[str]:
 
 
 def test_workers_are_heard_together_and_each_ends_by_its_own_fault():
-    workers = {
-        "late": worker("sleep 600", timeout_s=0.5),
-        "garbled": worker("echo one > /dev/fd/$0; printf '\\377\\n' > /dev/fd/$0; sleep 600"),
-        "failed": worker("echo two > /dev/fd/$0; echo no >&2; exit 3"),
-    }
-    heard = {name: [] for name in workers}
-    names = {one: name for name, one in workers.items()}
-    going = set(workers.values())
+    late = worker("sleep 600", timeout_s=0.5)
+    garbled = worker("echo one > /dev/fd/$0; printf '\\377\\n' > /dev/fd/$0; sleep 600")
+    failed = worker("echo two > /dev/fd/$0; echo no >&2; exit 3")
+    heard = {one: [] for one in (late, garbled, failed)}
+    going = {*heard}
     while going:
         for one, message in process.receive(list(going)):
-            heard[names[one]].append(message)
-            if isinstance(message, process.Fault):
+            heard[one].append(message)
+            if isinstance(message, Fault):
                 going.discard(one)
-    assert heard == {
-        "late": [process.Fault("timeout", "no result after 0.5 s (--timeout)", process.Ended(None, None))],
-        "garbled": [
-            "one",
-            process.Fault("crashed", "the worker sent something that is no message", process.Ended(None, None)),
-        ],
-        "failed": [
-            "two",
-            process.Fault("crashed", "the worker ended without a result (exit code 3)", process.Ended(3, "no")),
-        ],
-    }
+    assert heard[late] == [Fault("timeout", "no result after 0.5 s (--timeout)", Ended(None, None))]
+    no_message = Fault("crashed", "the worker sent something that is no message", Ended(None, None))
+    assert heard[garbled] == ["one", no_message]
+    no_result = Fault("crashed", "the worker ended without a result (exit code 3)", Ended(3, "no"))
+    assert heard[failed] == ["two", no_result]
     assert list(process.receive([])) == []
 
 
@@ -106,5 +98,5 @@ def test_a_worker_whose_keeper_was_stopped_is_ended_all_the_same(tmp_path):
     (pid,) = pids(tmp_path / "pids", 1)
     keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(keeper, signal.SIGSTOP)
-    assert stopped.end() == stopped.end() == process.Ended(None, None)
+    assert stopped.end() == stopped.end() == Ended(None, None)
     assert not any(map(alive, (pid, keeper)))

@@ -17,16 +17,6 @@ def line(*args, **kwargs) -> bytes:
     return record.encode(factories.make_record(*args, **kwargs)) + b"\n"
 
 
-def test_records_come_back_in_the_order_they_were_written(tmp_path):
-    path = tmp_path / "machine" / "run.jsonl"
-    written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8, status="oom")]
-    with Store(path) as records:
-        for one in written:
-            records.append(one)
-    assert store.read([path]) == store.Read(tuple(written))
-    assert store.read([tmp_path]).records == tuple(written)
-
-
 def test_each_record_is_on_disk_before_append_returns(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd, real=os.fsync: (synced.append(os.fstat(fd).st_size), real(fd)))
@@ -86,23 +76,15 @@ def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank
     [
         (line("fp32") + b"{oops}\n" + line("fp16"), "2: not JSON"),
         (line() + line().replace(b"AMD EPYC", b"AMD \xff") + line(), r"2: not UTF-8 \(invalid start byte\)"),
-        (line().replace(b'"schema_version":1', b'"schema_version":7'), "1: schema version 7 is newer"),
-        *((foreign, "1: ") for foreign in (b"garbage", b"\x89PNG\r\n", b'{"a": 1}\n')),
+        (b"\x89PNG\r\n", "1: "),
     ],
-    ids=["broken", "no text", "newer", "garbage", "a picture", "other JSON"],
+    ids=["broken", "no text", "a picture"],
 )
 def test_a_line_that_is_no_record_is_named(tmp_path, content, said):
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)
     with pytest.raises(StoreError, match=rf"^{path}:{said}"):
         store.read([path])
-
-
-def test_missing_and_empty_places_are_one_clear_line(tmp_path):
-    with pytest.raises(StoreError, match="no such file or folder"):
-        store.read([tmp_path / "nowhere"])
-    with pytest.raises(StoreError, match="no results here"):
-        store.read([tmp_path])
 
 
 def test_a_second_writer_is_refused(tmp_path):
@@ -140,16 +122,8 @@ def test_a_full_disk_loses_no_earlier_record(tmp_path, monkeypatch, how):
     assert configs(path) == ["fp32", "fp16"]
 
 
-def move_away(path: Path) -> None:
-    path.parent.rename(path.parent.with_name("elsewhere"))
-
-
 def replace(path: Path) -> None:
     path.unlink()
-    path.write_bytes(b"another's")
-
-
-def overwrite(path: Path) -> None:
     path.write_bytes(b"another's")
 
 
@@ -158,41 +132,40 @@ def append(path: Path) -> None:
         file.write(b"another's")
 
 
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
+FAULTS = {
+    "removed": Path.unlink,
+    "renamed": lambda path: path.rename(path.with_name("renamed.jsonl")),
+    "its folder renamed": lambda path: path.parent.rename(path.parent.with_name("elsewhere")),
+    "its folder removed": lambda path: shutil.rmtree(path.parent),
+    "replaced": replace,
+    "overwritten": lambda path: path.write_bytes(b"another's"),
+    "appended to": append,
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+}
+STAY = ("replaced", "overwritten", "appended to", "cut")
 
 
-def rename(path: Path) -> None:
-    path.rename(path.with_name("renamed.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("fault", "number"),
-    [
-        *((fault, 2) for fault in (Path.unlink, rename, move_away, lambda path: shutil.rmtree(path.parent))),
-        *((fault, 3) for fault in (replace, overwrite, append, cut)),
-    ],
-)
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("when", ["append", "close"])
-def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fault, number, when):
+def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fault, when):
     path = tmp_path / "machine" / "cpu-20250102-030405-2.jsonl"
-    kept = f"cpu-20250102-030405-{number}.jsonl"
+    kept = path.with_name(f"cpu-20250102-030405-{3 if fault in STAY else 2}.jsonl")
     written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8)]
     with pytest.raises(StorageGoneError) as error, Store(path) as records:
         records.append(written[0])
         if when == "close":
             records.append(written[1])
-        fault(path)
+        FAULTS[fault](path)
         if when == "append":
             records.append(written[1])
     assert error.value.exit_code == 3
     assert str(error.value) == (
         f"{path}: the file was removed, renamed, replaced or changed while the run went on; all that was measured is "
-        f"kept in {path.with_name(kept)}; go on with --resume"
+        f"kept in {kept}; go on with --resume"
     )
-    assert store.read([path.with_name(kept)]).records == tuple(written)
-    assert store.latest(tmp_path, "machine", "cpu") == path.with_name(kept)
-    if fault in (replace, overwrite):
+    assert store.read([kept]).records == tuple(written)
+    assert store.latest(tmp_path, "machine", "cpu") == kept
+    if fault in STAY[:2]:
         assert path.read_bytes() == b"another's"
 
 
@@ -274,7 +247,6 @@ def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
         (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
     (tmp_path / "m" / "cpu-20990101-000000.jsonl").touch()
     newest = store.latest(tmp_path, "m", "cpu")
-    assert newest is not None
     assert newest.name == "cpu-20980101-000000-10.jsonl"
     assert store.latest(tmp_path, "other", "cpu") is None
     assert store.latest(tmp_path, "m", "c*") is None

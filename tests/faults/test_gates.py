@@ -84,13 +84,6 @@ def test_a_gate_in_a_hostile_repository_runs_nothing_but_the_step_and_the_setup(
     assert list((tmp_path / "ran").iterdir()) == []
 
 
-@pytest.mark.parametrize("revision", ["-x", "--exec=touch", "^HEAD", "HEAD..HEAD", "HEAD^{tree}", "x" * 3000, "a\nb"])
-def test_what_is_no_revision_is_one_line(project, revision):
-    code, said = gate(project, f"--base={revision}")
-    assert (code, said.count("\n")) == (2, 1), said
-    assert "no such commit in" in said
-
-
 def test_odd_repositories_are_gated_or_refused_in_one_line(project, tmp_path):
     git(tmp_path, "clone", "--quiet", "--bare", str(project), "bare.git")
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{project}", "shallow")

@@ -51,20 +51,6 @@ def readable(line: dict) -> bool:
     return True
 
 
-@pytest.mark.parametrize("words", hostile.RECORDS, ids=" ".join)
-def test_nothing_that_acts_reaches_terminal_page_or_chart_when_all_texts_are_hostile(folder: Path, words) -> None:
-    texts = [("cell", name) for name in ("config", "scenario", "model", "variant", "backend")] + [("run_id",)]
-    texts += [("environment", name) for name in ("machine", "device_name", "cpu", "os", "kernel", "python", "blas")]
-    texts += [("measurement", "phases", 0, "name")]
-    odd = hostile.changed(hostile.valid(), [(place, hostile.ACTIVE) for place in texts])
-    failed = hostile.changed(odd, [(("status",), "failed"), (("reason",), hostile.ACTIVE), (("trial",), 1)])
-    assert readable(odd) and readable(failed)
-    assert (
-        hostile.run(folder, words, hostile.write(folder / "acts.jsonl", [hostile.valid(), odd, failed])).wrong is None
-    )
-    assert hostile.active(folder) == []
-
-
 @pytest.mark.parametrize("length", [4_000, 5_000_000])
 @pytest.mark.parametrize("words", hostile.RECORDS, ids=" ".join)
 def test_long_strings_leave_one_line_on_standard_error_and_end_in_time(folder: Path, words, length) -> None:

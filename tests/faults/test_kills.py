@@ -50,9 +50,8 @@ def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tmp
     done = faulty.run(folder, *words, "--resume")
     assert done.returncode == 0, done.stderr
     file = faulty.run_files(folder / "results")[-1]
-    assert sorted(faulty.answers(file)) == [
-        (f"my_step/{config}", size, "ok") for config in ("one", "two") for size in (1, 2)
-    ]
+    cells = [(f"my_step/{config}", size, "ok") for config in ("one", "two") for size in (1, 2)]
+    assert sorted(faulty.answers(file)) == cells
     assert faulty.lines(file)[: len(before)] == before
     assert not list((folder / "results").rglob(".tcbench-*"))
     assert soon(lambda: not faulty.left(folder), 120)

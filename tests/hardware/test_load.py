@@ -1,5 +1,4 @@
 import os
-import signal
 import subprocess
 import time
 
@@ -31,19 +30,6 @@ def test_waiting_for_each_other_is_not_lost():
     assert sleeps.lost == pytest.approx(0.1 / 4.0), "a step that sleeps waits for others in 2.5% of its time, not 99%"
 
 
-def test_a_process_is_counted_with_what_it_started():
-    with subprocess.Popen(["sh", "-c", f"{SPIN[-1]} & wait"], start_new_session=True) as process:
-        time.sleep(0.1)
-        before = load.counts(process.pid)
-        time.sleep(0.3)
-        after = load.counts(process.pid)
-        os.killpg(process.pid, signal.SIGKILL)
-    made = between(before, after)
-    assert made is not None
-    assert 0.3 <= made.elapsed_s < 5
-    assert 0.0 < made.own_s <= made.elapsed_s * made.processors * 1.2
-
-
 def test_what_ended_meanwhile_counts_where_it_was_waited_for():
     """Else what a worker computed would be others' work as soon as it has ended."""
     spins = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
@@ -54,7 +40,6 @@ def test_what_ended_meanwhile_counts_where_it_was_waited_for():
         process.stdout.read(1)
         made = between(before, load.counts(process.pid))
         process.communicate(b"\n")
-    assert made is not None
     assert made.own_s > 0
 
 
@@ -74,7 +59,6 @@ def test_a_trial_that_shares_its_processor_has_lost_time():
             process.wait()
     finally:
         os.sched_setaffinity(0, before_mask)
-    assert made is not None
     assert made.processors == 1
     assert 0.2 < made.lost < 0.95
 

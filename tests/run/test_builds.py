@@ -26,6 +26,13 @@ def unchecked(monkeypatch):
     monkeypatch.setattr(builds, "_checked", lambda build, called: build)
 
 
+@pytest.fixture
+def project(tmp_path, monkeypatch, unchecked):
+    """A project of git's, in which one stands."""
+    monkeypatch.chdir(projects.make(tmp_path / "mine"))
+    return tmp_path / "mine"
+
+
 def taken(**requested):
     with prepared(Requested(**requested), lambda line: None) as both:
         return both
@@ -76,11 +83,6 @@ def test_an_interpreter_that_will_not_do_is_one_line(tmp_path, script, said):
     assert "\n" not in str(error.value)
 
 
-def test_a_name_that_is_not_on_the_path_is_one_line():
-    with pytest.raises(BuildError, match=r"^--current-python no-such-python: no such command on PATH; expected"):
-        taken(base_python=sys.executable, current_python="no-such-python")
-
-
 def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_path):
     """tcbench 0.1 had its worker and its rank in `tcbench.measure`; a gate against such a revision still runs."""
     old = tmp_path / "old/tcbench"
@@ -109,10 +111,7 @@ def test_each_build_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
     assert (images / "image.jpg").exists()
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(tmp_path, monkeypatch):
-    project = projects.make(tmp_path / "mine")
-    monkeypatch.chdir(project)
+def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(project, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(project / "src"))
     base, current = taken(base="main")
     head = projects.git(project, "rev-parse", "HEAD")
@@ -128,10 +127,7 @@ def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(tmp_pa
     assert current.says == head[:9]
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_the_working_tree_of_no_commit_is_one_too(tmp_path, monkeypatch):
-    project = projects.make(tmp_path / "mine")
-    monkeypatch.chdir(project)
+def test_the_working_tree_of_no_commit_is_one_too(project):
     projects.git(project, "checkout", "--quiet", "--orphan", "new")
     assert taken(base="main")[1].says == "the working tree (at no commit that git tells)"
 
@@ -143,10 +139,7 @@ def folders() -> list[Path]:
     return sorted(path for path in builds.cache_folder().iterdir() if path.is_dir())
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(tmp_path, monkeypatch):
-    project = projects.make(tmp_path / "mine")
-    monkeypatch.chdir(project)
+def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(project):
     with prepared(Requested("HEAD"), lambda line: None) as outer:
         with prepared(Requested("HEAD"), lambda line: None) as inner:
             assert len(folders()) == 2
@@ -155,10 +148,7 @@ def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(tmp_path, 
     assert folders() == []
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_what_a_killed_gate_left_is_removed_at_the_next_start(tmp_path, monkeypatch):
-    project = projects.make(tmp_path / "mine")
-    monkeypatch.chdir(project)
+def test_what_a_killed_gate_left_is_removed_at_the_next_start(project):
     script = (
         "import os, signal; from tcbench.run.builds import Requested, prepared\n"
         "with prepared(Requested('HEAD'), print): os.kill(os.getpid(), signal.SIGKILL)"

@@ -16,7 +16,12 @@ from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
 
-VALUE = Ceilings(device_name="this", flops_s={"fp32": 1e11}, bandwidth_bytes_s=2e10, says="measured")
+
+def made(bytes_s: float, **flops_s: float) -> Ceilings:
+    return Ceilings(device_name="this", flops_s=flops_s, bandwidth_bytes_s=bytes_s, says="measured")
+
+
+VALUE = made(2e10, fp32=1e11)
 
 
 @pytest.fixture(autouse=True)
@@ -48,20 +53,15 @@ def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy moment can only lower a rate."""
-    quiet = Ceilings(device_name="this", flops_s={"fp32": 1e11, "bf16": 5e11}, bandwidth_bytes_s=1e10, says="measured")
-    busy = Ceilings(device_name="this", flops_s={"fp32": 3e10, "fp16": 2e11}, bandwidth_bytes_s=2e10, says="measured")
-    for measured in (quiet, busy):
-        monkeypatch.setattr(ceilings, "_measure", lambda summary, measured=measured: measured)
+    for value in (made(1e10, fp32=1e11, bf16=5e11), made(2e10, fp32=3e10, fp16=2e11)):
+        monkeypatch.setattr(ceilings, "_measure", lambda summary, value=value: value)
         ceilings.of(here(), fresh=True)
     kept = ceilings._kept(here())
-    assert kept is not None
     assert kept.flops_s == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
     assert kept.bandwidth_bytes_s == 2e10
 
 
-def test_a_ceiling_that_was_beaten_is_measured_anew_and_withdrawn_if_it_still_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_ceiling_that_was_beaten_is_measured_anew_and_withdrawn_if_it_still_is(monkeypatch) -> None:
     busy = Ceilings("this", {"fp32": 3.8e10}, 2e10, "measured")
     fast = WorkPart("forward", "forward", flops=8 * 10**8, bytes=10, time_s=0.01)  # 8e10 FLOP/s
     faster = WorkPart("forward", "forward", flops=2 * 10**9, bytes=10, time_s=0.01)  # 2e11

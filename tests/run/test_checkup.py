@@ -28,10 +28,8 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path, monke
     monkeypatch.setattr(importlib.metadata, "version", version)
     findings = by_subject(checkup.examine(tmp_path))
     assert (findings["chainer"].state, findings["chainer"].remedy) == ("broken", "uv sync")
-    assert (findings["opencv-python-headless"].state, findings["opencv-python-headless"].remedy) == (
-        "missing",
-        "uv sync --extra opencv",
-    )
+    opencv = findings["opencv-python-headless"]
+    assert (opencv.state, opencv.remedy) == ("missing", "uv sync --extra opencv")
 
 
 def test_dali_for_cuda_13_is_as_good_as_for_cuda_12(tmp_path, monkeypatch):

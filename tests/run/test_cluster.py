@@ -4,6 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import projects
 import pytest
 
 from tcbench.core.errors import ClusterError
@@ -21,15 +22,11 @@ THERE = {
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """Commands by Slurm's names on PATH, which print what the test writes; none of the system's."""
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{tmp_path}/slurm:/usr/bin:/bin")
 
-    def command(name: str, prints: str = "", code: int = 0) -> Path:
-        path = folder / name
-        path.write_text(f"#!/bin/sh\necho \"$@\" >> {path}.called\nprintf '%s' {shlex.quote(prints)}\nexit {code}\n")
-        path.chmod(0o755)
-        return path
+    def command(name: str, prints: str = "", code: int = 0, says: str = "") -> None:
+        said = f"printf '%s' {shlex.quote(prints)}; printf '%s' {shlex.quote(says)} >&2"
+        projects.interpreter(tmp_path / "slurm" / name, said, f"exit {code}")
 
     for name in ("sbatch", "srun", "sinfo", "squeue", "scancel"):
         command(name)
@@ -37,16 +34,13 @@ def slurm(tmp_path, monkeypatch):
 
 
 def test_the_gpus_of_each_partition_are_slurms(slurm):
-    slurm(
-        "sinfo", "a100|gpu:a100:4(S:0-1)\nmixed|gpu:v100:2,gpu:h100:8\nmixed|(null)\nplain|(null)\nold|gpu:4,nvme:1\n"
-    )
+    there = "a100|gpu:a100:4(S:0-1)\nmixed|gpu:v100:2,gpu:h100:8\nmixed|(null)\nplain|(null)\nold|gpu:4,nvme:1\n"
+    slurm("sinfo", there)
     assert cluster.gpus() == THERE
 
 
 def test_a_machine_without_slurm_and_one_whose_controller_is_silent_are_clear_lines(slurm, monkeypatch, tmp_path):
-    slurm("sinfo", code=1).write_text(
-        "#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1"
-    )
+    slurm("sinfo", code=1, says="slurm_load_partitions: Unable to contact slurm controller")
     with pytest.raises(ClusterError, match=r"^sinfo: slurm_load_partitions: Unable to contact"):
         cluster.gpus()
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -177,8 +171,7 @@ def test_a_controller_that_does_not_answer_ends_no_job(slurm, with_submitit, tmp
 
 
 def test_a_refusal_of_sbatch_is_one_line(slurm, with_submitit, tmp_path, capsys):
-    path = slurm("sbatch")
-    path.write_text("#!/bin/sh\necho 'sbatch: error: Batch job submission failed: Invalid account' >&2\nexit 1\n")
+    slurm("sbatch", code=1, says="sbatch: error: Batch job submission failed: Invalid account")
     target = Target("a100", None)
     slurm_executor = cluster.executor(tmp_path / "jobs", "#!/bin/bash\n")
     with pytest.raises(ClusterError, match=r"^a100: sbatch: error: Batch job submission failed: Invalid account$"):

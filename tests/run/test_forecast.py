@@ -120,21 +120,8 @@ def test_every_work_of_every_cell_is_planned_called_or_compiled_for_that_gpu(sta
     assert {work.work.kind for work in base.works} == {"graph", "call", "kernel"}
     assert {(gpu, limit) for _, gpu, limit, _ in stand.planned} == {("H200", 64 * 2**20)}
     assert {sm for _, _, sm in stand.compiled} == {90}
-    assert len(stand.compiled) == len(set(stand.compiled))
-
-
-def test_a_work_is_asked_for_once_however_many_configs_share_it(stand, tmp_path):
-    forecast_of(H200, tmp_path)
     works = [work for work, *_ in stand.planned]
-    assert len(works) == len(set(works))
-
-
-def test_a_rung_that_the_gpu_is_too_old_for_is_said_and_not_looked_at(stand, tmp_path):
-    forecast = forecast_of(V100, tmp_path)
-    *runs, never = forecast.cells
-    assert never.cannot_run == "convstats: needs compute capability 8.0, Tesla V100-SXM2-16GB has 7.0"
-    assert not never.is_known and never.works == ()
-    assert all(cell.cannot_run is None for cell in runs)
+    assert len({*works, *stand.compiled}) == len(works) + len(stand.compiled)  # each is asked for once
 
 
 def test_a_work_without_a_plan_names_its_reason_and_counts_no_workspace(stand, tmp_path):
@@ -179,14 +166,6 @@ def test_without_cudnn_and_cupy_memory_and_floor_are_forecast_all_the_same(stand
     assert (cell.floor_s, cell.floor_in_arithmetic_s) == (whole.floor_s, whole.floor_in_arithmetic_s)
     assert (cell.demand.peak_bytes, cell.workspace_bytes) == (whole.demand.peak_bytes, 64 * 2**20)
     assert {work.way.by for work in cell.of_kind("graph")} == {None}
-
-
-def test_a_trace_is_kept_and_tells_the_same_afterwards(stand, tmp_path, monkeypatch):
-    first = forecast_of(H200, tmp_path)
-    monkeypatch.setattr(demands, "_trace", lambda *_: pytest.fail("traced again"))
-    again = forecast_of(H200, tmp_path)
-    assert again.cells == first.cells
-    assert [work.work for work in again.cells[0].works] == [work.work for work in first.cells[0].works]
 
 
 def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, tmp_path, monkeypatch):

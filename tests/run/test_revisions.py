@@ -73,7 +73,8 @@ def test_the_users_checkout_stays_as_it_is(project, repository, tree):
 
 
 @pytest.mark.parametrize(
-    "revision", ["nope", "", "--help", "-x", "^HEAD", "HEAD^{tree}", "x" * 3000, "HEAD:my_step.py", "HEAD~7"]
+    "revision",
+    ["nope", "", "--exec=touch", "-x", "^HEAD", "HEAD..HEAD", "x" * 3000, "a\nb", "HEAD:my_step.py", "HEAD~7"],
 )
 def test_an_unknown_revision_is_one_line(project, revision):
     expected = r"^--current '.*': no such commit in .*/mine; expected a branch, a tag or a commit$"
@@ -87,12 +88,6 @@ def test_a_shallow_clone_is_named_as_such(repository, tmp_path):
     shallow = revisions.project(tmp_path / "shallow")
     with pytest.raises(BuildError, match=r"this clone is shallow: `git fetch --unshallow` brings the rest"):
         revisions.commit(shallow, "--base", "HEAD~1")
-
-
-def test_outside_of_a_repository_there_are_no_revisions(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(BuildError, match=r"is in no git repository.*--base-python PYTHON$"):
-        revisions.project(tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------------ environments
@@ -128,7 +123,6 @@ def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, 
     with pytest.raises(BuildError, match=said) as error:
         tree(project, setup=fails)
     log = re.search(said, str(error.value))
-    assert log is not None
     assert Path(log[1]).read_text() == "much\nmore\n\nthe reason\n"
 
 

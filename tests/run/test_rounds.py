@@ -16,14 +16,8 @@ CPU = Device("cpu", "A Processor", 2**34)
 V100 = Device("cuda:0", "V100", 2**34, (7, 0))
 
 
-def made(
-    configs: tuple[str, ...] = ("fp32", "fp32+dali", "fp16"), sizes: tuple[int, ...] = (4,), **selection: float
-) -> Plan:
-    return plan.make(
-        scenario.load("cpu"),
-        Selection(configs=configs, batch_sizes=sizes, **selection),  # type: ignore[arg-type]
-        CPU,
-    )
+def made(configs=("fp32", "fp32+dali", "fp16"), sizes=(4,), **selection: float) -> Plan:
+    return plan.make(scenario.load("cpu"), Selection(configs=configs, batch_sizes=sizes, **selection), CPU)
 
 
 def run(state: Rounds, costs_s: dict[str, float], spread: float = 0.0, status: str = "ok") -> list[Record]:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from tcbench.core.errors import ScenarioError
+from tcbench.core.record import CudnnSettings
 from tcbench.run import scenario
 
 MINIMAL = """
@@ -37,12 +38,8 @@ def test_the_shipped_scenarios_hold_the_talks_ladder_for_each_dtype(name, dtypes
 
 def test_naruse2018_has_the_talks_settings():
     talk = scenario.load("naruse2018")
-    assert talk.batch_sizes == (32, 64, 128, 256)
-    assert talk.image_size == 224
-    assert talk.cudnn.workspace_bytes == 512 * 2**20
-    assert talk.cudnn.autotune
-    assert talk.cudnn.fast_batch_norm
-    assert talk.variant == "v1"
+    assert (talk.batch_sizes, talk.image_size, talk.variant) == ((32, 64, 128, 256), 224, "v1")
+    assert talk.cudnn == CudnnSettings(workspace_bytes=512 * 2**20, autotune=True, fast_batch_norm=True)
 
 
 ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
@@ -69,11 +66,7 @@ ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
         ("[measure]", '[model]\nvariant = "v2"\n[measure]', "model.variant: expected one of v1, v1.5, got 'v2'"),
         ("[measure]", '[model]\nname = ["resnet05"]\n[measure]', "'resnet05' is unknown; did you mean 'resnet50'?"),
         (MINIMAL[MINIMAL.index("[[ladder]]") :], "", "expected at least one"),
-        (
-            'title = "t"',
-            'title = "t"\nbase = "plane"',
-            "base: no config 'plane'; expected one of fp32, fp32+nhwc+fused",
-        ),
+        ("[measure]", 'base = "plane"\n[measure]', "base: no config 'plane'; expected one of fp32, fp32+nhwc+fused"),
         ('title = "t"', 'title = "t"\nunit = "$x$"', "unit: expected a text in quotes matching regex"),
         ("[measure]", "[model]\nname = []\n[measure]", "model.name: expected a list of length >= 1"),
         ("[measure]", "[model]\nimage_size = 31\n[measure]", "model.image_size: expected at least 32, got 31"),
@@ -90,7 +83,8 @@ def test_every_error_names_file_key_and_what_was_expected(write, old, new, expec
     refused(write(MINIMAL.replace(old, new, 1)), expected)
 
 
-CPU, OF_BACKEND = "[cpu]\n", '[[config]]\nbackend = "{}"\nrungs = ["x"]\n'
+CPU = "[cpu]\n"
+OF_BACKENDS = "".join(f'[[config]]\nbackend = "{name}"\nrungs = ["x"]\n' for name in ("a:f", "a:g"))
 
 
 @pytest.mark.parametrize(
@@ -98,10 +92,7 @@ CPU, OF_BACKEND = "[cpu]\n", '[[config]]\nbackend = "{}"\nrungs = ["x"]\n'
     [
         (ABLATION * 2, "ablation[1].name: 'no-autotune' is used twice"),
         (ABLATION.replace("false", "true"), "ablation[0].cudnn: expected a setting that differs from [cudnn]"),
-        (
-            ABLATION.replace("autotune =", "autotun ="),
-            "ablation[0].cudnn.autotun: unknown key; did you mean 'autotune'?",
-        ),
+        (ABLATION.replace("tune =", "tun ="), "ablation[0].cudnn.autotun: unknown key; did you mean 'autotune'?"),
         (ABLATION.replace("no-autotune", "no+autotune"), "ablation[0].name: expected a text in quotes matching regex"),
         ('[[ablation]]\nname = "x"\n', "ablation[0].cudnn: missing"),
         ('[[ladder]]\nname = "fp32"\nsteps = ["fp16"]\n', "ladder[1].name: 'fp32' is used twice"),
@@ -112,10 +103,7 @@ CPU, OF_BACKEND = "[cpu]\n", '[[config]]\nbackend = "{}"\nrungs = ["x"]\n'
         (CPU + "ladder = []", "cpu.ladder: expected at least one"),
         ("[cpu.cpu]\nladder = []", "cpu.cpu: unknown key"),
         ("[[cpu]]\nladder = []", "cpu: expected a table, got a list"),
-        (
-            OF_BACKEND.format("a:f") + OF_BACKEND.format("a:g"),
-            "backend: two of them have a config 'a/x'; expected names that differ",
-        ),
+        (OF_BACKENDS, "backend: two of them have a config 'a/x'; expected names that differ"),
     ],
 )
 def test_a_mistake_in_a_table_beside_them_is_named_with_its_key(write, more, expected):
@@ -149,9 +137,6 @@ def test_an_unknown_scenario_is_one_clear_line(tmp_path, monkeypatch, name, expe
     with pytest.raises(ScenarioError) as error:
         scenario.load(name)
     assert expected in str(error.value)
-
-
-# ---------------------------------------------------------------------------------------------------------- backends
 
 
 OWN = """

@@ -48,11 +48,8 @@ class StandIn(Runner):
     def in_turns(self, other, planned, trials):
         StandIn.ran.append(f"{self.run_id} {trials[0]} beside {other.run_id} {trials[1]}")
         for place, runner in enumerate((self, other)):
-            status = StandIn.ends_beside.get(runner.run_id, "ok")
-            yield (
-                place,
-                factories.make_record(cell=planned.cell, trial=trials[place], run_id=runner.run_id, status=status),
-            )
+            of = {"cell": planned.cell, "trial": trials[place], "run_id": runner.run_id}
+            yield place, factories.make_record(status=StandIn.ends_beside.get(runner.run_id, "ok"), **of)
 
 
 @pytest.fixture

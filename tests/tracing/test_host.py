@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import msgspec
+import projects
 import pytest
 from factories import make_record
 
@@ -13,10 +14,8 @@ from tcbench.core.host_profile import Frame, Stack
 from tcbench.core.recording import HostSpan, Recording
 from tcbench.tracing import host
 
-LOOP = (
-    "<module> (worker.py:1);measured (/x/tcbench/engine/measure/worker.py:9);"
-    "profile (/x/tcbench/engine/measure/loop.py:160)"
-)
+LOOP = "<module> (worker.py:1);measured (/x/tcbench/engine/measure/worker.py:9);"
+LOOP += "profile (/x/tcbench/engine/measure/loop.py:160)"
 SESSION = "/x/tcbench/engine/backends/chainer/session.py"
 PLACES = {"io": f"{SESSION}:40", "forward": f"{SESSION}:50"}
 IO, FORWARD = (f"{name} ({place})" for name, place in PLACES.items())
@@ -45,12 +44,8 @@ def recording() -> Recording:
 
 
 def test_samples_are_told_apart_by_the_phase_below_the_loop():
-    stacks = host.sampled(RAW, PLACES)
-    assert [(phase, len(frames), count) for phase, frames, count in stacks] == [
-        ("io", 1, 10),
-        ("forward", 1, 5),
-        ("forward", 2, 15),
-    ]
+    stacks = [(phase, len(frames), count) for phase, frames, count in host.sampled(RAW, PLACES)]
+    assert stacks == [("io", 1, 10), ("forward", 1, 5), ("forward", 2, 15)]
 
 
 def test_a_phases_recorded_time_is_shared_out_by_its_samples():
@@ -110,7 +105,6 @@ def test_the_newest_profile_of_a_cell_counts(tmp_path):
 @pytest.mark.skipif(host.find() is None, reason="py-spy is not installed")
 def test_py_spy_samples_a_process_until_it_ends(tmp_path):
     py_spy = host.find()
-    assert py_spy is not None
     if trouble := host.problem(py_spy):
         pytest.skip(trouble)
     code = "import time\ndef spin():\n  while time.thread_time() < 1.5: pass\nspin()\n"
@@ -124,9 +118,7 @@ def test_py_spy_samples_a_process_until_it_ends(tmp_path):
 
 
 def test_py_spy_that_may_not_attach_says_why(tmp_path):
-    refusing = tmp_path / "py-spy"
-    refusing.write_text("#!/bin/sh\necho 'Permission Denied: Try again' >&2\nexit 1\n")
-    refusing.chmod(0o755)
+    refusing = projects.interpreter(tmp_path / "py-spy", "echo 'Permission Denied: Try again' >&2", "exit 1")
     assert host.problem(refusing) == "py-spy may not attach: Permission Denied: Try again"
     with pytest.raises(TraceError, match="left no samples: Permission Denied"):
         host.PySpy(refusing, 1, tmp_path).raw()

@@ -124,11 +124,8 @@ def test_steps_phases_and_layers_are_read_with_the_cell_that_they_are_of(report)
     assert [(s.name, s.phase, s.step) for s in timeline.of("host", "phase")] == [
         (phase, phase, step) for step in (3, 4) for phase in ("io", "forward")
     ]
-    layers = timeline.of("host", "layer")
-    assert [(s.name, s.phase, s.step) for s in layers] == [
-        ("stem/conv", "forward", 3),
-        ("stem/conv kernel", "forward", 3),
-    ]
+    layers = [(s.name, s.phase, s.step) for s in timeline.of("host", "layer")]
+    assert layers == [("stem/conv", "forward", 3), ("stem/conv kernel", "forward", 3)]
 
 
 def test_kernels_and_copies_belong_to_the_phase_that_launched_them(report):
@@ -249,10 +246,8 @@ def test_nsight_systems_around_a_run_sees_every_step_and_phase(tmp_path):
     """Counts equal the record's, ranges nest, and host times agree with our own within 5%."""
     out = tmp_path / "results"
     command = [sys.executable, "-m", "tcbench", "run", "cpu", "--config", "fp32", "--bs", "2", "--image-size", "64"]
-    command += [
-        *["--device", "cpu", "--data", "synthetic", "--max-time", "1", "--trials", "1", "--quiet", "--out"],
-        str(out),
-    ]
+    command += ["--device", "cpu", "--data", "synthetic", "--max-time", "1", "--trials", "1", "--quiet"]
+    command += ["--out", str(out)]
     stem = tmp_path / "report"
     around = ["nsys", "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(stem), "-f", "true"]
     done = subprocess.run([*around, *command], capture_output=True, text=True, timeout=600, check=False)

@@ -1,20 +1,10 @@
 import factories
 import pytest
-from recordings import TITLE, recording
 
 from tcbench import tracing
 from tcbench.core import record as records
 from tcbench.core.errors import StoreError, TraceError
-from tcbench.tracing import perfetto
-from tcbench.tracing.attribution import assemble, from_record
-
-TIMELINE = assemble(TITLE, recording(), "cupti")
-
-
-def test_a_trace_is_read_by_its_suffix(tmp_path):
-    for name in ("t.json", "t.json.gz"):
-        perfetto.write([TIMELINE], tmp_path / name)
-        assert tracing.read(tmp_path / name) == (TIMELINE,)
+from tcbench.tracing.attribution import from_record
 
 
 def test_records_become_their_phase_times_laid_end_to_end(tmp_path):
@@ -44,8 +34,7 @@ def test_records_without_phase_times_say_so(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("none.json", None, "no such file"),
-        ("empty.json.gz", b"", "the file is empty"),
+        ("none.sqlite", None, "no such file"),
         ("empty.sqlite", b"", "the file is empty"),
         ("x.csv", b"a,b", "expected .json.gz"),
         ("x.jsonl", b"nonsense\n", "not JSON"),

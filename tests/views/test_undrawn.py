@@ -14,13 +14,11 @@ from tcbench.core.errors import SelectionError
 from tcbench.views.comparison.chart import comparison_chart
 from tcbench.views.history.chart import history_chart
 from tcbench.views.ladder.chart import ladder_chart
-from tcbench.views.throughput.chart import machines_chart
 from tcbench.views.networks import networks_chart
 from tcbench.views.roofline.chart import roofline_chart
 from tcbench.views.scale_out.chart import ScaleOutCurve, scale_out_chart
 from tcbench.views.scaling.chart import scaling_chart
-from tcbench.views.throughput.chart import slide_chart
-from tcbench.views.throughput.chart import throughput_chart
+from tcbench.views.throughput.chart import machines_chart, slide_chart, throughput_chart
 from tcbench.views.timeline.chart import timeline_chart
 
 CURVE = ScaleOutCurve("a", (1, 2), (1, 0.9), (1, 0.8), (10, 6), (10, 7))

@@ -107,9 +107,8 @@ def test_ratios_are_fp32s_figure_over_the_techniques():
     assert time.low < 0.75 < time.value < 0.85 < time.high  # paired by seed, over seeds
     assert rows["both"].time_ratio.value == pytest.approx(0.8)
     assert rows["both"].memory_ratio is None  # a process' memory
-    on_device = [
-        make_run(name, 0, peak_memory_of="device", peak_memory_bytes=n) for name, n in (("fp32", 8), ("both", 4))
-    ]
+    peaks = {"fp32": 8, "both": 4}
+    on_device = [make_run(name, 0, peak_memory_of="device", peak_memory_bytes=n) for name, n in peaks.items()]
     rows_of_device = {row.technique: row for row in costs(make_document(extra=on_device))}
     assert rows_of_device["both"].memory_ratio == 2.0
     assert rows["fp32"].accuracy.value == pytest.approx(0.76)
@@ -139,9 +138,6 @@ def test_documents_answer_the_claims_of_slides_5_to_7():
     assert by_training(unseen)(claim("keeps gradients")) is None
     easy = make_document(gradients=make_gradients(-8.0), static_scale=1.0)
     assert by_training(easy)(claim("keeps gradients")).outcome == "does not hold"
-
-
-# -- many ranks -----------------------------------------------------------------------------------------------------
 
 
 def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_else():

@@ -74,10 +74,6 @@ def test_a_rung_that_is_seen_to_do_other_than_it_shows_is_off():
     assert why(a_run("cuda_graph", seen={"launches": "one"}, seen_without=without)) is None
 
 
-def test_a_run_that_did_not_happen_says_why():
-    assert why(a_run(to_without=None, reason="fp32 did not run")) == "fp32 did not run"
-
-
 def slopes(**errors: float) -> tuple[Slope, ...]:
     return tuple(Slope(parameter=name, error=error) for name, error in errors.items())
 

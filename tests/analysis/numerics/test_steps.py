@@ -66,8 +66,6 @@ def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_sh
     said = capsys.readouterr().out
     kept = {path.suffix: path for path in tmp_path.rglob("steps-*")}
     document = msgspec.json.decode(kept[".json"].read_bytes(), type=StepsDocument)
-    assert kept[".png"].stat().st_size > 10_000
-    assert len(document.tuning) == 8
     assert {run.seed for run in document.tuning} == {plan.TUNING_SEED}
     assert [(run.method, run.learning_rate, run.seed) for run in document.runs] == [
         (method, 0.3, seed) for seed in (0, 1) for method in ("sgd", "kfac")

@@ -12,10 +12,9 @@ from tcbench.analysis.compare import compare
 from tcbench.analysis.welch import Estimate, Group
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.views.comparison import wording
-from tcbench.views.comparison.table import to_json
 from tcbench.views.comparison.github import MOST_OF_A_KIND, command, github
 from tcbench.views.comparison.markdown import MOST_CHARACTERS, markdown
-from tcbench.views.comparison.table import table
+from tcbench.views.comparison.table import table, to_json
 
 
 def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decide_otherwise():
