@@ -1,4 +1,7 @@
-"""Numbers as people read them: the one place that decides digits, units, signs and plurals."""
+"""Numbers as people read them: the one place that decides digits, units, signs and plurals.
+
+Consoles, charts and the page write their figures with it. Knows nothing of fonts, tables or records.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,5 +1,8 @@
-"""Results as other tools read them: CSV, Parquet, JSON, github-action-benchmark's and Bencher's own JSON. A row is a
-trial, a cell or a step; what a row does not know is empty. Units are in the columns' names."""
+"""Results as other tools read them: CSV, Parquet, JSON, github-action-benchmark's and Bencher's own JSON.
+
+Owns the columns and the names. A row is a trial, a cell or a step; what a row does not know is empty. Units are in the
+columns' names.
+"""
 
 import csv
 import functools

@@ -1,4 +1,7 @@
-"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table."""
+"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table.
+
+Owns which bars stand together. Knows nothing of how bars are drawn.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,8 @@
-"""The talk's chart: images/s in bars, grouped by batch size or what else comes in as groups, one panel per setting."""
+"""The talk's chart: images/s in bars grouped by batch size, one panel per setting.
+
+Owns bars, their groups and panels, and the page made of them. Knows nothing of the talk's slides: what they compare
+comes in as groups.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

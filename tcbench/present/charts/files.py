@@ -1,4 +1,7 @@
-"""Charts as files: PNG, SVG or PDF, the same bytes for the same figure."""
+"""Charts as files: PNG, SVG or PDF, the same bytes for the same figure.
+
+Owns the formats. Knows nothing of what a figure shows.
+"""
 
 import io
 from collections.abc import Callable, Mapping

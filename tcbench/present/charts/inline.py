@@ -1,5 +1,8 @@
-"""A figure as SVG within an HTML page: matplotlib's own markup, tooltips, and colours as CSS variables. Of the page it
-knows the few that its style sheet defines: --ink, --quiet, --grid and --page."""
+"""A figure as SVG within an HTML page: matplotlib's own markup, its colours as CSS variables, and tooltips.
+
+Knows nothing of what a figure shows, nor of the page but the few variables that its style sheet defines: --ink,
+--quiet, --grid and --page.
+"""
 
 import io
 import re

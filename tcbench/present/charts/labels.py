@@ -1,4 +1,7 @@
-"""Words beside points, in pixels of a settled page: each where it covers nothing else, left out where there is none."""
+"""Words beside points: each where it covers nothing else, and left out where there is no such place.
+
+Works in pixels, on a page that is settled. Knows nothing of what the words say.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,6 +1,8 @@
 """The page of a chart: its title and legend above the panels, its small print below, and room for all of it.
+
 matplotlib's constrained layout makes room for labels, and the page grows until each panel is as high as was asked for.
-No pyplot: a figure here belongs to nobody else."""
+No pyplot: a figure here belongs to nobody else. Knows nothing of results or of what stands in a panel.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,7 @@
-"""Colours of all charts: what each config's bars are filled with, by its name alone; words beside swatches; inks."""
+"""Colours: what each config's bars are filled with, the words beside its swatch, and the few other inks.
+
+Owns the colours of all charts. Knows a config by its name alone: nothing of results or layout.
+"""
 
 import functools
 import hashlib

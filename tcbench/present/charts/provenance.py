@@ -1,4 +1,7 @@
-"""Provenance of a chart's numbers: how summaries part into settings, how those are named, and the small print."""
+"""Provenance of a chart's numbers: the machines and settings, and the small print.
+
+Owns how summaries part into settings and how those are named. Knows nothing of what is drawn from them.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Fonts, type scale, resolution; texts measured in inches, to be broken or shortened before they are placed."""
+"""Fonts, and texts measured in inches, so that they can be broken or shortened before they are placed.
+
+Owns the type scale and the resolution. Knows nothing of what a text says, and nothing of figures but how wide a line
+comes out in one.
+"""
 
 import bisect
 import functools

@@ -1,5 +1,8 @@
-"""The page as frozen data: sections made of blocks, charts as markup, tables (`tcbench.present.tables`). All other
-texts are plain; escaping is the template's."""
+"""The page as frozen data: sections made of blocks, charts as markup, tables (`tcbench.present.tables`).
+
+Owns what a page can hold. Knows nothing of records or of HTML: sections are made of results elsewhere, and a template
+writes them down. All other texts are plain; escaping is the template's.
+"""
 
 import functools
 from collections.abc import Callable

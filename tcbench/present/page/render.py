@@ -1,5 +1,8 @@
-"""The page as HTML: one file with its style, its script and a policy that forbids everything else. The template engine
-escapes everything but the charts, and the style and the script, which are files of this package."""
+"""The page as HTML: one file with its style, its script and a policy that forbids everything else.
+
+Owns the templates and their environment. The template engine escapes everything but the charts, and the style and the
+script, which are files of this package.
+"""
 
 import base64
 import functools

@@ -1,4 +1,7 @@
-"""Summaries that stand side by side: those of one setting (machine, device, input, ...), and the setting's name."""
+"""Summaries that stand side by side: those of one setting (machine, device, input, ...), and the setting's name.
+
+Knows nothing of what is shown of them.
+"""
 
 from __future__ import annotations
 

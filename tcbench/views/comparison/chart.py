@@ -1,5 +1,8 @@
 """A comparison as a forest plot: a row per cell with its ratio, the interval, and the verdict as sign and word; and the
-section of the page with verdicts, the plot, and what differs beside."""
+section of the page with verdicts, the plot, and what differs beside.
+
+Owns rows, blocks of rows and their axis. Knows nothing of how a verdict came about.
+"""
 
 import itertools
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""A step's change as a waterfall: from the base's, what each part adds or takes; and the page's section on it."""
+"""The change of a step as a waterfall: from the base's step, what each part adds or takes, to the current one; and the
+section of the page on cells that changed.
+
+Owns the rows of a level and their scale. Knows nothing of how parts came about.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

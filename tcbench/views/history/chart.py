@@ -1,5 +1,9 @@
-"""Cells over commits: a strip per cell with its line and whiskers, all on one axis of commits. Each has its own range
-of images/s, but spans the same factor from bottom to top, so that a loss of 5% is as high in one as in another."""
+"""Cells over commits: a strip per cell with its line and whiskers, all strips on one axis of commits.
+
+A strip has its own range of images/s, but every strip spans the same factor from bottom to top, so that a loss of 5% is
+as high in one as in any other. Owns strips, their marks and words, and the axis of commits. Knows nothing of how steps
+are judged.
+"""
 
 import itertools
 import math

@@ -1,5 +1,8 @@
-"""A host profile as a flame graph (B. Gregg, "The Flame Graph", CACM 59(6), 2016): the phases of a step side by side,
-above each the functions it calls, the longest first, each as wide as its time with all that it calls."""
+"""A host profile as a flame graph: the phases of a step side by side, above each the functions it calls.
+
+A function is as wide as its time with all that it calls, and callees stand on their caller (B. Gregg, "The Flame
+Graph", CACM 59(6), 2016), the longest first. Owns the layout. Knows nothing of where a profile comes from.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them."""
+"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them.
+
+Owns the blocks of a ladder's waterfalls and their common scale. Knows nothing of bars by batch size, and leaves to the
+analysis which configs make a ladder.
+"""
 
 from __future__ import annotations
 

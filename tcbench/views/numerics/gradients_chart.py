@@ -1,5 +1,8 @@
-"""Gradients in float16, as a picture like the talk's slide 6: histograms of log2 |gradient| over float16's range, the
-share that a loss scale of 2^k leaves zero, and every layer as a row of shades."""
+"""Gradients in float16, as a picture like the talk's slide 6: histograms of log2 |gradient| over float16's
+range, the share that a loss scale of 2^k leaves zero, and every layer as a row of shades.
+
+Draws counts. Knows nothing of how they were made.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,5 +1,8 @@
 """Training runs side by side: the loss of each technique, the same over fp32's of the same seed, and where test loss
-and accuracy ended against the margins of the verdict."""
+and accuracy ended against the margins of the verdict.
+
+Draws runs. Knows nothing of how a verdict is reached.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Many ranks by a model: efficiency and time to train against the number of ranks, with published results as points."""
+"""Many ranks by a model: efficiency and time to train against the number of ranks, with published results as points.
+
+Draws curves and points. Knows nothing of the model or of where a figure was published.
+"""
 
 import itertools
 from collections.abc import Sequence

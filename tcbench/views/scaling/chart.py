@@ -1,5 +1,8 @@
 """Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one; and
-the section of the page with the table behind them."""
+the section of the page with the table behind them.
+
+Owns the axes and the lines on them. Knows nothing of how figures came about.
+"""
 
 import itertools
 import math

@@ -1,7 +1,10 @@
 """The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other; and
-the section of the page with their phases. Every panel has the same time scale, from the beginning of its own first step
-that is shown. Work too fine to be drawn by itself is merged: a GPU's row is then as high as the GPU was busy in each
-pixel, so that gaps between kernels that are smaller than a pixel still show."""
+the section of the page with their phases.
+
+Every panel has the same time scale, from the beginning of its own first step that is shown. Work too fine to be drawn
+by itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that
+are smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
+"""
 
 import itertools
 import math

@@ -145,6 +145,7 @@ def statistics(x: Array, layout: Layout) -> tuple[Array, Array, bool]:
 
 
 def forward(work: BatchNormForward, x: Array, *arrays: Array) -> None:
+    """See BatchNormForward."""
     norm = work.norm
     residual, rest = (arrays[0], arrays[1:]) if norm.add else (None, arrays)
     gamma, beta, running_mean, running_var, y, mean, inv_std, *mask = rest
@@ -167,6 +168,7 @@ def _follow(running_mean: Array, running_var: Array, mean: Array, var: Array, co
 
 
 def finalize(work: BatchNormFinalize, *arrays: Array) -> None:
+    """See BatchNormFinalize."""
     total, squares, gamma, beta, running_mean, running_var, mean, inv_std, scale, bias = arrays
     batch_mean = total.astype(np.float64) / work.count
     var = np.maximum(squares.astype(np.float64) / work.count - batch_mean * batch_mean, 0)
@@ -177,6 +179,7 @@ def finalize(work: BatchNormFinalize, *arrays: Array) -> None:
 
 
 def apply(work: BatchNormApply, x: Array, *arrays: Array) -> None:
+    """See BatchNormApply."""
     residual, (scale, bias, y) = (arrays[0], arrays[1:]) if work.norm.add else (None, arrays)
     _normalise(work.norm, x, scale, bias, y, residual, None, None)
 
@@ -222,6 +225,7 @@ def _normalise(
 
 
 def backward(work: BatchNormBackward, gy: Array, x: Array, *arrays: Array) -> None:
+    """See BatchNormBackward."""
     norm = work.norm
     gamma, mean, inv_std, *rest = arrays
     mask = rest.pop(0) if norm.relu else None

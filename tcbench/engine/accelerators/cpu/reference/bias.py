@@ -18,6 +18,7 @@ def _rows_at_once(size: int, rows: int) -> int:
 
 
 def add(work: AddBias | AddBiasRelu, y: Array, b: Array, *, relu: bool = False) -> None:
+    """See AddBias."""
     shaped = b if work.pixels == 1 else b[:, None]
 
     def compute(part: Array) -> None:

@@ -8,6 +8,7 @@ from tcbench.engine.work import MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCr
 
 
 def loss(work: SoftmaxCrossEntropyForward, x: Array, t: Array, log_p: Array, losses: Array) -> None:
+    """See SoftmaxCrossEntropyForward."""
     logits = cast(x, log_p.dtype)
     np.subtract(logits, logits.max(axis=1, keepdims=True), out=log_p)
     log_p -= np.log(np.exp(log_p).sum(axis=1, keepdims=True))
@@ -17,10 +18,12 @@ def loss(work: SoftmaxCrossEntropyForward, x: Array, t: Array, log_p: Array, los
 
 
 def mean_loss(work: MeanLoss, losses: Array, mean: Array) -> None:
+    """See MeanLoss."""
     mean[...] = losses.mean() * losses.dtype.type(work.weight)
 
 
 def loss_backward(work: SoftmaxCrossEntropyBackward, log_p: Array, t: Array, gloss: Array, gx: Array) -> None:
+    """See SoftmaxCrossEntropyBackward."""
     gradient = np.exp(log_p)
     (rows,) = np.nonzero((t >= 0) & (t < work.k))
     gradient[rows, t[rows]] -= 1

@@ -10,10 +10,12 @@ CHUNK = 1 << 19
 
 
 def put(work: PutColumns, x: Array, y: Array) -> None:
+    """See PutColumns."""
     _copy(work, x, y[:, work.first : work.first + work.width])
 
 
 def take(work: TakeColumns, gy: Array, gx: Array) -> None:
+    """See TakeColumns."""
     _copy(work, gy[:, work.first : work.first + work.width], gx)
 
 

@@ -79,6 +79,7 @@ def _product(layout: Layout, a: Array, b: Array, out: Array, addend: Array | Non
 
 
 def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> None:
+    """See ConvFprop."""
     conv = work.conv
     weights = half.cast(w, compute_dtype(w.dtype)).reshape(conv.k, -1)
 
@@ -90,6 +91,7 @@ def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> Non
 
 
 def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, *rest: Array) -> None:
+    """See ConvDgrad and ConvDgradAdd."""
     conv, layout = work.conv, work.conv.layout
     *addend, gx = rest
     weights = half.cast(w, compute_dtype(w.dtype))

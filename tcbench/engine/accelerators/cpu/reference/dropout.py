@@ -13,6 +13,7 @@ _SHIFT = np.uint64(32)
 
 
 def forward(work: DropoutForward, x: Array, counter: Array, y: Array, kept: Array) -> None:
+    """See DropoutForward."""
     seed, count = (int(number) for number in counter)
     stored = kept.reshape((work.n, *((work.c, work.pixels) if work.layout == "NCHW" else (work.pixels, work.c))))
 
@@ -27,6 +28,7 @@ def forward(work: DropoutForward, x: Array, counter: Array, y: Array, kept: Arra
 
 
 def backward(work: DropoutBackward, gy: Array, kept: Array, counter: Array, gx: Array) -> None:
+    """See DropoutBackward."""
     counter[1] += 1
     _scaled(work, gy, kept, gx)
 

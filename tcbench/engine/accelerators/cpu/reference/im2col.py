@@ -19,6 +19,7 @@ one: after each call they wait for the interpreter lock."""
 
 
 def im2col(work: Im2col, x: Array, columns: Array) -> None:
+    """See Im2col."""
     by_tap = columns_by_tap(work.conv, work.conv.n, columns)
     threads.run(
         lambda images: np.copyto(by_tap[:, :, :, images], windows(work.conv, padded(work.conv, x[images]))),
@@ -27,6 +28,7 @@ def im2col(work: Im2col, x: Array, columns: Array) -> None:
 
 
 def col2im(work: Col2im, gcolumns: Array, gx: Array) -> None:
+    """See Col2im."""
     conv = work.conv
     by_tap = columns_by_tap(conv, conv.n, gcolumns)
 

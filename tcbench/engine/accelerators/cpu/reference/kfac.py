@@ -36,6 +36,7 @@ def factor(work: KroneckerFactor, x: Array, factor: Array) -> None:
 
 
 def damp(work: DampFactors, a: Array, g: Array, damped_a: Array, damped_g: Array) -> None:
+    """See DampFactors."""
     mean_a, mean_g = (np.mean(np.diagonal(x), dtype=np.float64) for x in (a, g))
     # Factors that are not finite are met again in the loss.
     with np.errstate(all="ignore"):

@@ -9,6 +9,8 @@ from tcbench.engine.work import LrnBackward, LrnForward
 
 
 def forward(work: LrnForward, x: Array, y: Array, sums: Array) -> None:
+    """See LrnForward."""
+
     def compute(i: int) -> None:
         values = load(x[i : i + 1], "lrn.x")[0]
         total = _neighbours(work, values * values)
@@ -21,6 +23,8 @@ def forward(work: LrnForward, x: Array, y: Array, sums: Array) -> None:
 
 
 def backward(work: LrnBackward, gy: Array, x: Array, sums: Array, gx: Array) -> None:
+    """See LrnBackward."""
+
     def compute(i: int) -> None:
         gradient, values, total = load(gy[i : i + 1], "lrn.gy")[0], load(x[i : i + 1], "lrn.x")[0], sums[i]
         scaled = gradient * _power(total, work.beta)

@@ -48,6 +48,7 @@ def _first_inside(pool: w.Pool) -> Array:
 
 
 def max_pool(work: w.MaxPoolForward, x: Array, y: Array, place: Array) -> None:
+    """See MaxPoolForward."""
     pool = work.pool
     dtype = compute_dtype(x.dtype)
     windows, first = _windows(pool), _first_inside(pool)
@@ -77,6 +78,7 @@ def max_pool(work: w.MaxPoolForward, x: Array, y: Array, place: Array) -> None:
 
 
 def max_pool_backward(work: w.MaxPoolBackward, gy: Array, place: Array, gx: Array) -> None:
+    """See MaxPoolBackward."""
     pool = work.pool
     dtype = compute_dtype(gy.dtype)
     windows = _windows(pool)
@@ -99,6 +101,7 @@ def max_pool_backward(work: w.MaxPoolBackward, gy: Array, place: Array, gx: Arra
 
 
 def global_average(work: w.GlobalAverageForward, x: Array, y: Array) -> None:
+    """See GlobalAverageForward."""
     dtype = compute_dtype(x.dtype)
     axes = (2, 3) if work.layout == "NCHW" else (1, 2)
 
@@ -109,6 +112,7 @@ def global_average(work: w.GlobalAverageForward, x: Array, y: Array) -> None:
 
 
 def global_average_backward(work: w.GlobalAverageBackward, gy: Array, gx: Array) -> None:
+    """See GlobalAverageBackward."""
     share = load(gy, "pool.gy") / compute_dtype(gy.dtype).type(work.h * work.w)
     rounded = convert(share, np.empty(share.shape, gy.dtype))
     gx[...] = rounded[:, :, None, None] if work.layout == "NCHW" else rounded[:, None, None, :]
@@ -126,6 +130,7 @@ def _tiles(work: w.TiledAverageForward | w.TiledAverageBackward) -> Iterator[tup
 
 
 def tiled_average(work: w.TiledAverageForward, x: Array, y: Array) -> None:
+    """See TiledAverageForward."""
     axes = (2, 3) if work.layout == "NCHW" else (1, 2)
     values = load(x, "pool.x")
     for place, window in _tiles(work):
@@ -133,6 +138,7 @@ def tiled_average(work: w.TiledAverageForward, x: Array, y: Array) -> None:
 
 
 def tiled_average_backward(work: w.TiledAverageBackward, gy: Array, gx: Array) -> None:
+    """See TiledAverageBackward."""
     shares = load(gy, "pool.gy") / compute_dtype(gy.dtype).type(work.ksize**2)
     sums = np.zeros(gx.shape, shares.dtype)
     across = (..., None, None) if work.layout == "NCHW" else (..., None, None, slice(None))

@@ -41,6 +41,7 @@ Narrow = Callable[[Array, Array], object]
 
 
 def unscale(work: Unscale, g: Array, gx: Array, state: Array, widen: Widen = load, narrow: Narrow = convert) -> None:
+    """See Unscale."""
     scale, overflows = state[SCALE], []
 
     def compute(span: tuple[int, int]) -> None:
@@ -57,6 +58,8 @@ def unscale(work: Unscale, g: Array, gx: Array, state: Array, widen: Widen = loa
 
 
 def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
+    """See WeightDecay."""
+
     def compute(g: Array, w: Array) -> None:
         decay = scratch("update.decay", w.shape, w.dtype)
         np.multiply(w, work.weight_decay, out=decay)
@@ -66,6 +69,8 @@ def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
 
 
 def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
+    """See MomentumUpdate."""
+
     def compute(g: Array, v: Array, w: Array) -> None:
         step = scratch("update.step", g.shape, g.dtype)
         np.multiply(g, work.learning_rate, out=step)
@@ -77,6 +82,7 @@ def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
 
 
 def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, velocity: Array, state: Array) -> None:
+    """See BatchedUpdate."""
     rate = work.learning_rate
 
     def step(g: Array, v: Array, w: Array) -> None:
@@ -134,6 +140,7 @@ def update_by_blocks(
 
 
 def check_finite(work: CheckFinite, table: Array, _: Array, state: Array) -> None:
+    """See CheckFinite."""
     gradients = _gradients(work, table)
     overflows: list[int] = []
 
@@ -186,6 +193,7 @@ def _chunks_with_overflow(finite: Array) -> int:
 def pack_gradients(
     work: PackGradients, table: Array, _: Array, flat: Array, widen: Widen = load, narrow: Narrow = convert
 ) -> None:
+    """See PackGradients."""
     gradients = _gradients(work, table)
 
     def compute(row: _Block) -> None:
@@ -215,6 +223,7 @@ def _at(address: int, size: int, dtype: npt.DTypeLike) -> Array:
 
 
 def adjust_scale(work: AdjustScale, state: Any) -> None:
+    """See AdjustScale."""
     if state[OVERFLOWS] > 0:
         state[SCALE] = max(state[SCALE] / 2, 1)
         state[GOOD_STEPS] = 0
