@@ -58,9 +58,13 @@ class Imbalance:
         return sum(map(max, self.steps)) / sum(map(statistics.fmean, self.steps)) - 1
 
     @property
+    def _slowest(self) -> tuple[int, int]:
+        return Counter(step.index(max(step)) for step in self.steps).most_common(1)[0]
+
+    @property
     def slowest(self) -> int:
         """The rank that came to the all-reduce last most often."""
-        return Counter(step.index(max(step)) for step in self.steps).most_common(1)[0][0]
+        return self._slowest[0]
 
     @property
     def fastest(self) -> int:
@@ -68,7 +72,7 @@ class Imbalance:
 
     @property
     def slowest_in(self) -> int:
-        return sum(step.index(max(step)) == self.slowest for step in self.steps)
+        return self._slowest[1]
 
 
 @dataclass(frozen=True)
