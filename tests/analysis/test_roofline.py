@@ -37,6 +37,7 @@ def test_the_flops_of_convolutions_and_classifier_are_the_models(variant: str) -
 FUSED = "nhwc+fused"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "config", "off"),
     [

@@ -16,6 +16,8 @@ from gate_truth import Judgement
 from tcbench.analysis import compare, welch
 from tcbench.analysis.verdict import Rule
 
+pytestmark = pytest.mark.long
+
 MATRICES = 20
 COMPARISONS = {
     "5 trials": Judgement(gate_truth.FIVE),

@@ -62,6 +62,7 @@ def wait_for_records(here: Path, n: int) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(sleeper, signum):
     arguments = ("run", "quick.toml", "--trials", "2", "--max-time", "1")

@@ -36,6 +36,7 @@ def test_of_a_step_whose_file_is_not_known_no_next_step_is_named(tmp_path):
     assert (done.code, next_step(done)) == (0, [])
 
 
+@pytest.mark.long
 def test_two_profiles_tell_kernels(tmp_path):
     talk = timelines.talk()
     for name, slide in (("a", "15"), ("b", "17")):

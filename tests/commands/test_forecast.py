@@ -55,6 +55,7 @@ def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
     assert "Traceback" not in done.err
 
 
+@pytest.mark.long
 def test_a_forecast_needs_no_cuda_package(here):
     blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('cupy', 'cudnn', 'pynvml', 'torch')]; "
     blocked += "from tcbench.commands import main; main()"

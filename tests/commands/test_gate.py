@@ -88,6 +88,7 @@ def test_a_bisection_asks_longer_at_the_same_levels() -> None:
     assert (usual[-1].trials, longer[-1].trials) == (8, 24)
 
 
+@pytest.mark.long
 def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
     (project / "my_step.py").write_text(planted(30))
     arguments = ("--base", "HEAD", "--looks", "3,6", "-o", "gate.json", "--format", "json")

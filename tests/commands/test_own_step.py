@@ -113,6 +113,7 @@ def test_the_table_names_every_command() -> None:
     assert set(COMMANDS) == set(group.commands)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "words", "code"),
     [(command, words, code) for command, calls in COMMANDS.items() for words, code in calls],

@@ -14,7 +14,7 @@ from tcbench.engine.work import ConvWgrad
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")
 
-pytestmark = pytest.mark.usefixtures("trains_here", "generated")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("trains_here", "generated")]
 
 
 @pytest.fixture(autouse=True)

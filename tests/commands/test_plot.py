@@ -24,6 +24,7 @@ def drawn(here: Path, *arguments: str) -> str:
     return (here / "chart.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_matplotlibrc_of_the_users_changes_no_chart(here: Path) -> None:
     ours = drawn(here, "cpu-20261121-035658")
     (here / "matplotlibrc").write_text(
@@ -39,6 +40,7 @@ def test_configs_are_chosen(here: Path) -> None:
     assert "<!-- fp32 -->" in chosen and "<!-- fp16 -->" not in chosen
 
 
+@pytest.mark.long
 def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_path: Path) -> None:
     results = tmp_path / "results" / "machine"
     write(results / "cpu-20261121-000000.jsonl", *reports.ladders(1, sizes=(4,)))

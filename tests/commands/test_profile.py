@@ -36,6 +36,7 @@ def left(here: Path, suffix: str) -> list[Path]:
     return list(here.glob(f"results/*/profile-fp32+dali-bs2-cpu-*{suffix}"))
 
 
+@pytest.mark.long
 def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     done = tcbench(tmp_path, *CELL, "--model", "resnet18", "--tool", "ranges", "--steps", "4")
     assert done.code == 0, done.err
@@ -160,6 +161,7 @@ def test_a_cell_that_fails_says_why_with_exit_code_3(own):
     assert "Traceback" not in done.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tool", ["ranges", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])])
 def test_ctrl_c_leaves_nothing_running_and_nothing_behind(own, tool):
     if tool == "nsys" and shutil.which("nsys") is None:

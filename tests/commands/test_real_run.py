@@ -9,6 +9,8 @@ from command import Done, tcbench
 from tcbench.core import store
 from tcbench.run import forecast
 
+pytestmark = pytest.mark.long
+
 RUN = ("run", "--config", "fp32,fp32+batched", "--bs", "2", "--image-size", "32", "--max-time", "0.3", "--trials", "1")
 RUN += ("--device", "cpu", "--threads", "1", "--data", "images", "--model", "resnet18")
 

@@ -76,6 +76,7 @@ def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path
     assert done.err == f"the newest profile: {mine.relative_to(tmp_path)}\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
 def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
     run = tmp_path / "kept" / host().machine / "cpu-20261121-035658.jsonl"

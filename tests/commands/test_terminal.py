@@ -17,6 +17,8 @@ from command import start
 
 from tcbench.present.streams import harmless
 
+pytestmark = pytest.mark.long
+
 LONG = "a-rung-whose-name-is-cut-off-at-eighty-columns"
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\u202egnp"
 

@@ -238,6 +238,7 @@ def test_a_probe_asks_who_is_there_and_no_more():
         ranks.probe(Launcher(("/nonexistent", "{n}")), 2, launch.rank_command, dict(os.environ))
 
 
+@pytest.mark.long
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     pids = tmp_path / "pids"

@@ -68,6 +68,7 @@ def test_where_nothing_fits_there_is_nothing_to_scale_out():
         run.forecast(a_forecast(CellForecast(cell, V100, cannot_run="needs compute capability 8.0")), all_configs=False)
 
 
+@pytest.mark.long
 def test_the_page_shows_what_this_model_makes_of_published_results():
     page = (Path(__file__).parents[2] / "docs" / "forecast.md").read_text("utf-8")
     assert "\n".join(published.table()) in page, "make its table anew: benchmarks/scale_out.py"

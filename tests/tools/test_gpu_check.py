@@ -13,6 +13,8 @@ from libcuda import one_gpu
 
 from tcbench.engine.accelerators.cuda import driver, packages
 
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"
 
 STAND_IN = """#!/usr/bin/env bash

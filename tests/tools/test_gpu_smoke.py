@@ -10,6 +10,8 @@ import pytest
 
 from tcbench.engine.backends import backend
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "tools" / "gpu_smoke.py"
 

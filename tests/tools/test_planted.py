@@ -25,6 +25,7 @@ def package(root: Path, **modules: str) -> dict[str, planted_rule.Module]:
     return planted_rule.package(root)
 
 
+@pytest.mark.long
 def test_every_frozen_fault_has_its_place_in_the_code():
     modules = planted_rule.package(planted.ROOT)
     lost = [fault.id for fault in planted.frozen() if not planted_rule.place(fault, modules)]

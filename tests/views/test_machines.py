@@ -22,6 +22,7 @@ def several(n: int, batch_sizes: tuple[int, ...] = (32, 64)) -> list[CellSummary
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "batch_sizes"), [(1, (4,)), (2, (1, 2, 4, 8, 16, 32)), (8, (32, 64, 128, 256))])
 def test_the_chart_is_tidy_and_has_a_bar_per_machine(n: int, batch_sizes: tuple[int, ...]) -> None:
     figure = machines_chart(several(n, batch_sizes))

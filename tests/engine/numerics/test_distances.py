@@ -81,6 +81,7 @@ OTHERS = ("fp16+batched+nhwc+fused+convstats", "fp16+batched+dynamic_scale")
 """With rungs of no config of the scenario."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("opens", "names", "steps"),
     [

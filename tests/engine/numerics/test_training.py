@@ -37,6 +37,7 @@ def test_the_divisor_of_the_loss_changes_no_bit_of_fp32s_training():
     assert (alone.test_loss, alone.accuracy) == (shared.test_loss, shared.accuracy)
 
 
+@pytest.mark.long
 def test_both_techniques_follow_fp32_where_neither_does_not():
     of = setting(steps=12, batch_size=16, image_size=16, growth_interval=3)
     fp32, neither, both = (
@@ -112,6 +113,7 @@ def test_gradients_are_handed_over_as_the_divided_loss_leaves_them():
     assert lost[1] > 0.3 > 0.05 > lost[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("technique", ["fp32", "scaling", "dynamic", "bf16"])  # each optimizer, each dtype
 def test_each_technique_trains_and_tests_on_a_gpus_path_as_on_the_host(technique):
     on_processor, device = train(job(technique), numpys_processor()), train(job(technique), on_numpy())

@@ -10,6 +10,7 @@ from tcbench.present.charts.files import save
 from tcbench.views.throughput.chart import throughput_chart
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".PNG", ".svg", ".pdf"])
 def test_a_chart_written_twice_is_the_same_file(tmp_path: Path, suffix: str) -> None:
     paths = [tmp_path / "new" / f"{i}{suffix}" for i in range(2)]

@@ -1,5 +1,6 @@
 """A chart says where its numbers come from, and parts those that come from elsewhere."""
 
+import pytest
 from factories import make_cell, make_environment, make_record
 from present.charts.charts import assert_tidy, run, words
 
@@ -38,6 +39,7 @@ def test_commits_are_panels_of_their_own_and_all_those_of_a_run_are_named() -> N
     assert {"run run-0", "run run-1"} <= set(words(throughput_chart(summarise(changed), title="T")))
 
 
+@pytest.mark.long
 def test_of_more_panels_than_a_picture_holds_the_small_print_names_the_others() -> None:
     records = [make_record(cell=make_cell(seed=seed)) for seed in range(MAX_PANELS + 2)]
     figure = throughput_chart(summarise(records), title="T")

@@ -53,6 +53,7 @@ def text(name: str) -> str:
 PAGES = ("whole", "single", "failed", "hostile")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_every_element_is_closed_and_every_id_is_there_once(name):
     page = Outline(text(name))

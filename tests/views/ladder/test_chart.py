@@ -9,6 +9,7 @@ from tcbench.analysis.summary import summarise
 from tcbench.views.ladder.chart import ladder_chart
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("scale", "batch_sizes"), [(1e-6, (4,)), (1e7, (4, 8)), (1.0, (1, 2, 4, 8, 16, 32))])
 def test_the_ladder_is_tidy(scale: float, batch_sizes: tuple[int, ...]) -> None:
     missing = {("fp32", batch_sizes[-1]): "oom", (BATCHED, batch_sizes[0]): "failed"}

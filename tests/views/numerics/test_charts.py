@@ -64,6 +64,7 @@ DRAWN = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("chart", "name"), DRAWN, ids=lambda value: getattr(value, "__name__", value))
 def test_no_text_leaves_the_page(chart, name):
     figure = chart(name)

@@ -1,5 +1,6 @@
 """The chart of scaling over ranks: lines, the ideal ones, efficiencies, and what it says of cells without a number."""
 
+import pytest
 from factories import make_cell, make_record
 from present.charts.charts import V100, assert_tidy, legend, words
 
@@ -16,6 +17,7 @@ def on(ranks: int, config: str = "fp32", batch_size: int = 32) -> Record:
     return make_record(cell=cell, images_per_s=rate, environment=V100, noise=0.0)
 
 
+@pytest.mark.long
 def test_each_config_has_a_line_of_its_own_and_each_batch_size_a_row() -> None:
     records = [on(n, config, size) for size in (32, 64) for config in CONFIGS for n in (1, 2, 4, 8)]
     figure = scaling_chart([curve for curve in curves(records) if curve.kind == "weak"])
@@ -27,6 +29,7 @@ def test_each_config_has_a_line_of_its_own_and_each_batch_size_a_row() -> None:
     assert {"batch size 32 per rank", "batch size 64 per rank"} <= set(words(figure))
 
 
+@pytest.mark.long
 def test_strong_scaling_has_rows_of_its_own_the_longest_of_them() -> None:
     records = [on(n, "fp32", size) for size in (8, 16, 32, 64) for n in (1, 2, 4, 8)]
     figure = scaling_chart(curves(records))

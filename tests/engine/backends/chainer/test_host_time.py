@@ -9,6 +9,7 @@ from host_time import Idle, function_calls, open_settled
 DYNAMIC = "fp32+batched+nhwc+fused"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "at_most"),
     [

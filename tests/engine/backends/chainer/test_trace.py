@@ -19,6 +19,7 @@ def planned(name: str, batch_size: int = 2, image_size: int = 32, **selected):
     return {one.cell.config: one.cell for one in plan.make(scenario.load(name), selection, device, remote=True).cells}
 
 
+@pytest.mark.long
 def test_a_recorded_graph_holds_little_more_than_the_step_that_it_was_recorded_from():
     """What the program drops is used again; all that is made anew would be half as much again."""
     config = "fp16+dali+batched+nhwc+fused"
@@ -27,6 +28,7 @@ def test_a_recorded_graph_holds_little_more_than_the_step_that_it_was_recorded_f
     assert dynamic.peak_bytes < static.peak_bytes < 1.1 * dynamic.peak_bytes
 
 
+@pytest.mark.long
 def test_a_step_of_kfac_is_traced_where_it_makes_factors_and_inverses_whatever_the_interval():
     gpu = gpus.load("V100")
     cell = make_cell("fp32+kfac", 2, image_size=32, model="alexnet", input=Input(kind="synthetic"))

@@ -75,6 +75,7 @@ BY_PAIRS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "dtype", "threads"), BY_PAIRS)
 def test_slices_of_a_convolution_are_the_whole(name: str, dtype: w.DType, threads: int) -> None:
     n, c, h, width, k, side, stride, pad = WIDE[name]

@@ -141,6 +141,7 @@ def test_in_c_what_is_stored_as_0_lets_no_gradient_pass(in_c: OneDnnAccelerator)
     assert not gbeta.any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

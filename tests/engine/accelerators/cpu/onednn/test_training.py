@@ -7,6 +7,8 @@ from training import Trained, change_distance, loss_distance, numpys_processor, 
 from tcbench.engine.backends import backend
 from tcbench.engine.rung import ROUNDING, storage_of
 
+pytestmark = pytest.mark.long
+
 RUNGS = backend("chainer").RUNGS
 THREADS = 2
 """So that batches are cut into slices."""

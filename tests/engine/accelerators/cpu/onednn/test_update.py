@@ -35,6 +35,7 @@ def test_the_function_does_as_numpy() -> None:
     assert update._compiled() is not None
 
 
+@pytest.mark.long
 @needs_a_compiler
 @pytest.mark.parametrize(
     ("right", "wrong"),
