@@ -1,7 +1,7 @@
 """Two builds measured in turns: the trials that a gate asks for, each kept as it ends, until it asks for no more.
 
-On the host the two trials of a round are there at once and step in turns, a block of steps each: on two cores of a
-shared machine, trials one after another differed by 7 to 14%, and those that stepped in turns by 3%. On a GPU, where
+On the host the two trials of a round are there at once and step in turns, three steps each: on two cores of a shared
+machine, trials one after another differed by 7 to 14%, and those that stepped in turns by 2 to 4%. On a GPU, where
 both would hold its memory, with many ranks, and beside a revision that cannot, they run one after another.
 
 Whoever wants two revisions beside each other makes them ready (`tcbench.run.builds`), begins a gate (`gate.start`) and
