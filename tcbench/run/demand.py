@@ -156,7 +156,8 @@ TRACED = ("core", *(f"engine/{part}" for part in ("accelerators", "backends", "m
 
 def _to_entry(demand: Demand) -> Entry:
     works = [(work.key, count) for work, count in demand.works]
-    return Entry(msgspec.to_builtins(replace(demand, works=())) | {"works": works})
+    in_order = {"phases": list(demand.phases.items()), "works": works}  # the cache sorts keys
+    return Entry(msgspec.to_builtins(replace(demand, works=())) | in_order)
 
 
 def _from_entry(entry: Entry | None) -> Demand | None:
@@ -165,7 +166,8 @@ def _from_entry(entry: Entry | None) -> Demand | None:
         return None
     try:
         works = tuple((_work(key), count) for key, count in entry.content["works"])
-        return replace(msgspec.convert(entry.content | {"works": ()}, Demand), works=works)
+        phases = dict(entry.content["phases"])
+        return replace(msgspec.convert(entry.content | {"phases": phases, "works": ()}, Demand), works=works)
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -79,9 +79,8 @@ def test_only_what_results_know_nothing_faster_of_is_rehearsed(asked: list[Cell]
     records = [record("fp32", 1.0), record("fp32+dali", 0.5)]
     base, dali = explained_with(records)
     assert base.advice.added == ("dali",) and base.advice.ratio
-    assert {cell.rungs[:2] for cell in asked} == {("fp32", "dali")} | {
-        (low, "dali") for low in ("fp16", "bf16", "tf32")
-    }
+    assert ("fp32", "dali") in {cell.rungs for cell in asked}
+    assert all("dali" in cell.rungs for cell in asked)  # of the base a faster config is known
     assert {gain.expected.value for gain in dali.gains} == {16.0}  # all alike: in proportion to what was measured
     assert dali.advice is None  # of which nothing is expected to bring anything
     asked.clear()

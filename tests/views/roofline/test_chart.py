@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import msgspec
 import pytest
 from factories import LADDERS, make_cell, make_environment, make_measurement, make_phases, make_record
 from hypothesis import given, settings
@@ -78,7 +79,7 @@ def test_every_cell_is_numbered_in_the_legend() -> None:
 
 @pytest.mark.parametrize("fp16", [9e10, 9.2e10, 4e11])
 def test_the_words_of_two_ceilings_stand_apart(fp16: float) -> None:
-    ceilings = replace(CEILINGS, rates=(("fp32", 9e10), ("fp16", fp16)))
+    ceilings = msgspec.structs.replace(CEILINGS, flops_s={"fp32": 9e10, "fp16": fp16})
     cells = [replace(cell_roofline(config, 64, device="cuda:0"), ceilings=ceilings) for config in ("fp32", "fp16")]
     figure = roofline_chart(cells)
     assert_clear(figure)
@@ -104,7 +105,7 @@ def test_a_graphs_replay_stands_beside_the_bases_whole_step() -> None:
 
 def test_devices_have_panels_and_ceilings_of_their_own() -> None:
     record = make_record(cell=make_cell("fp32", 4), environment=make_environment("toaster", "a toaster"))
-    other = replace(CEILINGS, device_name="a toaster", rates=(("fp32", 3e10),))
+    other = msgspec.structs.replace(CEILINGS, device_name="a toaster", flops_s={"fp32": 3e10})
     figure = roofline_chart([cell_roofline("fp32", 4), roofline(summarise([record])[0], [record], other)])
     assert_clear(figure)
     assert [axes.texts[0].get_text() for axes in figure.axes] == ["fp32: 90.0 GFLOP/s", "fp32: 30.0 GFLOP/s"]
