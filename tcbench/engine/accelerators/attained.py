@@ -16,7 +16,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators import ceilings
@@ -223,7 +223,8 @@ def _work_s(work: w.Work, here: Attained) -> float:
         return _convolution_s(kind, work, here)
     if isinstance(work, w.CholeskyInverse):
         return _inverse_s(work, here)
-    flops, precision = work.flops, cast(Precision, "fp32")
+    precision: Precision = "fp32"
+    flops = work.flops
     if isinstance(work, w.KroneckerFactor) and work.dtype in w.HALVES:
         # A whole product on Tensor Cores: cuBLAS makes one triangle of float32 alone.
         flops, precision = 2 * work.flops, "fp16"

@@ -6,6 +6,7 @@ that adds in float32 and rounds, as a GPU does between one rank and the next."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -70,7 +71,8 @@ class MpiReducer:
         if ITEM_BYTES[dtype.name] != 2:
             return array, self._mpi.SUM
         if dtype not in self._operations:
-            self._operations[dtype] = self._mpi.Op.Create(
-                lambda one, other, _: self._add(np.frombuffer(one, dtype), np.frombuffer(other, dtype)), commute=True
-            )
+            self._operations[dtype] = self._mpi.Op.Create(functools.partial(self._sum, dtype), commute=True)
         return [array.view(np.uint16), self._mpi.UINT16_T], self._operations[dtype]
+
+    def _sum(self, dtype: np.dtype[Any], one: Any, other: Any, _: Any) -> None:
+        self._add(np.frombuffer(one, dtype), np.frombuffer(other, dtype))
