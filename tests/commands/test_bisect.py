@@ -98,8 +98,8 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     assert list(project.glob(f"results/*/bisect-*-{slow[:12]}{SUFFIX}"))
     trials = "".join(path.read_text() for path in project.glob(f"results/*/bisect-*{SUFFIX}"))
     assert record.trials == len(trials.splitlines())
-    # Every round is in turns, the search's too; a broken commit's pair is not kept, but tried once more, each side alone,
-    # as far as the broken one.
+    # Every round is in turns, the search's too; a broken commit's pair is not kept, but tried once more, each side
+    # alone, as far as the broken one.
     assert 0 <= 2 * projects.OneByOne.pairs - record.trials <= len(record.skipped)
 
 
