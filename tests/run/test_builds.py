@@ -83,6 +83,11 @@ def test_an_interpreter_that_will_not_do_is_one_line(tmp_path, script, said):
     assert "\n" not in str(error.value)
 
 
+def test_a_name_that_is_not_on_the_path_is_one_line():
+    with pytest.raises(BuildError, match=r"^--current-python no-such-python: no such command on PATH; expected"):
+        taken(base_python=sys.executable, current_python="no-such-python")
+
+
 def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_path):
     """tcbench 0.1 had its worker and its rank in `tcbench.measure`; a gate against such a revision still runs."""
     old = tmp_path / "old/tcbench"
