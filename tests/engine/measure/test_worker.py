@@ -129,11 +129,8 @@ def noted(error: Exception, note: str) -> Exception:
         (DataError(), "failed", "DataError"),
         (LossError("the loss is nan after warm-up"), "failed", "LossError: the loss is nan after warm-up"),
         (ValueError("two\nlines"), "failed", "ValueError: two lines"),
-        (
-            RuntimeError("out of memory slots"),
-            "failed",
-            "RuntimeError: out of memory slots",
-        ),  # on a CPU it is no answer
+        # On a CPU it is no answer.
+        (RuntimeError("out of memory slots"), "failed", "RuntimeError: out of memory slots"),
         (noted(ValueError("v"), "in phase\n'io'"), "failed", "ValueError: v (in phase 'io')"),
     ],
 )
