@@ -68,7 +68,7 @@ def stand_ins(monkeypatch, unchecked):
 
 
 def gate(project: Path, *arguments: str) -> Done:
-    return gate(project, *arguments)
+    return tcbench(project, "gate", *QUICK, *arguments)
 
 
 def left(project: Path, side: str) -> tuple[Record, ...]:
