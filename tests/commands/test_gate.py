@@ -278,7 +278,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     sides = [str(side) for side in gate_file.record_files(path).values()]
     done = tcbench(project, "compare", *sides)
     assert (done.code, "1 regression at a threshold of 10%" in done.out) == (1, True)
-    assert f"the verdicts are the gate's ({path})" in done.out
+    assert f"the verdicts are the gate's ({path})" in done.err
     anew = tcbench(project, "compare", *sides, "--threshold", "10%")
     assert "1 inconclusive at a threshold of 10%" in anew.out
     for shown in (sides[1:], sides):
