@@ -93,7 +93,11 @@ class Runner:
             if planned.skip_reason is not None:
                 yield self._record(planned, trial)(status="skipped", reason=planned.skip_reason)
             else:
-                yield from (record for _, record in _followed([_Trial(self, planned, trial)]))
+                yield self._trial(planned, trial)
+
+    def _trial(self, planned: PlannedCell, trial: int) -> Record:
+        ((_, record),) = _followed([_Trial(self, planned, trial)])
+        return record
 
     def in_turns(self, other: Runner, planned: PlannedCell, trials: tuple[int, int]) -> Iterator[tuple[int, Record]]:
         """A trial of this runner and one of another, of one cell, whose processes are there at once and step in turns,
