@@ -121,7 +121,9 @@ def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dic
         of_cells = {key for cell in {id(r.cell): r.cell for r in records}.values() for key in _of_cell(cell)}
         of_cells.add(_DECODING)
         told = dict(values(records))
-        told |= {(_PACKAGES, r.cell.key): {" ".join(r.environment.packages): None} for r in records if r.environment}
+        if "libraries" not in allow:
+            of_cell = ((r.cell.key, r.environment.packages) for r in records if r.environment)
+            told |= {(_PACKAGES, key): {" ".join(packages): None} for key, packages in of_cell}
         facts = {key: dict(told[key]) for key in told if key not in of_cells and key[0] not in allow}
         alike = (
             n for n, stack in enumerate(stacks) if all(facts[key].keys() & stack[key] for key in facts.keys() & stack)

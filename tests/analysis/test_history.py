@@ -49,6 +49,12 @@ def test_stacks_that_one_commit_was_measured_on_are_cells_of_their_own_unless_th
     assert [point.side.trials for point in pooled.points] == [16, 16, 8]
 
 
+def test_libraries_that_may_differ_are_no_stacks_whatever_they_are_called() -> None:
+    records = over_commits([40, 40], environments=[{}, {"packages": {"numpy": "3"}}])
+    [cell] = history(records, allow=["libraries"]).cells
+    assert [point.broken_by for point in cell.points] == [(), ()]
+
+
 def test_changed_files_stand_after_their_commit() -> None:
     environments = [{"commit": commit(1)}, {"commit": commit(0) + "+"}, {"commit": commit(0)}]
     result = history(over_commits([40, 40, 40], environments=environments), places={commit(0): 0, commit(1): 1})
