@@ -70,7 +70,7 @@ def measure(
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
     while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
-        warmup_s += run_block(session, ranges, 1, first=len(warmup_s))[0]
+        warmup_s += run_block(session, ranges, 1, first=len(warmup_s)).steps_s
         listen(Stepped("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
@@ -89,10 +89,10 @@ def measure(
     listen(Stepped("timed", 0, warmup_s[-1]))
     while verdict == "continue":
         world.barrier()
-        steps_s, by_phase_s = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
-        timed_s += steps_s
-        counted_s += steps_s[1:]
-        for times_s, of_block_s in zip(phases_s, by_phase_s, strict=False):  # there are none by a device's clock
+        block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
+        timed_s += block.steps_s
+        counted_s += block.steps_s[1:]
+        for times_s, of_block_s in zip(phases_s, block.phases_s, strict=False):  # there are none by a device's clock
             times_s.extend(of_block_s[1:])
         if len(counted_s) >= _ASK_AFTER * asked_at:
             asked_at = len(counted_s)
@@ -168,12 +168,18 @@ def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step
     return max(settings.block_steps, PREFETCHED_PER_BLOCK * facts.prefetch_depth)
 
 
-def run_block(
-    session: Session, ranges: Ranges, steps: int, first: int
-) -> tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]:
+@dataclass(frozen=True)
+class TimedBlock:
+    """Seconds of each step of a block, and by the host's clock of each phase, step by step; a step is the sum of its
+    phases then."""
+
+    steps_s: tuple[float, ...]
+    phases_s: tuple[tuple[float, ...], ...] = ()
+
+
+def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> TimedBlock:
     """The hot loop: `steps` steps between clock marks. `first` is the number of the first step. The host's clock is
-    marked after each phase, which is done when it returns; a device's after each step. Seconds of each step, and by the
-    host's clock of each phase, step by step; a step is the sum of its phases then."""
+    marked after each phase, which is done when it returns; a device's after each step."""
     clock = session.clock
     by_phase = clock.of == "host"
     phase_over, step_over = (clock.mark, _go_on) if by_phase else (_go_on, clock.mark)
@@ -193,9 +199,9 @@ def run_block(
     if len(times_s) != steps * (len(phases) if by_phase else 1):
         raise ClockError(f"the clock tells {len(times_s)} times of {steps} steps; expected one between any two marks")
     if not by_phase:
-        return tuple(map(_passed, times_s)), ()
+        return TimedBlock(tuple(map(_passed, times_s)))
     phases_s = tuple(times_s[place :: len(phases)] for place in range(len(phases)))
-    return tuple(_passed(sum(of_step)) for of_step in zip(*phases_s, strict=True)), phases_s
+    return TimedBlock(tuple(_passed(sum(of_step)) for of_step in zip(*phases_s, strict=True)), phases_s)
 
 
 def _go_on() -> None:
