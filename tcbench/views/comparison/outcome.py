@@ -65,7 +65,7 @@ def allowed(given: Sequence[str] | None) -> frozenset[str]:
     from tcbench.analysis.comparability import FACETS
 
     words = _chosen("--allow", given, [*FACETS, "all", MISSING])
-    return frozenset([*words, *(FACETS if "all" in words else ())])
+    return frozenset([*words, *FACETS] if "all" in words else words)
 
 
 def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
