@@ -116,6 +116,7 @@ def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
     assert not list((sleeper / "results").glob("*/*.jsonl"))
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_a_record_and_the_run_goes_on(sleeper):
     process = start(sleeper, "run", "quick.toml")
     assert soon(lambda: [os.kill(pid, signal.SIGKILL) for pid in children(process.pid, "tcbench.worker")], 600)
@@ -161,6 +162,7 @@ def test_doctor_says_what_is_here_and_what_is_missing(here):
     assert {finding["what"] for finding in findings} >= {"Python", "processor", "chainer", "results folder"}
 
 
+@pytest.mark.long
 def test_data_make_makes_the_set_once(here, monkeypatch):
     monkeypatch.setitem(jpegs.generate.__kwdefaults__, "n_files", 16)
     monkeypatch.setitem(jpegs.generate.__kwdefaults__, "workers", 1)

@@ -267,6 +267,7 @@ def test_nothing_settled_is_loud_and_fails_unless_it_is_allowed(project, waverin
     assert gate(project, *arguments, "--lenient").code == 0
 
 
+@pytest.mark.long
 def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     """All trials at once would be judged at another level: the file says what the gate said."""
     gate(project, "--base", "HEAD", "--looks", "2,3", "--config", "deep", "--threshold", "10%")

@@ -100,6 +100,7 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
     assert done.err.strip().endswith("fp32 itself failed: no result after 0.01 s (--timeout)")
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
     running = start(tmp_path, "numerics", "--device", "cpu", "--quiet", start_new_session=True)
     assert soon(lambda: _children(running.pid), 600)

@@ -72,6 +72,7 @@ def test_without_standard_error_the_command_goes_on(folder):
     assert "fp32" in done.out
 
 
+@pytest.mark.long
 def test_a_file_does_not_take_the_place_of_an_output_that_is_closed_and_what_is_not_shown_is_an_error(folder):
     command = f"exec {sys.executable} -m tcbench plot run.jsonl -o closed.svg >&- 2>&-"
     assert subprocess.run(["/bin/sh", "-c", command], cwd=folder, timeout=600).returncode == 2

@@ -21,6 +21,7 @@ def page(folder: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_committed_records_make_a_page_of_moderate_size(tmp_path: Path) -> None:
     done = tcbench(tmp_path, "report", str(CPU), str(PEERS), "-o", "deep/er/all.html", "--title", "Two <cores>")
     assert done.code == 0, done.err

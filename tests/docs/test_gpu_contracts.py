@@ -30,6 +30,7 @@ def named(cell: str) -> set[str]:
 ROWS = rows_of(PAGE)
 
 
+@pytest.mark.long
 def test_every_foreign_call_has_a_row_and_no_row_speaks_of_a_call_that_is_made_no_more() -> None:
     made = {call.name: f"{call.written} ({call.place})" for call in foreign_calls()}
     with_a_row = {name for row in ROWS for name in named(row[0])}

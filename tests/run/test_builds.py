@@ -153,6 +153,7 @@ def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(project):
     assert folders() == []
 
 
+@pytest.mark.long
 def test_what_a_killed_gate_left_is_removed_at_the_next_start(project):
     script = (
         "import os, signal; from tcbench.run.builds import Requested, prepared\n"

@@ -101,6 +101,7 @@ def forecast_of(gpu, tmp_path, *, text=SMALL, configs=(), **options):
     return forecasts.forecast(planned(text, gpu, tmp_path, configs=configs), gpu, processes=1, **options)
 
 
+@pytest.mark.long
 def test_every_work_of_every_cell_is_planned_called_or_compiled_for_that_gpu(stand, tmp_path):
     forecast = forecast_of(H200, tmp_path)
     assert [cell.cell.config.rpartition("+")[2] for cell in forecast.cells] == [

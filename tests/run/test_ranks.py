@@ -210,6 +210,7 @@ def test_a_launcher_that_ends_says_why_on_one_line(script, reason):
     assert (record.status, record.reason) == ("crashed", f"the launcher ended before its ranks: {reason}")
 
 
+@pytest.mark.long
 def test_ranks_that_do_not_come_are_counted(monkeypatch):
     monkeypatch.setattr(ranks, "_JOIN_S", 2.0)
     record = run("join() if rank == 0 else time.sleep(60)")
@@ -252,6 +253,7 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
 mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py (uv run --extra mpi)")
 
 
+@pytest.mark.long
 @mpi
 def test_mpirun_starts_ranks_that_find_each_other():
     launcher = launchers.find("mpirun")

@@ -74,5 +74,6 @@ def test_the_page_shows_what_this_model_makes_of_published_results():
     assert "\n".join(published.table()) in page, "make its table anew: benchmarks/scale_out.py"
 
 
+@pytest.mark.long
 def test_the_overlap_is_the_least_squares_of_those_that_overlap():
     assert published.fitted() == OVERLAP

@@ -32,6 +32,7 @@ spans = st.builds(
 )
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(spans, max_size=12), min_size=1, max_size=3))
 def test_timelines_come_back_exactly(tmp_path_factory, many):
     path = tmp_path_factory.mktemp("trace") / "t.json.gz"

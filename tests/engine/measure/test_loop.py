@@ -329,6 +329,7 @@ class Uneven(FakeSession):
         self.now += 0.2 * (self.steps % 4) if name == "forward" else 0.0
 
 
+@pytest.mark.long
 def test_on_a_device_so_many_steps_are_profiled_that_each_phase_is_known_as_well_as_the_step():
     def profiled(target: float, timed: int, profiling: loop.Profiling | None = None) -> Measurement:
         settings = msgspec.structs.replace(SETTINGS, target=target, min_timed_steps=timed, max_time_s=1e-9)
@@ -430,9 +431,9 @@ def test_of_short_steps_there_are_many_in_a_block_and_few_questions(monkeypatch)
     class Short(FakeSession):
         def _run(self, name: str) -> None:
             self.ran.append(name)
-            self.now += 2e-5 if len(self.ran) % 3 else 1e-5
+            self.now += 2e-4 if len(self.ran) % 3 else 1e-4
 
     measured = loop.measure(Short(), MeasureSettings(max_time_s=10.0, target=1e-9, profiled_steps=1))
-    assert len(measured.step_times_s) > 200_000
+    assert len(measured.step_times_s) > 20_000
     assert 0.09 < sum(measured.step_times_s[: measured.block_steps]) < 0.2
     assert len(asked) < 80  # of more than 90 blocks, and the share falls

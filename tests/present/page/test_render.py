@@ -70,6 +70,7 @@ def test_every_element_is_closed_and_every_id_is_there_once(name):
             assert reference is None or reference[1] in ids
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_in_the_page_names_an_address(name):
     page = Outline(text(name))

@@ -84,6 +84,7 @@ def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
     assert ranks.distance(trained[config][0].parameters, after, before) < WITHIN
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", [marked(config) for config in CONFIGS])
 def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
     one, *others = (rank.parameters for rank in trained[config])
