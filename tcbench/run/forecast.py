@@ -87,7 +87,7 @@ class CellForecast:
         """The part of it in launches that arithmetic bounds; the rest waits for memory."""
         bandwidth = self.gpu.memory_bandwidth_bytes_s
         bound = (work for work in self.works if work.floor_s > work.work.bytes / bandwidth)
-        return sum(work.count * work.floor_s for work in bound)
+        return sum((work.count * work.floor_s for work in bound), 0.0)
 
     @property
     def images_per_s_at_most(self) -> float:

@@ -8,11 +8,11 @@ import pytest
 KEPT = Path(__file__).parents[1] / "corpus"
 ACCEPT = "`python tools/corpus.py write tests/corpus` accepts what is meant"
 
-SAMPLE = ("edges", "training", "verdicts")
+MARKS = {"edges": (), "verdicts": (), "arithmetic": pytest.mark.slow}  # whose last digits are those of AVX-512
 
 
 @pytest.mark.parametrize(
-    "group", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in corpus.INPUTS]
+    "group", [pytest.param(name, marks=MARKS.get(name, pytest.mark.long)) for name in corpus.INPUTS]
 )
 def test_what_commands_print_and_draw_is_what_is_kept(tmp_path, capsys, group):
     corpus.write(tmp_path, group, whole=False)
