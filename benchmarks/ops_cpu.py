@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from tcbench.core.record import CudnnSettings
+from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.hardware import machine
 
 F = chainer.functions
 LAYOUTS = ("NCHW", "NHWC")
@@ -116,10 +119,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
     args = parser.parse_args()
-    print(
-        f"batch size {args.batch_size}, images {args.image_size}^2, ours in {args.dtype}, {ops.get_threads()} threads"
-    )
+    threads = machine.usable_cpus()
+    there = kind_of("cpu").open("cpu", CudnnSettings(), threads)
+    print(f"batch size {args.batch_size}, images {args.image_size}^2, ours in {args.dtype}, {threads} threads")
     print(f"{'forward + backward, ms':28} {'stock':>8} {'NCHW':>8} {'':6} {'NHWC':>8}")
+    with there.scope():
+        measure(args)
+
+
+def measure(args: argparse.Namespace) -> None:
     for name, runs in cases(args.batch_size, args.image_size, args.dtype):
         ms = medians_ms(runs, args.repeats)
         columns = "".join(f" {ms[layout]:8.2f} {ms['stock'] / ms[layout]:5.2f}x" for layout in LAYOUTS)

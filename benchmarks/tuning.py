@@ -7,6 +7,7 @@ top, within the same budget.
 """
 
 import argparse
+import functools
 import multiprocessing
 import time
 
@@ -31,11 +32,16 @@ def tuned(asked: tuple[str, str, int, float]) -> str:
     began, began_cpu, offered, timed = time.perf_counter(), time.process_time(), 0, 0
     for work in works:
         search = Search(work, graphs.absent_target(gpu), gpu.sm, planned.cell.cudnn.workspace_bytes)
-        shortlist = search.shortlist({}, lambda: time.perf_counter() - began < budget_s, compiled_timed(budget_s))
-        timed += len(shortlist.candidates)
-        offered += len(shortlist.candidates) + shortlist.left_out
+        has_time = functools.partial(_has_time, began + budget_s)
+        candidates, left_out, _ = search.shortlist({}, has_time, compiled_timed(budget_s))
+        timed += len(candidates)
+        offered += len(candidates) + left_out
     wall_s, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
     return f"{config:40} {len(works):6} {offered:8} {timed:6} {wall_s:8.1f} {cpu_s:13.1f}"
+
+
+def _has_time(until: float) -> bool:
+    return time.perf_counter() < until
 
 
 def main() -> None:

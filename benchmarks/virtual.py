@@ -124,7 +124,7 @@ def device_s(published: Published, asked: Cell) -> Counter[str]:
     gpu = gpus.load(published.card)
     demand = trace_all([asked], gpu.properties(), fresh=False, processes=1, progress=lambda *_: None)[asked]
     if not isinstance(demand, Demand):
-        sys.exit(f"{published.says}: {demand.reason}")
+        sys.exit(f"{published.says}: {demand}")
     seconds = Counter[str]()
     for work, count in demand.works:
         seconds[work.name] += count * expected_s(work, gpu)
