@@ -7,7 +7,7 @@ import ctypes
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -107,6 +107,11 @@ class Search:
         self._too_large: list[int] = []
         self._failures: list[str] = []
         self._memory_ran_out: Exception | None = None
+
+    def candidates(self) -> Iterator[PlanCandidate]:
+        """In the heuristic's order, each plan once."""
+        built = (self._build(place, plan) for plan, place in self._places().items())
+        return (candidate for candidate in built if candidate is not None)
 
     def shortlist(
         self, known: Mapping[str, PlanTime], has_time: Callable[[], bool], compiled_timed: float
