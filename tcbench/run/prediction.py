@@ -149,8 +149,9 @@ def explained(records: Iterable[Record], *, processes: int, progress: Progress) 
     for card in dict.fromkeys(filter(None, by_name.values())):
         on_card = [cell for cell, its in by_name.items() if its == card]
         parts |= by_table(on_card, card, processes=0, progress=progress)
-        new = [cell for cell in on_card if cell in at_once and cell not in parts]
-        parts |= by_table(new, card, processes=processes, progress=progress)
+        if processes:
+            new = [cell for cell in on_card if cell in at_once and cell not in parts]
+            parts |= by_table(new, card, processes=processes, progress=progress)
     return explain(records, advisable, parts)
 
 
