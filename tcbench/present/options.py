@@ -126,10 +126,18 @@ class Group:
             rich_help_panel=self.name,
         )
 
-    def field(self, flags: str, says: str, kind: Any = str | None, default: Any = None, **more: Any) -> OptionField:
+    def field(
+        self,
+        flags: str,
+        says: str,
+        kind: Any = str | None,
+        default: Any = None,
+        *,
+        read: Callable[[Any], Any] = OptionField.read,
+        **more: Any,
+    ) -> OptionField:
         """A field whose option takes what its reader reads; the rest as in `option`."""
-        read = more.setdefault("read", OptionField.read)
-        return OptionField(self.option(flags, says, default, **more), kind, read, flags.split()[0])
+        return OptionField(self.option(flags, says, default, read=read, **more), kind, read, flags.split()[0])
 
 
 WHAT, HOW, WHERE, PLAIN = Group("Cells"), Group("Measuring"), Group("Output"), Group("Options")

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -38,9 +37,8 @@ _GATHERING = re.compile(r"\b(allreduce|Allreduce|bcast|barrier|Barrier)\b")
 
 
 class RankWorkers:
-    """Many processes at work on one cell, started by a launcher; as `tcbench.core.process.Worker`, whose `options`
-    are as there. `command` makes a rank's command line from the address that it calls. Raises OSError where the
-    launcher cannot be started."""
+    """Many processes at work on one cell, started by a launcher; as `tcbench.core.process.Worker`. `command` makes a
+    rank's command line from the address that it calls. Raises OSError where the launcher cannot be started."""
 
     def __init__(
         self,
@@ -50,7 +48,9 @@ class RankWorkers:
         command: Callable[[str], list[str]],
         *,
         timeout_s: float,
-        **options: Any,
+        environment: Mapping[str, str],
+        folder: Path | None = None,
+        grace_s: float = process.GRACE_S,
     ) -> None:
         self._ranks, self._job, self._launcher, self._timeout_s = ranks, job, launcher, timeout_s
         start = time.monotonic()
@@ -67,7 +67,9 @@ class RankWorkers:
                 b"",
                 messages.decode,
                 timeout_s=timeout_s,
-                **options,
+                environment=environment,
+                folder=folder,
+                grace_s=grace_s,
             )
         except BaseException:
             self._close()

@@ -155,10 +155,16 @@ def _height(artist: Text | Legend) -> float:
     return float(artist.get_window_extent().height) / DPI
 
 
-def put(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float] = (0, 0), **style: Any) -> Text:
+def put(
+    axes: Axes,
+    text: str,
+    at: tuple[float, float],
+    offset: tuple[float, float] = (0, 0),
+    coordinates: Any = "data",
+    **style: Any,
+) -> Text:
     """Words at a point of the data, or of the `coordinates` that are named, moved by `offset` points; the grid does not
     run through them."""
-    coordinates = style.pop("coordinates", "data")
     words = axes.annotate(text, at, offset, coordinates, "offset points", annotation_clip=False)
     words.set(**{"color": INK, "ha": "center", "va": "center", "zorder": 4, "bbox": GROUND} | style)
     return words
