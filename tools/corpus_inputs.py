@@ -383,7 +383,8 @@ def verdicts(folder: Path) -> list[str]:
     import comparisons
 
     with mock.patch.object(comparisons, "compare", lambda base, current, *_: (base, current)):
-        sides = {"each": comparisons.one_of_each()}
+        base, current = comparisons.one_of_each()
+        sides = {"each": (base, [msgspec.structs.replace(one, run_id="after") for one in current])}
         # Those are records as they were read.
         sides |= {f"nasty{n}": comparisons.nasty(text) for n, text in enumerate(comparisons.NASTY)}
     for name, both in sides.items():
