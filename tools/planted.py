@@ -263,7 +263,9 @@ def run(sample: int | None, jobs: int, out: Path) -> None:
     known = suite()
     trees: Queue[Path] = Queue()
     for number in range(jobs):
-        trees.put(clone(number))
+        tree = clone(number)
+        must([*ALONE, tree / ".venv" / "bin" / "pytest", "--version"], tree)  # else every fault would count as killed
+        trees.put(tree)
     commit = must(["git", "rev-parse", "--short", "HEAD"], ROOT)
 
     def one(fault: Fault) -> None:
