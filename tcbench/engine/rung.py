@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Literal, Self
 
 from tcbench.core.errors import hint
+from tcbench.core.groups import by_name
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class RungSet:
 
     @classmethod
     def of(cls, backend: str, rungs: Iterable[Rung]) -> Self:
-        return cls(backend, {rung.name: rung for rung in rungs})
+        return cls(backend, by_name(rungs))
 
     @classmethod
     def defined_in(cls, backend: str, *modules: ModuleType) -> Self:

@@ -198,7 +198,9 @@ class Bench:
         """Make a commit ready; the seconds that took. Raises BuildError."""
         started = time.monotonic()
         if commit not in self.ready:
-            self.ready[commit] = self._make(commit)
+            build = self._make(commit)
+            build.check_reads([self._planned.cell])
+            self.ready[commit] = build
         return time.monotonic() - started
 
     def run(self, *commits: str) -> dict[str, Record]:

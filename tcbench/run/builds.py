@@ -5,15 +5,19 @@ cache of its own in the gate's folder, so that neither takes plans or kernels th
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from tcbench.core import cache, files, process
 from tcbench.core.errors import BuildError
+from tcbench.core.record import Cell
 from tcbench.engine.feeds import generated
 from tcbench.run import revisions
 from tcbench.run.gate import BASE, CURRENT, Role
@@ -30,22 +34,40 @@ try:
     from tcbench.core.messages import TURNS
 except ImportError:
     TURNS = None
-print(os.getppid(), worker, TURNS is not None)
+try:
+    from tcbench.core.record import Cell
+    fields = Cell.__struct_fields__
+except (ImportError, AttributeError):
+    fields = ()
+print(os.getppid(), worker, TURNS is not None, *fields)
 """
-"""Prints the parent's process id, the module that is the worker there, `tcbench.measure.worker` in older revisions, and
-whether it can step in turns with another."""
+"""Prints the parent's process id, the module that is the worker there, `tcbench.measure.worker` in older revisions,
+whether it can step in turns with another, and the fields of a cell that it reads, where that can be told."""
 
 
 @dataclass(frozen=True)
 class Build:
     """One of the two. `says` is its name in words, `code` what tells it from other code: a commit, with a digest of
-    what differs from it, or an interpreter's path. `folder` is where its project is."""
+    what differs from it, or an interpreter's path. `folder` is where its project is, `reads` has the fields of a cell
+    that its worker reads, and is empty where that cannot be told."""
 
     name: Role
     says: str
     code: str
     folder: Path
     launch: Launch
+    reads: frozenset[str] = frozenset()
+
+    def check_reads(self, cells: Iterable[Cell]) -> None:
+        """Raises BuildError where a cell sets what the worker does not read: it would measure another cell without a
+        word, under this one's name."""
+        unread = [field for field in msgspec.structs.fields(Cell) if self.reads and field.name not in self.reads]
+        for cell, field in itertools.product(cells, unread):
+            if (value := getattr(cell, field.name)) != field.default:
+                raise BuildError(
+                    f"{self.name} {self.says} does not know '{field.name}' of {cell.label}, and would measure it "
+                    f"without {value!r}: expected {field.default!r}"
+                )
 
 
 @dataclass(frozen=True)
@@ -175,11 +197,12 @@ def _checked(build: Build, called: str) -> Build:
             f"{called}: {python} cannot run tcbench in {build.folder}: {answer.last_line}; "
             f"install it there: {python} -m pip install tcbench"
         )
-    parent, *told = answer.stdout.split()[-3:] or [""]
+    parent, *told = (answer.stdout.splitlines() or [""])[-1].split() or [""]
     if parent != str(os.getpid()):
         raise BuildError(f"{called}: {python} starts Python as a child; a script in its place must end in: exec python")
-    worker, takes_turns = told
-    return replace(build, launch=replace(build.launch, worker=worker, takes_turns=takes_turns == "True"))
+    worker, takes_turns, *fields = told
+    launch = replace(build.launch, worker=worker, takes_turns=takes_turns == "True")
+    return replace(build, launch=launch, reads=frozenset(fields))
 
 
 @contextlib.contextmanager

@@ -1,22 +1,22 @@
 """`tcbench export` end to end, on records of real runs and on what is none."""
 
 import json
-from pathlib import Path
 
 import factories
 import pandas
 import pytest
+import shipped
 from command import tcbench
 
 from tcbench.core import store
-
-REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 
 
 @pytest.mark.parametrize("per", ["trial", "cell", "step"])
 def test_tables_of_real_runs_hold_every_trial_cell_or_step(tmp_path, per):
     pytest.importorskip("pyarrow")
-    records = store.read([REAL]).records
+    shipped.copy(tmp_path, ".jsonl")
+    real = tmp_path / "results" / "amd-epyc-2cpu"
+    records = store.read([real]).records
     told = {(one.run_id, one.environment.commit) for one in records if one.environment}
     code = {run: frozenset(commit for of, commit in told if of == run) for run, _ in told}
     expected = {
@@ -24,9 +24,9 @@ def test_tables_of_real_runs_hold_every_trial_cell_or_step(tmp_path, per):
         "cell": len({(one.cell.key, code[one.run_id]) for one in records}),
         "step": sum(one.measurement.timed_steps for one in records),
     }[per]
-    assert tcbench(tmp_path, "export", REAL, "--per", per, "-o", "a.csv").out == "wrote a.csv\n"
-    assert tcbench(tmp_path, "export", REAL, "--per", per, "-o", "a.parquet", "--format", "parquet").code == 0
-    done = tcbench(tmp_path, "export", REAL, "--per", per, "--format", "json")
+    assert tcbench(tmp_path, "export", real, "--per", per, "-o", "a.csv").out == "wrote a.csv\n"
+    assert tcbench(tmp_path, "export", real, "--per", per, "-o", "a.parquet", "--format", "parquet").code == 0
+    done = tcbench(tmp_path, "export", real, "--per", per, "--format", "json")
     rows = json.loads(done.out)["rows"]
     frames = [pandas.read_csv(tmp_path / "a.csv"), pandas.read_parquet(tmp_path / "a.parquet"), pandas.DataFrame(rows)]
     column = "step_time_s" if per == "step" else "images_per_s"

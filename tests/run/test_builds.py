@@ -4,13 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import factories
+import msgspec
 import projects
 import pytest
 
 from tcbench.core.errors import BuildError
+from tcbench.core.record import Cell
 from tcbench.engine.feeds import generated
 from tcbench.run import builds
-from tcbench.run.builds import Requested, prepared
+from tcbench.run.builds import Build, Requested, prepared
+from tcbench.run.runner import Launch
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +104,16 @@ def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_
     assert base.launch.rank_command("unix:a") == [str(python), "-P", "-m", "tcbench.measure.rank", "unix:a"]
     assert current.launch.rank_command("unix:a") == [sys.executable, "-P", "-m", "tcbench.rank", "unix:a"]
     assert current.launch.command(7) == [sys.executable, "-P", "-m", "tcbench.worker", "7"]
+    assert (base.reads, current.reads) == (frozenset(), frozenset(Cell.__struct_fields__))
+
+
+def test_what_a_build_does_not_know_of_a_cell_is_refused():
+    """It would leave that out without a word, and its record would say otherwise."""
+    cell = factories.make_cell()
+    build = Build("base", "v1", "v1", Path(), Launch(), frozenset(Cell.__struct_fields__) - {"host_speed"})
+    build.check_reads([cell])
+    with pytest.raises(BuildError, match=r"v1 does not know 'host_speed' of fp32, batch size 4, .*0\.5: expected 1"):
+        build.check_reads([cell, msgspec.structs.replace(cell, host_speed=0.5)])
 
 
 @pytest.mark.usefixtures("unchecked")

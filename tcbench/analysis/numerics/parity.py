@@ -78,6 +78,8 @@ def _judged(run: ParityRun, rung: Rung) -> JudgedRun:
     if not run.to_without.finite:
         return JudgedRun(run, tolerance, "its loss or its parameters are not finite", says)
     off = [*_far(run.to_without, tolerance), *_unlike_update(run), *_unseen(run, rung)]
+    if off and parity.kind in ("tolerance", "other") and parity.of(run.storage) is None:
+        off.append(f"{run.rung} declares no tolerance for {run.storage}")
     return JudgedRun(run, tolerance, ", ".join(off) or None, says)
 
 

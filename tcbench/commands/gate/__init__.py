@@ -155,6 +155,8 @@ def gate(
         # The scenario and its step are the current side's.
         with contextlib.chdir(ready[1].folder):
             plan = made(remote=current_python is not None)
+        for build in ready:
+            build.check_reads(planned.cell for planned in plan.cells)
         plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
         asked = gate_file.GateQuestion(
             base=ready[0].code,

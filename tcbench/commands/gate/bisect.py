@@ -65,6 +65,8 @@ def bisect(
             built.append(bisections.Built(commit=commit, seconds=time.monotonic() - started))
         with contextlib.chdir(ready[bad].folder):
             plan, launcher = make_plan()
+        for build in ready.values():
+            build.check_reads(planned.cell for planned in plan.cells)
         begun = bisections.Bisection(
             good=good,
             bad=bad,

