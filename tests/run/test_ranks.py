@@ -93,7 +93,9 @@ def run(body: str, *, n: int = 2, timeout_s: float = 60.0, listen=None, launcher
 def test_the_results_of_all_ranks_become_one_record_that_of_the_slowest():
     heard = []
     record = run(
-        'assert b"resnet50" in join(); send({"type": "stepped", "stage": "timed", "steps": rank, "step_time_s": 0.1})\n'
+        'assert b"resnet50" in join()\n'
+        'told = [{"type": "stepped", "stage": "timed", "steps": n, "step_time_s": 0.1} for n in (rank, 7)]\n'
+        'connection.sendall(b"".join(json.dumps(one).encode() + b"\\n" for one in told))\n'
         "finish(0.1 + 0.1 * (rank == 1))",
         n=3,
         listen=lambda cell, trial, message: heard.append(message),
@@ -104,7 +106,7 @@ def test_the_results_of_all_ranks_become_one_record_that_of_the_slowest():
     assert parts == [(0, (0,), 0.1), (1, (1,), 0.2), (2, (2,), 0.1)]
     assert record.environment.ranks.launcher.endswith(" {n}")
     assert record.environment.ranks.hosts == ("host",)
-    assert [message.steps for message in heard[:-1]] == [0]  # rank 0's alone
+    assert [message.steps for message in heard[:-1]] == [0, 7]  # rank 0's alone, also two that come at once
 
 
 @pytest.mark.parametrize(
