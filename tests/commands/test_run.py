@@ -261,6 +261,7 @@ def test_a_dry_run_says_how_often_and_how_long(tmp_path, trials_of_30_s):
     assert plan["expected_s"] > 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import factories
 import msgspec
+import pytest
 from comparisons import sides
 
 from tcbench.analysis.compare import compare
@@ -88,6 +89,7 @@ def test_an_interval_without_end_is_null():
     assert cell["ratio"] == {"value": 1.0, "low": 0.0, "high": None}
 
 
+@pytest.mark.long
 def test_it_never_grows_beyond_what_a_comment_holds():
     base, current = sides({f"config-{n}-{'x' * 200}": 0.9 for n in range(300)}, trials=2)
     text = markdown(compare(base, current))

@@ -122,6 +122,7 @@ def test_any_mixture_is_tidy(data: st.DataObject) -> None:
     assert_tidy(history_chart(history(records)))
 
 
+@pytest.mark.long
 def test_of_more_cells_than_strips_those_that_regressed_are_drawn_and_the_others_named() -> None:
     steady = [record for size in range(1, 14) for record in over_commits([40, 40], batch_size=size)]
     figure = history_chart(history([*steady, *over_commits([40, 30], batch_size=99)]))

@@ -84,6 +84,7 @@ def test_a_reason_that_is_too_long_for_a_line_is_written_to_its_end():
     assert f"{OVERFLOW} (5 of 5 seeds)" in words(training("overflowed"))
 
 
+@pytest.mark.long
 def test_a_scale_that_overflows_is_shown_to_and_the_one_in_use_is_marked_whether_or_not_one_is_safe():
     shown = words(gradients("overflowed"))
     assert shown.count("at 2^60: zero 0.0%, subnormal 0.0%, infinite 100.0%; outline beyond the right end") == 2

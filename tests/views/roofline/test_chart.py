@@ -69,6 +69,7 @@ def test_a_panel_per_precision_leads_from_the_base_to_the_fastest_of_each_batch_
         assert sorted(offsets(axes)) == sorted(place for way in ways for place in way)
 
 
+@pytest.mark.long
 def test_every_cell_is_numbered_in_the_legend() -> None:
     figure = roofline_chart(ladders(), every=True)
     assert_clear(figure)

@@ -36,6 +36,7 @@ def assert_in_blocks(figure: Figure) -> None:
 TALK = talk()
 
 
+@pytest.mark.long
 def test_cells_stand_under_each_other_on_one_time_scale() -> None:
     figure = timeline_chart(list(TALK.values()))
     assert_tidy(figure)

@@ -35,6 +35,7 @@ def test_a_captured_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(
     assert np.array_equal(captured.change, eager.change)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", ["fp16+batched+nhwc+fused", "bf16+batched+nhwc+fused"])
 def test_a_recorded_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy, config):
     eager, recorded = (train(name, 3, site=site()) for name in (config, f"{config}+static_graph"))

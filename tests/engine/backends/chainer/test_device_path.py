@@ -188,6 +188,7 @@ def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(mo
     assert all(one != other for one, other in itertools.pairwise(eager))
 
 
+@pytest.mark.long
 def test_a_captured_step_follows_a_dynamic_scale_through_overflows():
     settings = {"steps": CAPTURED, "train": TrainSettings(loss_scale=2.0**22)}
     captured = on_device("fp16+batched+dynamic_scale+cuda_graph", **settings)

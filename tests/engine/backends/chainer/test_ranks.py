@@ -93,6 +93,7 @@ def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", [marked(config) for config in CONFIGS])
 def test_the_all_reduce_is_a_phase_between_backward_and_update(trained, config):
     engine = "MPI_Allreduce, Open MPI v" if "flat_allreduce" in config else "ChainerMN naive over Open MPI v"

@@ -51,6 +51,7 @@ LARGE = [
 """Biases of so many values that two threads share them: N, K, pixels, slices."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work", [*convolutions(), *norms(), *LARGE])
 def test_larger_work_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
     check_against_reference(processor, work)

@@ -34,6 +34,7 @@ def test_it_does_every_kind_of_work_but_calls_of_cudnns_and_kernels_around_them(
     assert set(_KERNELS) == {kind for kind in KINDS if kind.kind != "call"} - OF_GPUS
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_it_does_what_the_reference_does_with_special_values_too(case: Case, processor: NumpyAccelerator) -> None:
