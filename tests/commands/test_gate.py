@@ -368,6 +368,7 @@ def test_nothing_is_measured_before_it_is_known_where_to_write(project):
     ("base", "current", "said"),
     [
         ("import no_such_module", "import no_such_module", ""),
+        ("import no_such_module", projects.STEP, ": failed -> ok: base: "),
         ("def open_session(cell) return 1", projects.STEP, ": failed -> ok: base: SyntaxError: "),
     ],
 )
@@ -378,6 +379,7 @@ def test_a_base_that_runs_in_no_cell_is_not_green(project, base, current, said):
         done = gate(project, "--base", "HEAD", *strict)
         assert done.code == 5, done.out
         assert f"nothing was measured on both sides{said}" in done.err.splitlines()[-1]
+        assert ("--setup 'uv sync --extra NAME'" in done.err.splitlines()[-1]) == ("import" in base)
 
 
 @pytest.mark.slow

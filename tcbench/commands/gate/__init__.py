@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.core.errors import NotComparableError, SelectionError, TcbenchError
 from tcbench.present import options
 from tcbench.present.app import INTERRUPTED, OUT, command, command_again, given, make_console, stages
 from tcbench.present.next_steps import from_here
@@ -184,7 +184,13 @@ def gate(
     gate_file.write(path, gate_file.shown(content, comparison))
     runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else _named(path)
     labels = Labels(outcome.called(ready[0].says, before), outcome.called(ready[1].says, after), runs)
-    comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
+    try:
+        comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
+    except NotComparableError as error:
+        if base_python is None and setup is None and "No module named" in str(error):
+            hint = "more in a revision's environment: --setup 'uv sync --extra NAME'"
+            raise NotComparableError(f"{error}; {hint}") from None
+        raise
     outcome.present(comparison, labels, format_, output, details)
     raise typer.Exit(outcome.exit_code(comparison, strict or (comparison.unsettled and not lenient)))
 
