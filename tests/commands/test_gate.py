@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import factories
@@ -21,8 +22,8 @@ from projects import commit, planted
 from tcbench.analysis.verdict import Rule
 from tcbench.commands.gate import _BISECT_INTERIMS, _INTERIMS, _new_path, parse_interims
 from tcbench.core import store
-from tcbench.core.record import Record
-from tcbench.run import gate_file
+from tcbench.core.record import Cell, Record
+from tcbench.run import builds, gate_file
 
 QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
 
@@ -380,6 +381,16 @@ def test_a_base_that_runs_in_no_cell_is_not_green(project, base, current, said):
         assert done.code == 5, done.out
         assert f"nothing was measured on both sides{said}" in done.err.splitlines()[-1]
         assert ("--setup 'uv sync --extra NAME'" in done.err.splitlines()[-1]) == ("import" in base)
+
+
+@pytest.mark.parametrize("words", [("--base", "HEAD"), ("--bisect", "HEAD~1..HEAD")])
+def test_what_one_side_does_not_know_of_a_cell_is_refused_before_anything_runs(project, monkeypatch, words):
+    commit(project, my_step__py=projects.STEP + "\n")
+    reads = frozenset(Cell.__struct_fields__) - {"batch_size"}
+    monkeypatch.setattr(builds, "_checked", lambda build, called: replace(build, reads=reads))
+    done = tcbench(project, "gate", *(QUICK if "--base" in words else QUICK[:-1]), *words)
+    assert done.code == 2 and "does not know 'batch_size' of my_step/" in done.err.splitlines()[-1], done.err
+    assert not list(project.glob("results/**/*.jsonl"))
 
 
 @pytest.mark.slow

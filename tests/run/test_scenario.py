@@ -6,6 +6,8 @@ from tcbench.core.errors import ScenarioError
 from tcbench.core.record import CudnnSettings
 from tcbench.run import scenario
 
+FOLDER = Path(__file__).parents[2] / "scenarios"
+
 MINIMAL = """
 schema = 1
 title = "t"
@@ -124,7 +126,7 @@ def refused(path: str, expected: str) -> None:
     ("name", "expected"),
     [
         ("cpus", "did you mean 'cpu'?"),
-        ("zzz", "expected one of beyond, cpu, "),
+        ("zzz", f"expected one of {', '.join(sorted(path.stem for path in FOLDER.glob('*.toml')))}, or a path"),
         ("no/such.toml", "no such scenario file"),
         (".", "unknown"),
         ("/", "cannot be read"),
