@@ -839,7 +839,11 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
 
     patch.setattr(live.libraries, "frontend", lambda: None)
     patch.setattr(live.calls, "new_handle", new_handle)
-    patch.setattr(live, "Kernels", lambda sm, stream: types.SimpleNamespace(prepare=prepare))
+
+    def stall(seconds: float) -> None:
+        next(stream for stream in gpu.streams.values() if stream.ptr == fake.cudnn_stream).run(lambda: None)
+
+    patch.setattr(live, "Kernels", lambda sm, stream: types.SimpleNamespace(prepare=prepare, stall=stall))
     patch.setattr(live, "Plans", plans)
     patch.setattr(live.calls, "prepare_call", on_handle)
     return fake

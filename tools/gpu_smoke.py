@@ -37,7 +37,7 @@ SCENARIO = TOOLS / "gpu_smoke.toml"
 sys.path[:0] = [str(TOOLS.parent / "tests")]
 START_S = 90
 """For imports, and to find out what work there is."""
-LANES = 3
+LANES = 6
 """Trials at a time. Nothing is timed."""
 
 

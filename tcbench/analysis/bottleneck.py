@@ -280,7 +280,10 @@ def summarise(timeline: Timeline) -> Bottleneck:
     """Summarise a timeline, over its whole steps: from the begin of its first step to the end of its last one, or of
     the last work on the GPU that began or was caused in a step, since a GPU may lag behind its host. A phase's time on
     the host leaves out what the host waits for the GPU. Where the input has threads of its own the host's io phase is
-    waiting for input. Raises SelectionError for a timeline without steps."""
+    waiting for input. A timeline of a record's phases on a GPU says no more than the record (`explain_records`). Raises
+    SelectionError for a timeline without steps."""
+    if timeline.source == "ranges" and timeline.record is not None and timeline.of("gpu"):
+        return explain_records([timeline.record])
     steps = timeline.steps
     if not steps:
         raise SelectionError(
@@ -433,10 +436,11 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     """Explain a cell by its trials that are ok, together. Raises ValueError without one, or without a profiled pass.
 
     The step is the timed pass's, and so are phases that the timed steps tell: each is the mean of its times, and they
-    add up. Of a profiled pass it is the median on a CPU, and on a GPU the least: nothing waits in that pass until the
-    launch queue is full, so that the least time is the one without waiting. Where the device tells how long it worked,
-    that is what the GPU needs. Elsewhere kernels are not seen: the GPU fills the step where the host does not, and else
-    needs less, nobody knows how much. A feed with `prefetch_depth` works beside the step: how long it takes is known
+    add up. Of a profiled pass it is the median, but the least of a host that may wait for its GPU: nothing waits in that
+    pass until the launch queue is full, so that the least time is the one without waiting. Where the device tells how
+    long it works, that is what the GPU needs, and a step that is longer is none in which the host waits for it.
+    Elsewhere kernels are not seen: the GPU fills the step where the host does not, and else needs less, nobody knows how
+    much. A feed with `prefetch_depth` works beside the step: how long it takes is known
     only when the host waits for it. Of many ranks, the phases are those of the one that the others wait for, in each
     trial: its all-reduce is the exchange alone.
     """
@@ -448,7 +452,10 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     times_s = [t for m in measured for t in m.counted_times_s]
     step_s = sum(times_s) / len(times_s)
     critical = [critical_rank(m.ranks) for m in measured if m.ranks]
-    typical = min if on_gpu else statistics.fmean if all(m.phases_are_timed for m in measured) else statistics.median
+    busy_s = statistics.fmean(told) if (told := [m.busy_s for m in measured if m.busy_s is not None]) else None
+    may_wait = on_gpu and (busy_s is None or busy_s >= BALANCED_ABOVE * step_s)
+    timed = all(m.phases_are_timed for m in measured)
+    typical = min if may_wait else statistics.fmean if timed else statistics.median
     phases = _phases([part.phases for part in critical] or [m.phases for m in measured], typical)
     overlapped = any(m.prefetch_depth for m in measured)
     io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
@@ -457,9 +464,8 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     starved = overlapped and io_s > (1 - BALANCED_ABOVE) * step_s
     input_s = io_s if not overlapped else max(step_s, io_s) if starved else None
     host_side_s = host_s + (0.0 if overlapped else io_s)
-    busy_s = [m.busy_s for m in measured if m.busy_s is not None]
     filled = starved or host_side_s >= BALANCED_ABOVE * step_s
-    gpu_s = statistics.fmean(busy_s) if busy_s else None if not on_gpu or filled else step_s
+    gpu_s = busy_s if busy_s is not None or not on_gpu or filled else step_s
     gpu_s = None if gpu_s is None else max(0.0, gpu_s - network_gpu_s)
     return Bottleneck(
         label=cell.label,

@@ -43,7 +43,8 @@ class Facts:
 
 
 class Clock(Protocol):
-    """Marks points in time on the device that does the work."""
+    """Marks points in time on the device that does the work. A device's may also have `stall(seconds)`, which gives the
+    device work that lasts so long and does nothing: with it the loop finds out how long the device needs for a step."""
 
     @property
     def of(self) -> Literal["host", "device"]:

@@ -19,7 +19,7 @@ Lane = Literal["host", "io", "gpu"]
 
 SpanKind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memset", "graph"]
 """host: steps, their phases, layers in them, CUDA calls (`api`). io: `work`. gpu: kernels, copies, memsets, and whole
-graphs where what is inside one cannot be told."""
+graphs where what is inside one cannot be told; phases, with what it waits in them, where kernels are not seen."""
 
 TimelineSource = Literal["nsys", "cupti", "simulated", "ranges"]
 

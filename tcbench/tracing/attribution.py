@@ -9,7 +9,7 @@ nodes belong to the phase that they were captured in where that is known, else t
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tcbench.core.record import Record
@@ -109,19 +109,28 @@ def title_of(record: Record, rank: int = 0) -> Title:
 
 
 def from_record(record: Record) -> Timeline | None:
-    """The profiled steps of a record on the host: its phase times laid end to end, which is what they are but for the
-    microseconds between them. A record keeps no times of the input's threads, layers or kernels. None where it has no
+    """The profiled steps of a record: its phase times laid end to end, which is what they are but for the microseconds
+    between them. A device's phase ends when its work is done and begins where the one before ended: it holds what the
+    device waits for its host. A record keeps no times of the input's threads, layers or kernels. None where it has no
     phase times."""
     measured = record.measurement
     if measured is None or not measured.profiled_steps:
         return None
     spans: list[HostSpan] = []
-    first, now_ns = measured.warmup_steps + measured.timed_steps, 0
+    on_device: list[Span] = []
+    first, now_ns, device_ns = measured.warmup_steps + measured.timed_steps, 0, 0
     for index in range(measured.profiled_steps):
+        if index == record.cell.measure.profiled_steps:  # a second pass begins when the device is done with the first
+            now_ns = device_ns = max(now_ns, device_ns)
         step_begin_ns = now_ns
         for phase in measured.phases:
             begin_ns, now_ns = now_ns, now_ns + round(phase.host_s[index] * 1e9)
             spans.append(HostSpan("phase", phase.name, first + index, phase.name, begin_ns, now_ns))
+            if phase.device_s is not None:
+                begin_ns, device_ns = device_ns, device_ns + round(phase.device_s[index] * 1e9)
+                when = begin_ns * 1e-9, device_ns * 1e-9
+                on_device.append(Span(*when, "gpu", "phase", phase.name, first + index, phase.name))
         spans.append(HostSpan("step", "step", first + index, None, step_begin_ns, now_ns))
     phases = tuple(phase.name for phase in measured.phases)
-    return assemble(title_of(record), Recording(thread=0, phases=phases, spans=tuple(spans)), "ranges")
+    made = assemble(title_of(record), Recording(thread=0, phases=phases, spans=tuple(spans)), "ranges")
+    return replace(made, spans=(*made.spans, *on_device), record=record) if on_device else made

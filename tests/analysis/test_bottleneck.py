@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import astuple, replace
 
+import msgspec
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
 from hypothesis import given
@@ -259,6 +260,22 @@ def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
 def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step_else_the_gpu(prefetch, io, forward, gpu_s, says) -> None:
     explained = explain_records([record(0.04, "cuda:0", prefetch, (0.1, 0.1), io=io, forward=forward)])
     assert (explained.needs.host_s, explained.needs.gpu_s) == (close(forward), gpu_s)
+    assert explained.sentence == f"{says}; a step takes 40 ms"
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "host_s", "says"),
+    [
+        (0.02, 0.0375, "host-bound: host needs 38 ms per step, GPU 20 ms"),
+        (0.039, 0.025, "gpu-bound: host needs 25 ms per step, GPU 39 ms"),
+    ],
+)
+def test_a_host_whose_gpu_is_idle_did_not_wait_for_it_in_any_step(busy_s: float, host_s: float, says: str) -> None:
+    """The least of its times would be that of a moment in which the processor was fast."""
+    measured = record(0.04, "cuda:0", device_s=(0.025, 0.05), forward=0.025)
+    measurement = msgspec.structs.replace(measured.measurement, busy_s=busy_s)
+    explained = explain_records([msgspec.structs.replace(measured, measurement=measurement)])
+    assert (explained.needs.host_s, explained.needs.gpu_s) == (close(host_s), close(busy_s))
     assert explained.sentence == f"{says}; a step takes 40 ms"
 
 

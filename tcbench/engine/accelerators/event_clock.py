@@ -13,12 +13,14 @@ from typing import Any, ClassVar, Literal
 @dataclass(eq=False)
 class EventClock:
     """See `tcbench.core.session.Clock`. Events are made once and used again after each `read`, so that a block of N
-    steps costs N+1 records and one wait. An event is one such as CuPy's: `record(stream)`, `synchronize()`."""
+    steps costs N+1 records and one wait. An event is one such as CuPy's: `record(stream)`, `synchronize()`. `stall`
+    gives the stream work that lasts so many seconds and does nothing, where the device can tell so what it needs."""
 
     of: ClassVar[Literal["device"]] = "device"
     stream: Any
     make_event: Callable[[], Any]
     elapsed_ms: Callable[[Any, Any], float]
+    stall: Callable[[float], None] | None = None
     _pool: list[Any] = field(default_factory=list, init=False)
     _marks: int = field(default=0, init=False)
 

@@ -120,6 +120,9 @@ def measure(
             phases = _together(phases, profile(session, ranges, more, first + steps, period=facts.period))
             steps += more
         listen(Stepped("profiled", steps, timed_s[-1]))
+        stall = getattr(session.clock, "stall", None)
+        if not recorded and busy_s is None and stall and world.size == 1:
+            busy_s = least_on_device(session, ranges, first + steps, stall, phases, facts.period)
         facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -254,6 +257,35 @@ def profile(
         )
         for i, phase in enumerate(session.phases)
     )
+
+
+_STALLED_STEPS = 5
+"""The least of so many is told: where the host took longer than it was expected to, the device waited for it."""
+_STALL_MARGIN, _STALL_LEAST_S, _STALL_MOST_S = 2.0, 0.01, 2.0
+
+
+def least_on_device(
+    session: Session,
+    ranges: Ranges,
+    first: int,
+    stall: Callable[[float], None],
+    phases: Sequence[PhaseTimes],
+    period: int = 1,
+) -> float:
+    """Seconds that the device needs for a step where it waits for nobody. Its stream is stalled while the host launches
+    a step; then it does what is queued without a gap. A queue that is full before all is launched holds enough to keep
+    it busy until the rest is there. `phases` tell how long the host takes. Where steps differ within a `period`, it is
+    the mean over one."""
+    launching_s = period * max(map(sum, zip(*(phase.host_s for phase in phases), strict=True)))
+    stalled_s = min(_STALL_MARGIN * launching_s + _STALL_LEAST_S, _STALL_MOST_S)
+    rounds_s = []
+    for begin in range(first, first + max(_STALLED_STEPS, period), period):
+        steps_s: list[float] = []
+        for number in range(begin, begin + period):
+            stall(stalled_s)
+            steps_s += run_block(session, ranges, 1, number).steps_s
+        rounds_s.append(statistics.fmean(steps_s))
+    return min(rounds_s)
 
 
 def _together(first: Sequence[PhaseTimes], second: Sequence[PhaseTimes]) -> tuple[PhaseTimes, ...]:

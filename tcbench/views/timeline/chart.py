@@ -185,7 +185,8 @@ class _Panel:
             rows.append(_Lane("layers", 0.2, layers, "names"))
         if timeline.of("gpu"):
             spans = self._visible(timeline.of("gpu"))
-            rows.append(_Lane("GPU", 0.34, spans, "names" if len(spans) <= SINGLE else "density"))
+            told = all(span.kind == "phase" for span in spans)
+            rows.append(_Lane("GPU", 0.34, spans, "phases" if told else "names" if len(spans) <= SINGLE else "density"))
         return tuple(rows)
 
     @property

@@ -111,3 +111,19 @@ def test_on_a_gpu_the_work_is_timed_and_not_its_launch():
             assert len(steps_s) == 4
             assert all(0.0195 < step_s < 0.03 for step_s in steps_s)
             assert launched_s < 0.02
+
+
+@pytest.mark.gpu
+def test_a_gpu_stalls_for_as_long_as_it_is_told():
+    from gpu import accelerator_scope
+
+    from tcbench.core.record import CudnnSettings
+
+    with accelerator_scope(CudnnSettings(autotune=False)) as accelerator:
+        clock = accelerator.clock
+        clock.stall(0.001)
+        clock.mark()
+        for seconds in (0.02, 0.05):
+            clock.stall(seconds)
+            clock.mark()
+        assert clock.read() == pytest.approx((0.02, 0.05), rel=0.05)

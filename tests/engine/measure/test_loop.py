@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from tcbench.core.record import Measurement, MeasureSettings
+from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.recording import HostSpan
 from tcbench.core.session import Facts, Phase
 from tcbench.core.stopping import sample_size
@@ -356,6 +356,67 @@ def test_a_device_that_tells_how_long_it_worked_is_asked_around_the_timed_pass()
     assert measured.busy_s == pytest.approx(0.25)
     assert loop.at_host_speed(measured, 0.5).busy_s == pytest.approx(0.5)
     assert loop.measure(FakeSession(), SETTINGS).busy_s is None
+
+
+class Queued(FakeSession):
+    """The host launches a phase in a second, and the device does it in 0.2, once it has come and what precedes is done.
+    Every third step the host takes four times as long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock(self)
+        self.clock.of, self.clock.stall = "device", self.stall
+        self.stalls: list[float] = []
+
+    def _run(self, name: str) -> None:
+        self.ran.append(name)
+        self.host_now += 4.0 if self.steps % 3 == 0 else 1.0
+        self.now = max(self.now, self.host_now) + 0.2
+
+    def stall(self, seconds: float) -> None:
+        self.stalls.append(seconds)
+        self.now = max(self.now, self.host_now) + seconds
+
+
+def test_what_a_device_needs_is_found_behind_a_stall_though_it_waits_for_its_host(monkeypatch):
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
+    times_s = {"host_s": (1.0, 4.0), "device_s": (1.0, 4.0)}
+    phases = [PhaseTimes(name=name, **times_s) for name in ("io", "forward")]
+    session = Queued()
+    ranges_ = Ranges(["io", "forward"])
+    assert statistics.fmean(loop.run_block(session, ranges_, 4, 0).steps_s) > 2.0
+    assert loop.least_on_device(session, ranges_, 4, session.stall, phases) == pytest.approx(0.4)
+    assert set(session.stalls) == {2 * 8.0 + 0.01}
+    # A stall that is too short for most of the steps is long enough for one of them.
+    short = [PhaseTimes(name=name, host_s=(1.0,), device_s=(1.0,)) for name in ("io", "forward")]
+    session = Queued()
+    assert loop.least_on_device(session, ranges_, 4, session.stall, short) == pytest.approx(0.4)
+
+
+def test_where_steps_differ_the_device_needs_what_one_takes_on_average(monkeypatch):
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
+    session = Queued()
+    cheap = session._run
+    longer = iter(range(100))
+
+    def run(name: str) -> None:
+        cheap(name)
+        session.now += 1.0 if name == "forward" and next(longer) % 2 else 0.0
+
+    session.phases = tuple(Phase(name, functools.partial(run, name)) for name in ("io", "forward"))
+    phases = [PhaseTimes(name=name, host_s=(4.0,), device_s=(1.0,)) for name in ("io", "forward")]
+    found_s = loop.least_on_device(session, Ranges(["io", "forward"]), 0, session.stall, phases, period=2)
+    assert found_s == pytest.approx(0.4 + 0.5)
+
+
+def test_a_measurement_has_what_the_device_needs_where_nothing_is_recorded(monkeypatch):
+    monkeypatch.setattr(loop, "_STALL_LEAST_S", 50.0)  # of this host's clock, launching takes no time
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
+    settings = msgspec.structs.replace(SETTINGS, max_time_s=20.0)
+    session = Queued()
+    assert loop.measure(session, settings).busy_s == pytest.approx(0.4)
+    assert len(session.stalls) == 5
+    assert loop.measure(Queued(), settings, profiling=loop.Profiling()).busy_s is None
 
 
 class Periodic(FakeSession):

@@ -47,7 +47,6 @@ class CudaAccelerator(Accelerator):
             self.properties = _properties(cupy, index)
             self.stream = cupy.cuda.Stream(non_blocking=True)
             self._stream_address = self.stream.ptr
-            self.clock = EventClock(self.stream, cupy.cuda.Event, cupy.cuda.get_elapsed_time)
             self._pool = cupy.cuda.MemoryPool()
             self._graph_pool = cupy.cuda.MemoryPool(self._grow_graph_pool)
             # The frontend's own handle is an object that its compiled graphs do not take; this one is an address, which
@@ -55,6 +54,8 @@ class CudaAccelerator(Accelerator):
             libraries.frontend()
             self._handle = calls.new_handle(self._stream_address)
             self._kernels = Kernels(self.properties.sm, lambda: self._stream_address)
+            stall = self._kernels.stall
+            self.clock = EventClock(self.stream, cupy.cuda.Event, cupy.cuda.get_elapsed_time, stall)
             self.plan_cache = plan_cache(fresh_autotune)
             self._plans = Plans(
                 self._handle,

@@ -25,6 +25,9 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 """Images and labels (N,)."""
 
 
+_CALIBRATION_CYCLES = 10_000_000
+
+
 class Site:
     """A place to compute: the processor, in this process. Tensors share the feed's memory. `backend`: PyTorch's name of
     what reduces tensors here over ranks."""
@@ -74,8 +77,20 @@ class GpuSite(Site):
             self._stream,
             lambda: torch.cuda.Event(enable_timing=True),
             lambda before, after: float(before.elapsed_time(after)),
+            self._stall,
         )
+        self._cycles_per_s = 0.0
         self._pinned = (_Pinned(self.device), _Pinned(self.device))
+
+    def _stall(self, seconds: float) -> None:
+        """PyTorch's own kernel that spins counts cycles, at a clock that the first call finds out."""
+        if not self._cycles_per_s:
+            torch.cuda._sleep(_CALIBRATION_CYCLES // 10)  # which loads it
+            self.clock.mark()
+            torch.cuda._sleep(_CALIBRATION_CYCLES)
+            self.clock.mark()
+            self._cycles_per_s = _CALIBRATION_CYCLES / self.clock.read()[-1]
+        torch.cuda._sleep(round(seconds * self._cycles_per_s))
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:

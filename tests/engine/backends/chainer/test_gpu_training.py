@@ -15,6 +15,8 @@ from tcbench.engine.accelerators.cuda import cupti
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends import backend
 from tcbench.engine.backends.chainer.sites import open_site
+from tcbench.engine.measure.loop import least_on_device, profile
+from tcbench.engine.measure.ranges import Ranges
 
 pytestmark = pytest.mark.gpu
 
@@ -89,6 +91,21 @@ def test_a_captured_step_reads_no_memory_that_was_released():
                     taken.append(block)
             del taken
     assert np.allclose(losses, on_gpu("fp16+batched+nhwc+fused").losses, rtol=1e-2)
+
+
+@pytest.mark.parametrize("config", ["fp16", "fp16+batched+nhwc+fused+cuda_graph"])
+def test_what_a_gpu_needs_for_a_step_is_known_however_late_its_host_launches(config):
+    """Of images this small the host launches for longer than the GPU computes, unless it launches a graph."""
+    with small_session(config, site=gpu_site()) as session:
+        ranges = Ranges([phase.name for phase in session.phases])
+        for _ in range(3):
+            run_step(session)
+        phases = profile(session, ranges, 5, 0)
+        needed_s = least_on_device(session, ranges, 5, session.clock.stall, phases)
+        host_s = sum(min(phase.host_s) for phase in phases)
+        passed_s = sum(min(phase.device_s) for phase in phases)
+    assert 1e-4 < needed_s < 1.1 * passed_s
+    assert "cuda_graph" in config or needed_s < 0.7 * host_s
 
 
 def test_cupti_that_was_attached_before_the_capture_records_what_a_replay_does():

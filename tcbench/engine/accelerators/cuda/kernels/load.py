@@ -13,6 +13,8 @@ from tcbench.engine.accelerators.cuda.kernels.compile import compile_kernel
 from tcbench.engine.accelerators.cuda.kernels.launches import KernelLaunch, launch_of
 from tcbench.engine.work import Work
 
+_STALL = KernelLaunch("stall.cu", "stall", (), (1, 1, 1), (1, 1, 1))
+
 Launch = Callable[..., None]
 """cuLaunchKernel: function, grid (3), block (3), shared bytes, stream, address of the parameters' addresses, extra."""
 
@@ -36,6 +38,16 @@ class Kernels:
         function = self.module(launch).get_function(launch.function)
         current_stream = self._current_stream or (lambda: int(get_current_stream().ptr))
         return bind(work, launch, function.ptr, driver.launchKernel, current_stream)
+
+    def stall(self, seconds: float) -> None:
+        """Launch what lasts so long and does nothing."""
+        from cupy.cuda import driver, get_current_stream
+
+        function = self.module(_STALL).get_function(_STALL.function)
+        stream = (self._current_stream or (lambda: int(get_current_stream().ptr)))()
+        nanoseconds = ctypes.c_longlong(round(seconds * 1e9))
+        parameters = ctypes.c_void_p(ctypes.addressof(nanoseconds))
+        driver.launchKernel(function.ptr, *_STALL.grid, *_STALL.block, 0, stream, ctypes.addressof(parameters), 0)
 
     def module(self, launch: KernelLaunch) -> Any:
         key = (launch.source, launch.defines)
