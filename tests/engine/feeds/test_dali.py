@@ -345,7 +345,7 @@ def test_what_is_done_on_a_gpu_is_done_on_the_consumers_stream(monkeypatch: pyte
             fences.append(stream)
 
     cupy = ModuleType("cupy")
-    cupy.from_dlpack = lambda tensor: (tensor, list(current))  # type: ignore[attr-defined]
+    cupy.asarray = lambda tensor: (tensor, list(current))  # type: ignore[attr-defined]
     cupy.cuda = SimpleNamespace(Event=Event, Device=Device)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     stream = Current()

@@ -109,7 +109,8 @@ class GpuSite(Site):
         return dali.Placement(
             device_id=self.device.index,
             decoder="mixed",
-            hand_over=lambda output: torch.from_dlpack(output.as_tensor()),
+            # By the CUDA Array Interface: see `tcbench.engine.feeds.dali.gpu_placement`.
+            hand_over=lambda output: torch.as_tensor(output.as_tensor(), device=self.device),
             stream=self._stream,
             fence=lambda: _Fence(self._stream),
         )
