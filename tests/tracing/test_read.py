@@ -1,10 +1,15 @@
 import factories
+import msgspec
 import pytest
+from present.charts.charts import words
 
 from tcbench import tracing
+from tcbench.analysis.bottleneck import explain_records, summarise
 from tcbench.core import record as records
 from tcbench.core.errors import StoreError, TraceError
+from tcbench.core.record import PhaseTimes
 from tcbench.tracing.attribution import from_record
+from tcbench.views.timeline.chart import timeline_chart
 
 
 def test_records_become_their_phase_times_laid_end_to_end(tmp_path):
@@ -20,6 +25,32 @@ def test_records_become_their_phase_times_laid_end_to_end(tmp_path):
         spans = [s for s in timeline.of("host", "phase") if s.name == phase.name]
         assert [s.duration_s for s in spans] == pytest.approx(phase.host_s, abs=2e-9)
     assert timeline.end_s == pytest.approx(sum(sum(phase.host_s) for phase in measured.phases), abs=1e-6)
+
+
+def on_a_gpu(device_s):
+    """Five steps of two profiled passes, the first of two steps: the host launches for 0.3 s each."""
+    phases = tuple(PhaseTimes(name=name, host_s=(s,) * 5, device_s=device_s) for name, s in HOST_S.items())
+    cell = factories.make_cell("fp16", 8, device="cuda:0")
+    cell = msgspec.structs.replace(cell, measure=msgspec.structs.replace(cell.measure, profiled_steps=2))
+    measurement = factories.make_measurement([0.5] * 12, phases=phases, busy_s=0.45, prefetch_depth=0)
+    return factories.make_record(cell=cell, measurement=measurement)
+
+
+HOST_S = {"forward": 0.1, "update": 0.2}
+
+
+def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_behind_them():
+    record = on_a_gpu((0.25,) * 5)
+    timeline = from_record(record)
+    begins = [span.begin_s for span in timeline.of("gpu")]
+    assert begins == pytest.approx([0.25 * place for place in range(10)])
+    # The second pass begins when the GPU has done the first.
+    assert [step.begin_s for step in timeline.steps] == pytest.approx([0.0, 0.3, 1.0, 1.3, 1.6])
+    assert summarise(timeline) == explain_records([record])
+    assert summarise(timeline).sentence == "gpu-bound: host needs 300 ms per step, GPU 450 ms; a step takes 500 ms"
+    page = words(timeline_chart([timeline], steps=2))
+    assert {"CPU", "GPU", "16.0 images/s"} <= set(page)
+    assert any("with what the GPU waits in it for the CPU" in text for text in page)
 
 
 def test_records_without_phase_times_say_so(tmp_path):

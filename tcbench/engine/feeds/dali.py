@@ -82,8 +82,8 @@ def gpu_placement(index: int, stream: Any) -> Placement:
     device = cupy.cuda.Device(index)
 
     def view(output: Any) -> Any:
-        # Not through DLPack: where such an array goes, a thread of DALI's waits for the whole device (`DLTensorGraveyard`
-        # in its sources), which ends a capture that is under way.
+        # Not through DLPack: where such an array goes, a thread of DALI's waits for the whole device
+        # (`DLTensorGraveyard` in its sources), which ends a capture that is under way.
         with device, stream:
             return cupy.asarray(output.as_tensor())
 

@@ -216,17 +216,19 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
     merged = any(row.what == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
-    notes = [
-        "Blocks of the CPU: the phases of a step; dashed: where one begins. Colour of the GPU's work: the phase that "
-        "launched it."
-    ]
+    notes = ["Blocks of the CPU: the phases of a step; dashed: where one begins."]
+    if any(row.name == "GPU" and row.what == "phases" for panel in panels for row in panel.rows):
+        notes[0] += " Of the GPU: the same, each with what the GPU waits in it for the CPU."
+    elif any(panel.timeline.of("gpu") for panel in panels):
+        notes[0] += " Colour of the GPU's work: the phase that launched it."
     if merged:
         notes[0] += " Its height: the share of the time in which the GPU was busy."
-    notes.append(
-        "Throughput and busy share are those of all recorded steps; a profiler makes steps slower than they are."
-    )
-    if not any(panel.timeline.of("gpu") for panel in panels):
-        notes[0] = notes[0].partition(" Colour")[0]
+    if any(panel.bottleneck.source == "timeline" for panel in panels):
+        notes.append(
+            "Throughput and busy share are those of all recorded steps; a profiler makes steps slower than they are."
+        )
+    else:
+        notes.append("Throughput and verdict are of the timed steps, which ran before these.")
     title = marked("Timeline", (panel.timeline for panel in panels))
     page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
     page.legend([_legend(panels)])
