@@ -118,6 +118,7 @@ def from_record(record: Record) -> Timeline | None:
         return None
     spans: list[HostSpan] = []
     on_device: list[Span] = []
+    on_gpu = record.cell.device != "cpu"
     first, now_ns, device_ns = measured.warmup_steps + measured.timed_steps, 0, 0
     for index in range(measured.profiled_steps):
         if index == record.cell.measure.profiled_steps:  # a second pass begins when the device is done with the first
@@ -126,7 +127,7 @@ def from_record(record: Record) -> Timeline | None:
         for phase in measured.phases:
             begin_ns, now_ns = now_ns, now_ns + round(phase.host_s[index] * 1e9)
             spans.append(HostSpan("phase", phase.name, first + index, phase.name, begin_ns, now_ns))
-            if phase.device_s is not None:
+            if on_gpu and phase.device_s is not None:
                 begin_ns, device_ns = device_ns, device_ns + round(phase.device_s[index] * 1e9)
                 when = begin_ns * 1e-9, device_ns * 1e-9
                 on_device.append(Span(*when, "gpu", "phase", phase.name, first + index, phase.name))
