@@ -7,7 +7,7 @@ export UV_NO_PROGRESS=1
 unset PYTHONDONTWRITEBYTECODE
 
 out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$out"' EXIT
 
 # A step ends where the next begins; `minutes` prints them all.
 _names=() _began=()
@@ -23,6 +23,21 @@ minutes() {
     printf '%6.1f  %s\n' "$(((until - _began[i]) * 100 / 60))e-2" "${_names[i]}"
   done
   printf '%6.1f  all\n' "$((SECONDS * 100 / 60))e-2"
+}
+
+# NAME COMMAND...: begins it beside what follows; `finished NAME` waits for it, prints what it said, and fails where it did.
+declare -A _beside=()
+beside() {
+  local name=$1
+  shift
+  "$@" >"$out/$name.said" 2>&1 </dev/null &
+  _beside[$name]=$!
+}
+finished() {
+  local code=0
+  wait "${_beside[$1]}" || code=$?
+  grep -v '^WARNING' "$out/$1.said" || true
+  return "$code"
 }
 
 # uv in an environment of its own: Debian's Python refuses `pip install` outside of one.
