@@ -109,7 +109,9 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
 
 def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | None = None) -> tuple[Climb, ...]:
     """Every ladder at every batch size of every setting: by setting, then ladder, then batch size (ascending). Without
-    `ladders`, those that the results hold (`derive`). A ladder none of whose configs was run is left out."""
+    `ladders`, those that the results hold (`derive`), but where all that ran of one ran of another too. A ladder none
+    of whose configs was run is left out."""
+    derived = ladders is None
     ladders = derive(summaries) if ladders is None else ladders
     summaries = [s for s in summaries if not s.cell.scenario_cudnn]
     climbed = []
@@ -120,7 +122,9 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
             for batch_size in sorted({size for name, size in at if name in wanted}):
                 steps = _steps([(config, at.get((config.name, batch_size))) for config in ladder.configs])
                 climbed.append(Climb(ladder.name, setting, batch_size, steps))
-    return tuple(climbed)
+    ran = [(c.setting, c.batch_size, {step.config for step in c.steps if step.summary}) for c in climbed]
+    more = [any(one[:2] == other[:2] and one[2] < other[2] for other in ran) for one in ran]
+    return tuple(climb for climb, within in zip(climbed, more, strict=True) if not (derived and within))
 
 
 def _steps(configs: Sequence[tuple[DerivedConfig, CellSummary | None]]) -> tuple[LadderStep, ...]:

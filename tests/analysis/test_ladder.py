@@ -1,7 +1,7 @@
 """What each rung buys."""
 
 import pytest
-from factories import make_ablation, make_record
+from factories import make_ablation, make_cell, make_record
 
 from tcbench.analysis.ladder import DerivedConfig, DerivedLadder, climbs, derive
 from tcbench.analysis.summary import summarise
@@ -46,3 +46,13 @@ def test_a_ladder_starts_at_the_first_config_that_ran_and_without_one_tells_what
     assert climb.base.config == "fp32+dali" and climb.base.ratio is None
     [climb] = climbs(summarise([make_record("fp32", status="oom"), make_record("fp32+dali", status="oom")]))
     assert climb.base is None and climb.top is None and not any(step.after for step in climb.steps)
+
+
+def test_a_ladder_of_other_results_is_none_where_another_has_all_that_ran_of_it() -> None:
+    """Two scenarios side by side: in each its own ladder, and not the begin of the other's with what was never run."""
+    records = [make_record(config) for config in ("fp16", "fp16+dali", "fp16+dali+static_graph")]
+    others = ("fp16", "fp16+dali", "fp16+dali+cuda_graph")
+    records += [make_record(cell=make_cell(config, 4, threads=7)) for config in others]
+    climbed = climbs(summarise(records))
+    assert [climb.ladder for climb in climbed] == ["fp16+dali+static_graph", "fp16+dali+cuda_graph"]
+    assert len({climb.setting for climb in climbed}) == 2
