@@ -27,20 +27,14 @@ def test_records_become_their_phase_times_laid_end_to_end(tmp_path):
     assert timeline.end_s == pytest.approx(sum(sum(phase.host_s) for phase in measured.phases), abs=1e-6)
 
 
-def on_a_gpu(device_s):
+def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_behind_them():
     """Five steps of two profiled passes, the first of two steps: the host launches for 0.3 s each."""
-    phases = tuple(PhaseTimes(name=name, host_s=(s,) * 5, device_s=device_s) for name, s in HOST_S.items())
+    host_s = {"forward": 0.1, "update": 0.2}
+    phases = tuple(PhaseTimes(name=name, host_s=(s,) * 5, device_s=(0.25,) * 5) for name, s in host_s.items())
     cell = factories.make_cell("fp16", 8, device="cuda:0")
     cell = msgspec.structs.replace(cell, measure=msgspec.structs.replace(cell.measure, profiled_steps=2))
     measurement = factories.make_measurement([0.5] * 12, phases=phases, busy_s=0.45, prefetch_depth=0)
-    return factories.make_record(cell=cell, measurement=measurement)
-
-
-HOST_S = {"forward": 0.1, "update": 0.2}
-
-
-def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_behind_them():
-    record = on_a_gpu((0.25,) * 5)
+    record = factories.make_record(cell=cell, measurement=measurement)
     timeline = from_record(record)
     begins = [span.begin_s for span in timeline.of("gpu")]
     assert begins == pytest.approx([0.25 * place for place in range(10)])
