@@ -7,7 +7,7 @@ export UV_NO_PROGRESS=1
 unset PYTHONDONTWRITEBYTECODE
 
 out=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$out"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$out"' EXIT
 
 # A step ends where the next begins; `minutes` prints them all.
 _names=() _began=()
