@@ -15,7 +15,7 @@ from tcbench.engine.accelerators.cuda.kernels.compile import FOLDER, CompileErro
 from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
 from tcbench.engine.accelerators.cuda.kernels.load import Kernels
 
-MODULES = sorted({(launch.source, launch.defines) for launch in (case.launch for case in all_cases())})
+MODULES = sorted({(case.launch.source, case.launch.defines) for case in all_cases()} | {("stall.cu", ())})
 ARCHITECTURES = (70, 75, 80, 90, 100)
 EXAMPLE = ("mean_loss.cu", (), 90)
 
