@@ -261,7 +261,9 @@ def profile(
 
 _STALLED_STEPS = 5
 """The least of so many is told: where the host took longer than it was expected to, the device waited for it."""
-_STALL_MARGIN, _STALL_LEAST_S, _STALL_MOST_S = 2.0, 0.01, 2.0
+_STALL_MARGIN, _STALL_LEAST_S = 2.0, 0.01
+_STALL_MOST_S = 2.0
+"""Of all stalls together, but for a period's: fewer steps where each takes long."""
 
 
 def least_on_device(
@@ -277,9 +279,10 @@ def least_on_device(
     it busy until the rest is there. `phases` tell how long the host takes. Where steps differ within a `period`, it is
     the mean over one."""
     launching_s = period * max(map(sum, zip(*(phase.host_s for phase in phases), strict=True)))
-    stalled_s = min(_STALL_MARGIN * launching_s + _STALL_LEAST_S, _STALL_MOST_S)
+    stalled_s = min(_STALL_MARGIN * launching_s + _STALL_LEAST_S, _STALL_MOST_S / period)
+    steps = max(period, min(_STALLED_STEPS, int(_STALL_MOST_S / stalled_s)))
     rounds_s = []
-    for begin in range(first, first + max(_STALLED_STEPS, period), period):
+    for begin in range(first, first + steps, period):
         steps_s: list[float] = []
         for number in range(begin, begin + period):
             stall(stalled_s)

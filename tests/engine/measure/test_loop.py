@@ -409,11 +409,11 @@ def test_where_steps_differ_the_device_needs_what_one_takes_on_average(monkeypat
 
 def test_a_measurement_has_what_the_device_needs_where_nothing_is_recorded(monkeypatch):
     monkeypatch.setattr(loop, "_STALL_LEAST_S", 50.0)  # of this host's clock, launching takes no time
-    monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 160.0)
     settings = msgspec.structs.replace(SETTINGS, max_time_s=20.0)
     session = Queued()
     assert loop.measure(session, settings).busy_s == pytest.approx(0.4)
-    assert len(session.stalls) == 5
+    assert len(session.stalls) == 3  # for which there is time
     assert loop.measure(Queued(), settings, profiling=loop.Profiling()).busy_s is None
 
 
