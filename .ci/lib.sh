@@ -7,7 +7,8 @@ export UV_NO_PROGRESS=1
 unset PYTHONDONTWRITEBYTECODE
 
 out=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$out"' EXIT
+declare -A _beside=() # process groups, by name
+trap 'for group in "${_beside[@]}"; do kill -- "-$group" 2>/dev/null || true; done; rm -rf "$out"' EXIT
 
 # A step ends where the next begins; `minutes` prints them all.
 _names=() _began=()
@@ -26,11 +27,12 @@ minutes() {
 }
 
 # NAME COMMAND...: begins it beside what follows; `finished NAME` waits for it, prints what it said, and fails where it did.
-declare -A _beside=()
 beside() {
   local name=$1
   shift
+  set -m # a process group of its own, which ends with this script
   "$@" >"$out/$name.said" 2>&1 </dev/null &
+  set +m
   _beside[$name]=$!
 }
 finished() {

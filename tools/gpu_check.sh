@@ -148,7 +148,8 @@ step smoke 140 "${python[@]}" tools/gpu_smoke.py --device "$device" --budget 120
 # warning of a library is an error, and nothing is written to the working tree. Where a GPU fails at everything, what it
 # says of thirty tests is enough, and is told within the time.
 at_once=() # six at once did 1,945 tests in 51 s on an H200 with 16 cores
-if "${python[@]}" -c 'import xdist' 2>/dev/null; then at_once=(-n 6 --dist worksteal); fi
+compute_mode=$(nvidia-smi --query-gpu=compute_mode --format=csv,noheader 2>/dev/null | sort -u)
+if [[ $compute_mode == Default && $(nproc) -ge 12 ]] && "${python[@]}" -c 'import xdist' 2>/dev/null; then at_once=(-n 6 --dist worksteal); fi
 gpu_tests() {
   local name=$1 limit_s=$2
   shift 2

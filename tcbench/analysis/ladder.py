@@ -123,8 +123,14 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
                 steps = _steps([(config, at.get((config.name, batch_size))) for config in ladder.configs])
                 climbed.append(Climb(ladder.name, setting, batch_size, steps))
     ran = [(c.setting, c.batch_size, {step.config for step in c.steps if step.summary}) for c in climbed]
-    more = [any(one[:2] == other[:2] and one[2] < other[2] for other in ran) for one in ran]
-    return tuple(climb for climb, within in zip(climbed, more, strict=True) if not (derived and within))
+    within = [
+        any(
+            one[:2] == other[:2] and (one[2] < other[2] or (one[2] == other[2] and j < i))
+            for j, other in enumerate(ran)
+        )
+        for i, one in enumerate(ran)
+    ]
+    return tuple(climb for climb, spare in zip(climbed, within, strict=True) if not (derived and spare))
 
 
 def _steps(configs: Sequence[tuple[DerivedConfig, CellSummary | None]]) -> tuple[LadderStep, ...]:

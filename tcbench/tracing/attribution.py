@@ -118,10 +118,12 @@ def from_record(record: Record) -> Timeline | None:
         return None
     spans: list[HostSpan] = []
     on_device: list[Span] = []
-    on_gpu = record.cell.device != "cpu"
+    on_gpu, kfac = record.cell.device != "cpu", record.cell.train.kfac
+    period = kfac.interval if kfac else 1  # of which each time is the mean
+    first_pass = -(-record.cell.measure.profiled_steps // period)
     first, now_ns, device_ns = measured.warmup_steps + measured.timed_steps, 0, 0
     for index in range(measured.profiled_steps):
-        if index == record.cell.measure.profiled_steps:  # a second pass begins when the device is done with the first
+        if index == first_pass:  # a second pass begins when the device is done with the first
             now_ns = device_ns = max(now_ns, device_ns)
         step_begin_ns = now_ns
         for phase in measured.phases:

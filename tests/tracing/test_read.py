@@ -44,7 +44,7 @@ def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_beh
     assert summarise(timeline).sentence == "gpu-bound: host needs 300 ms per step, GPU 450 ms; a step takes 500 ms"
     page = words(timeline_chart([timeline], steps=2))
     assert {"CPU", "GPU", "16.0 images/s"} <= set(page)
-    assert any("with what the GPU waits in it for the CPU" in text for text in page)
+    assert any("hold what it waits in them for the CPU" in text for text in page)
 
 
 def test_records_without_phase_times_say_so(tmp_path):

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import math
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -264,6 +265,8 @@ _STALLED_STEPS = 5
 _STALL_MARGIN, _STALL_LEAST_S = 2.0, 0.01
 _STALL_MOST_S = 2.0
 """Of all stalls together, but for a period's: fewer steps where each takes long."""
+_LATE = 0.25
+"""The host may launch on for this share of the device's time after the stall, while the device does what is queued."""
 
 
 def least_on_device(
@@ -273,22 +276,36 @@ def least_on_device(
     stall: Callable[[float], None],
     phases: Sequence[PhaseTimes],
     period: int = 1,
-) -> float:
+    now: Callable[[], float] = time.perf_counter,
+) -> float | None:
     """Seconds that the device needs for a step where it waits for nobody. Its stream is stalled while the host launches
-    a step; then it does what is queued without a gap. A queue that is full before all is launched holds enough to keep
-    it busy until the rest is there. `phases` tell how long the host takes. Where steps differ within a `period`, it is
-    the mean over one."""
+    a step; then it does what is queued without a gap. `phases` tell how long the host takes. Where steps differ within
+    a `period`, it is the mean over one. None where the host was late every time: it took longer than a stall may, or
+    waits for the device within a step."""
+    clock = session.clock
     launching_s = period * max(map(sum, zip(*(phase.host_s for phase in phases), strict=True)))
     stalled_s = min(_STALL_MARGIN * launching_s + _STALL_LEAST_S, _STALL_MOST_S / period)
     steps = max(period, min(_STALLED_STEPS, int(_STALL_MOST_S / stalled_s)))
     rounds_s = []
     for begin in range(first, first + steps, period):
-        steps_s: list[float] = []
+        steps_s, late = [], False
         for number in range(begin, begin + period):
             stall(stalled_s)
-            steps_s += run_block(session, ranges, 1, number).steps_s
-        rounds_s.append(statistics.fmean(steps_s))
-    return min(rounds_s)
+            clock.mark()
+            began_s = now()
+            ranges.push(ranges.step(number))
+            for phase, attributes in zip(session.phases, ranges.phases, strict=True):
+                ranges.push(attributes)
+                phase.run()
+                ranges.pop()
+            ranges.pop()
+            late_s = now() - began_s - stalled_s
+            clock.mark()
+            steps_s.append(_passed(sum(clock.read())))
+            late = late or late_s > _LATE * steps_s[-1]
+        if not late:
+            rounds_s.append(statistics.fmean(steps_s))
+    return min(rounds_s, default=None)
 
 
 def _together(first: Sequence[PhaseTimes], second: Sequence[PhaseTimes]) -> tuple[PhaseTimes, ...]:

@@ -185,7 +185,7 @@ class _Panel:
             rows.append(_Lane("layers", 0.2, layers, "names"))
         if timeline.of("gpu"):
             spans = self._visible(timeline.of("gpu"))
-            told = all(span.kind == "phase" for span in spans)
+            told = all(span.kind == "phase" for span in timeline.of("gpu"))
             rows.append(_Lane("GPU", 0.34, spans, "phases" if told else "names" if len(spans) <= SINGLE else "density"))
         return tuple(rows)
 
@@ -217,9 +217,10 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
     merged = any(row.what == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
     notes = ["Blocks of the CPU: the phases of a step; dashed: where one begins."]
-    if any(row.name == "GPU" and row.what == "phases" for panel in panels for row in panel.rows):
-        notes[0] += " Of the GPU: the same, each with what the GPU waits in it for the CPU."
-    elif any(panel.timeline.of("gpu") for panel in panels):
+    on_gpu = [row.what for panel in panels for row in panel.rows if row.name == "GPU"]
+    if "phases" in on_gpu:
+        notes[0] += " Phases of the GPU hold what it waits in them for the CPU."
+    if set(on_gpu) - {"phases"}:
         notes[0] += " Colour of the GPU's work: the phase that launched it."
     if merged:
         notes[0] += " Its height: the share of the time in which the GPU was busy."
@@ -227,8 +228,8 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
         notes.append(
             "Throughput and busy share are those of all recorded steps; a profiler makes steps slower than they are."
         )
-    else:
-        notes.append("Throughput and verdict are of the timed steps, which ran before these.")
+    if any(panel.bottleneck.source == "record" for panel in panels):
+        notes.append("Throughput and verdict of a record are of its timed steps, which ran before these.")
     title = marked("Timeline", (panel.timeline for panel in panels))
     page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
     page.legend([_legend(panels)])

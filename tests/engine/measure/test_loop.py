@@ -385,12 +385,17 @@ def test_what_a_device_needs_is_found_behind_a_stall_though_it_waits_for_its_hos
     session = Queued()
     ranges_ = Ranges(["io", "forward"])
     assert statistics.fmean(loop.run_block(session, ranges_, 4, 0).steps_s) > 2.0
-    assert loop.least_on_device(session, ranges_, 4, session.stall, phases) == pytest.approx(0.4)
+    now = lambda: session.host_now  # noqa: E731
+    assert loop.least_on_device(session, ranges_, 4, session.stall, phases, now=now) == pytest.approx(0.4)
     assert set(session.stalls) == {2 * 8.0 + 0.01}
     # A stall that is too short for most of the steps is long enough for one of them.
     short = [PhaseTimes(name=name, host_s=(1.0,), device_s=(1.0,)) for name in ("io", "forward")]
     session = Queued()
-    assert loop.least_on_device(session, ranges_, 4, session.stall, short) == pytest.approx(0.4)
+    assert loop.least_on_device(session, ranges_, 4, session.stall, short, now=now) == pytest.approx(0.4)
+    # One that is too short for all of them tells nothing: the device waited for its host.
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 1.0)
+    session = Queued()
+    assert loop.least_on_device(session, ranges_, 4, session.stall, phases, now=now) is None
 
 
 def test_where_steps_differ_the_device_needs_what_one_takes_on_average(monkeypatch):
