@@ -24,8 +24,8 @@ from tcbench.hardware.clock import HostClock, peak_resident_bytes
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Images and labels (N,)."""
 
-
 _CALIBRATION_CYCLES = 10_000_000
+"""Some milliseconds: long beside a launch."""
 
 
 class Site:
