@@ -14,7 +14,7 @@ from typing import Literal
 from tcbench.analysis import comparability, noise, phase_tests, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.phase_tests import PhaseDecision, PhaseTrials, PhaseVerdict
-from tcbench.analysis.stats import Interval, images_per_s
+from tcbench.analysis.stats import Interval, images_per_s, typical
 from tcbench.analysis.summary import by_cell, by_phase, telling
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate
@@ -172,13 +172,11 @@ class Trials:
         return self.fills_device or all(measurement.phases_are_timed for measurement in self._measurements)
 
     def phase_times(self, clock: ClockName) -> Mapping[str, Sequence[float]]:
-        """Median time of each phase, one entry per trial."""
+        """The typical time of each phase, one entry per trial."""
         if clock not in self._phase_times:
             self._phase_times[clock] = by_phase(
                 (m.phases for m in self._measurements),
-                lambda phase: [
-                    statistics.median(t) for t in [phase.device_s if clock == "device" else phase.host_s] if t
-                ],
+                lambda phase: [typical(t) for t in [phase.device_s if clock == "device" else phase.host_s] if t],
             )
         return self._phase_times[clock]
 

@@ -198,8 +198,9 @@ def test_where_the_device_fills_the_step_its_times_are_compared():
     def on_device(record, backward_s):
         phases = {"forward": (0.001, 0.03), "backward": (0.001, backward_s), "update": (0.05, 0.02)}
         draw = 1 + 0.01 * math.sin(record.trial * 5 + len(record.run_id))
+        accident_s = 1.0 + record.trial  # to one step, which says nothing of the phase
         changed = tuple(
-            PhaseTimes(name=n, host_s=(host_s * draw,) * 5, device_s=(device_s * draw,) * 5)
+            PhaseTimes(name=n, host_s=(host_s * draw,) * 5, device_s=(*(device_s * draw,) * 4, accident_s))
             for n, (host_s, device_s) in phases.items()
         )
         return remeasured(record, phases=changed)

@@ -81,3 +81,18 @@ def test_the_interval_over_steps_covers_the_truth_about_as_often_as_it_says(r: f
 def test_a_ratio_with_a_side_of_one_step_has_no_limits() -> None:
     steady = Group.of_steps(2.0, [0.5] * 10)
     assert welch.log_ratio(steady, Group.of_steps(1.0, [1.0])).interval() == Interval(2.0, 0.0, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3.0], 3.0),
+        ([1.0, 3.0], 2.0),
+        ([9.0, 1.0, 2.0], 2.0),
+        ([1.0, 2.0, 3.0, 90.0], 2.5),
+        ([*map(float, range(20)), 100.0, -100.0], 9.5),
+        ([*[1.0] * 22, 5.0, 5.0, 5.0], 1 + 4 / 21),
+    ],
+)
+def test_a_typical_value_leaves_out_a_tenth_at_each_end_and_at_least_one(values, expected) -> None:
+    assert stats.typical(values) == pytest.approx(expected)
