@@ -199,7 +199,7 @@ def older_call(work: Work, nothing: ctypes.CDLL) -> Callable[[], None]:
 def refused(work: Work) -> Callable[[], None]:
     """A real plan for a GPU that is not there, executed with no handle."""
     gpu = gpus.load("H200")
-    search = Search(work, graphs.absent_target(gpu), gpu.sm, 512 << 20)
+    search = Search(work, graphs.absent_target(gpu.json, gpu.sm), gpu.sm, 512 << 20)
     plan = ReadyPlan(work, PlanFacts(search.first().plan, 0, 0, 1), search.graph, 0)
     where = addresses(work)
 

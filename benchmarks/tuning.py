@@ -31,7 +31,7 @@ def tuned(asked: tuple[str, str, int, float]) -> str:
     works = [work for work, _ in traced.works if work.kind == "graph"]
     began, began_cpu, offered, timed = time.perf_counter(), time.process_time(), 0, 0
     for work in works:
-        search = Search(work, graphs.absent_target(gpu), gpu.sm, planned.cell.cudnn.workspace_bytes)
+        search = Search(work, graphs.absent_target(gpu.json, gpu.sm), gpu.sm, planned.cell.cudnn.workspace_bytes)
         has_time = functools.partial(_has_time, began + budget_s)
         candidates, left_out, _ = search.shortlist({}, has_time, compiled_timed(budget_s))
         timed += len(candidates)

@@ -117,6 +117,7 @@ def _run(
     from tcbench.present.progress import RunProgress
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
+    from tcbench.run.demand import build_ahead
     from tcbench.run.ranks import probe_largest
     from tcbench.run.runner import Launch, Runner
     from tcbench.views import planning
@@ -140,6 +141,8 @@ def _run(
         with store.Store(path) as records:
             with stages(quiet) as advance:
                 images.generate(plan, advance)
+                if ahead:
+                    build_ahead(plan, advance)
             say(planning.plan_line(plan))
             if plan.left_out:
                 say(plan.left_out)

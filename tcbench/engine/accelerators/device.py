@@ -23,7 +23,7 @@ from tcbench.engine.rung import Package
 from tcbench.engine.work import Work
 from tcbench.engine.world import World
 from tcbench.hardware import machine
-from tcbench.hardware.gpus import GpuFile
+from tcbench.hardware.gpus import GpuFile, GpuProperties
 
 
 @dataclass(frozen=True)
@@ -253,6 +253,12 @@ class DeviceKind:
         """An accelerator on the device; `threads` are those of the host, and `host_speed` is 1 but on a simulated
         device (`tcbench.core.record.Cell`). Imports what drives it."""
         raise NotImplementedError
+
+    def build_ahead(
+        self, device: str, works: Callable[[GpuProperties], Iterable[tuple[Work, CudnnSettings]]], progress: Progress
+    ) -> None:
+        """Build, by all cores, what the trials of a run would build one after another for these works; never raises for
+        what cannot be built."""
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
         """Measure what it does at most, as `tcbench.run.ceilings` keeps it."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tcbench.core import messages
@@ -23,7 +23,8 @@ from tcbench.engine.accelerators.device import (
 )
 from tcbench.engine.rung import Package
 from tcbench.engine.work import Work
-from tcbench.hardware.gpus import GpuFile
+from tcbench.hardware import machine
+from tcbench.hardware.gpus import GpuFile, GpuProperties
 
 
 class Cuda(DeviceKind):
@@ -115,6 +116,16 @@ class Cuda(DeviceKind):
             accelerator.plan_choices,
             reducer=accelerator.reducer,
         )
+
+    def build_ahead(
+        self, device: str, works: Callable[[GpuProperties], Iterable[tuple[Work, CudnnSettings]]], progress: Progress
+    ) -> None:
+        from tcbench.engine.accelerators.cuda.cudnn import ahead
+
+        if (facts := driver.facts(index_of(device))) is not None:
+            major, minor = facts.compute_capability
+            gpu = GpuProperties(facts.name, 10 * major + minor, facts.multiprocessors, facts.memory_bytes)
+            ahead.build(index_of(device), gpu, works(gpu), machine.usable_cpus(), progress)
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
         from tcbench.engine.accelerators.cuda import ceilings

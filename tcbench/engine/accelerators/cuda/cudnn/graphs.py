@@ -12,7 +12,6 @@ from typing import Any
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cuda.cudnn import libraries
-from tcbench.hardware.gpus import GpuFile
 
 PRODUCTS_OF_ANY_SIZE_FROM_SM = 80
 """Before, cuDNN's matrix products have plans where all three sizes are multiples of 8."""
@@ -271,7 +270,13 @@ def _device_property(text: str) -> Any:
     return libraries.frontend().create_device_properties(text)
 
 
-def absent_target(gpu: GpuFile) -> dict[str, Any]:
-    """The target that `define` needs for a GPU that is not there. No `sm_count`: a handle brings none either, and with
-    one cuDNN refuses its Hopper engine (9.19 and 9.28)."""
-    return {"device_property": _device_property(gpu.json), "sm_version": gpu.sm}
+def absent_target(properties: str, sm: int) -> dict[str, Any]:
+    """The target that `define` needs for a GPU that is not there, or is not looked at, by its properties in cuDNN's
+    form (JSON). No `sm_count`: a handle brings none either, and with one cuDNN refuses its Hopper engine (9.19 and
+    9.28)."""
+    return {"device_property": _device_property(properties), "sm_version": sm}
+
+
+def present_properties(index: int) -> str:
+    """The properties of the GPU that CUDA calls `index`, in cuDNN's form. Raises cuDNN's own errors."""
+    return str(libraries.frontend().create_device_properties(index).serialize())

@@ -3,13 +3,16 @@
 What a plan is found to be (`PlanFacts`), or that there is none (`NoPlan`), is data that the forecast, the records and
 the cache share. `Plans` belongs to one GPU and one cuDNN handle."""
 
+import contextlib
 import ctypes
 import dataclasses
+import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 from tcbench.core import messages
@@ -42,6 +45,11 @@ def compiled_timed(budget_s: float) -> float:
 def plan_cache(fresh: bool = False) -> Cache:
     """The plans that this user's runs and forecasts share; `fresh` ignores those that are there."""
     return Cache(folder("plans-v2"), fresh=fresh)
+
+
+def built_cache() -> Cache:
+    """Plans that were built before a trial times them (`tcbench.engine.accelerators.cuda.cudnn.ahead`)."""
+    return Cache(folder("built-plans-v1"))
 
 
 @dataclass(unsafe_hash=True)
@@ -82,17 +90,34 @@ class PlanCandidate:
     time_s: float | None = None
 
 
+@dataclass(frozen=True)
+class BuiltPlan:
+    """A plan that another process built, serialized."""
+
+    workspace_bytes: int
+    data: bytes
+
+
 # -- finding a plan: the same with a GPU and without ---------------------------------------------------------------
 
 
 class Search:
-    """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for. A plan over
-    the workspace limit is refused by cuDNN before it is built where its engine knows, and by us after. Raises NoPlan
-    where cuDNN knows no engine at all."""
+    """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for, but for those
+    that are `built`. A plan over the workspace limit is refused by cuDNN before it is built where its engine knows, and
+    by us after. `took_s`: what building each took. Raises NoPlan where cuDNN knows no engine at all."""
 
-    def __init__(self, work: Work, target: dict[str, Any], sm: int, workspace_bytes: int) -> None:
+    def __init__(
+        self,
+        work: Work,
+        target: dict[str, Any],
+        sm: int,
+        workspace_bytes: int,
+        built: Mapping[str, BuiltPlan] = MappingProxyType({}),
+    ) -> None:
         self._cudnn = cudnn = libraries.frontend()
         self._work, self._sm, self._limit = work, sm, workspace_bytes
+        self._built = built
+        self.took_s: dict[str, float] = {}
         try:
             self.graph = graphs.define(work, target, sm)
             self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
@@ -132,7 +157,7 @@ class Search:
             candidate: PlanCandidate | None
             if plan in known:
                 candidate = PlanCandidate(place, plan, known[plan].workspace_bytes, known[plan].time_s)
-            elif compiled in begun and not has_time():
+            elif plan not in self._built and compiled in begun and not has_time():
                 cut = True
                 room[compiled] -= 1
                 continue
@@ -167,8 +192,17 @@ class Search:
         raise self.none_fits()
 
     def select(self, chosen: PlanCandidate | PlanFacts) -> None:
-        """Make a plan the one that is executed and serialized."""
+        """Make a plan the one that is executed and serialized; build it if that was not done here."""
         self.graph.build_plan_at_index(chosen.place)
+
+    def slow(self, candidates: Iterable[PlanCandidate], least_s: float) -> dict[str, BuiltPlan]:
+        """Those of the candidates that took so long to build, but for those that cannot be serialized."""
+        built = {}
+        for candidate in candidates:
+            if self.took_s.get(candidate.plan, 0.0) >= least_s:
+                self.select(candidate)
+                built[candidate.plan] = BuiltPlan(candidate.workspace_bytes, self.serialize())
+        return {plan: of_it for plan, of_it in built.items() if of_it.data}
 
     def serialize(self) -> bytes:
         """The selected plan; nothing where its engine cannot be serialized."""
@@ -192,8 +226,12 @@ class Search:
         return NoPlan(self._no("has no plan that computes in float32"))
 
     def _build(self, place: int, plan: str) -> PlanCandidate | None:
+        if plan in self._built:
+            return PlanCandidate(place, plan, self._built[plan].workspace_bytes)
+        started = perf_counter()
         try:
             self.graph.build_plan_at_index(place)
+            self.took_s[plan] = perf_counter() - started
             workspace_bytes = int(self.graph.get_workspace_size_plan_at_index(place))
         except (RuntimeError, self._cudnn.cudnnGraphNotSupportedError) as error:
             required = _REQUIRES.search(str(error))
@@ -256,6 +294,12 @@ def cache_key(
     }
 
 
+def built_key(work: Work, gpu: GpuProperties, workspace_bytes: int, *, autotuned: bool, tuning_budget_s: float) -> Key:
+    """The same of plans that were built before a trial with this budget."""
+    key = cache_key(work, gpu, workspace_bytes, autotuned=autotuned, present=True)
+    return {**key, "compiled": str(compiled_timed(tuning_budget_s))}
+
+
 def to_entry(answer: PlanFacts | NoPlan, data: bytes = b"") -> Entry:
     """An answer as the cache keeps it."""
     if isinstance(answer, NoPlan):
@@ -275,6 +319,23 @@ def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
         return PlanFacts(**content, from_cache=True)
     except (KeyError, TypeError):
         return None
+
+
+def built_to_entry(built: Mapping[str, BuiltPlan]) -> Entry:
+    """Plans by their tags as the cache keeps them: their bytes one after another."""
+    content = {tag: [plan.workspace_bytes, len(plan.data)] for tag, plan in built.items()}
+    return Entry({"plans": list(content.items())}, b"".join(plan.data for plan in built.values()))
+
+
+def built_from_entry(entry: Entry | None) -> dict[str, BuiltPlan]:
+    """The plans that were kept; none where the entry is missing or not understood."""
+    built: dict[str, BuiltPlan] = {}
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        at = 0
+        for tag, (workspace_bytes, n_bytes) in entry.content["plans"] if entry else ():
+            built[tag] = BuiltPlan(workspace_bytes, entry.data[at : at + n_bytes])
+            at += n_bytes
+    return built
 
 
 # -- on a GPU ------------------------------------------------------------------------------------------------------
@@ -319,6 +380,7 @@ class Plans:
     workspace_bytes: int
     tuning_budget_s: float
     cache: Cache
+    built: Cache = field(default_factory=built_cache)
     workbench: CupyWorkbench | None = None
     end_capture: Callable[[], object] = lambda: None
     _spent_s: float = field(default=0.0, init=False)
@@ -348,9 +410,13 @@ class Plans:
     def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> ReadyPlan:
         """`kept`: of an earlier process that had less time for tuning, with its serialized plan; its times are used."""
         started = perf_counter()
+        ahead = self._built_ahead(work)
         try:
-            search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes)
-            facts = self._choose(work, search, kept.timed if kept else (), started)
+            built = {tag: plan for tag, (plan, _) in ahead.items()}
+            search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes, built)
+            facts = self._choose(
+                work, search, {tag: graph for tag, (_, graph) in ahead.items()}, kept.timed if kept else (), started
+            )
         except NoPlan as none:
             if none.lasting:
                 self.cache.put(key, to_entry(none))
@@ -359,15 +425,21 @@ class Plans:
             if self.workbench is not None:  # before the plan is restored, which takes memory too
                 self.workbench.release()
             self._spent_s += perf_counter() - started
-        if kept is None or facts.plan != kept.plan:
+        graph = None
+        if facts.plan in ahead:
+            plan, graph = ahead[facts.plan]
+            data = plan.data
+        elif kept is None or facts.plan != kept.plan:
             search.select(facts)
             data = search.serialize()
+        ahead.clear()
         facts = dataclasses.replace(facts, serialized_bytes=len(data))
         if self.workbench is not None:
             self._tuned += 1
             messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self.tuning_budget_s))
         # Only the chosen plan is kept: the others hold their kernels on the device.
-        graph = self._restore(work, data) if data else None
+        if graph is None and data:
+            graph = self._restore(work, data)
         if graph is None:
             search.select(facts)
             _check_order(work, search.graph)
@@ -375,7 +447,21 @@ class Plans:
         self.cache.put(key, to_entry(facts, data))
         return ReadyPlan(work, facts, graph, self.handle)
 
-    def _choose(self, work: Work, search: Search, known: Sequence[PlanTime], started: float) -> PlanFacts:
+    def _built_ahead(self, work: Work) -> dict[str, tuple[BuiltPlan, Any]]:
+        """By their tags the plans that were built before this trial, restored. They serve once: what is chosen of them
+        is kept, and the others take room."""
+        of = {"autotuned": self.workbench is not None, "tuning_budget_s": self.tuning_budget_s}
+        key = built_key(work, self.properties, self.workspace_bytes, **of)
+        built = built_from_entry(self.built.get(key))
+        if built:
+            self.built.put(key, built_to_entry({}))
+        restored = ((tag, plan, self._restore(work, plan.data)) for tag, plan in built.items())
+        return {tag: (plan, graph) for tag, plan, graph in restored if graph is not None}
+
+    def _choose(
+        self, work: Work, search: Search, ahead: Mapping[str, Any], known: Sequence[PlanTime], started: float
+    ) -> PlanFacts:
+        """`ahead`: graphs of plans that were built before, by tag."""
         if self.workbench is None:
             return _facts(search, search.first())
         candidates, left_out, cut = search.shortlist(
@@ -398,14 +484,12 @@ class Plans:
         pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
 
         def runner(candidate: PlanCandidate) -> Callable[[], None]:
-            def run() -> None:
-                search.graph._execute_with_raw_ptrs(
-                    ctypes.addressof(pointers), len(pointers), workspace, handle, candidate.place
-                )
+            arguments = ctypes.addressof(pointers), len(pointers), workspace, handle
+            if candidate.plan in ahead:
+                return functools.partial(ahead[candidate.plan]._execute_with_raw_ptrs, *arguments)
+            return functools.partial(search.graph._execute_with_raw_ptrs, *arguments, candidate.place)
 
-            return run
-
-        if any(candidate.time_s is None for candidate in candidates):
+        if any(candidate.time_s is None and candidate.plan not in ahead for candidate in candidates):
             _check_order(work, search.graph)
         best, timed = autotune.fastest(
             [(c.plan, c.workspace_bytes, runner(c) if c.time_s is None else c.time_s) for c in candidates], bench

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tcbench.core.cache import Cache
+from tcbench.core.cache import VARIABLE, Cache
+from tcbench.core.record import CudnnSettings
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cuda import packages
-from tcbench.engine.accelerators.cuda.cudnn import absent, graphs, libraries, plans
+from tcbench.engine.accelerators.cuda.cudnn import absent, ahead, graphs, libraries, plans
 from tcbench.engine.accelerators.cuda.cudnn.plans import RUNTIME_COMPILED_TIMED, NoPlan, PlanFacts, Search
 from tcbench.hardware import gpus
 
@@ -43,7 +44,7 @@ def plan(work, gpu="H200", limit=LIMIT):
 
 
 def target(name="H200"):
-    return graphs.absent_target(gpus.load(name))
+    return graphs.absent_target(gpus.load(name).json, gpus.load(name).sm)
 
 
 @pytest.mark.parametrize("batch", [32, 256])
@@ -220,6 +221,25 @@ def test_a_restored_plan_takes_bare_addresses_their_number_a_workspace_and_a_han
             run(n, 0)
     with pytest.raises(RuntimeError, match=r"handle (is NULL|== __null)"):  # all else is as it should be
         run(n, 1 << 46)
+
+
+def test_what_is_built_ahead_is_what_tuning_would_build_and_takes_our_operands(monkeypatch, tmp_path):
+    """As for a GPU that is here, whose properties are a file's."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setattr(ahead, "_properties", lambda index: gpus.load("H200").json)
+    gpu, settings = gpus.load("H200").properties(), CudnnSettings()
+    works = [*norms(NORM)[:2], w.ConvFprop(BOTTLENECK)]
+    ahead.build(0, gpu, [(work, settings) for work in works], 2, lambda *_: None)
+    for work in works:
+        search = Search(work, target(), 90, LIMIT)
+        candidates, *_ = search.shortlist({}, lambda: True, RUNTIME_COMPILED_TIMED)
+        key = plans.built_key(work, gpu, LIMIT, autotuned=True, tuning_budget_s=60)
+        built = plans.built_from_entry(plans.built_cache().get(key))
+        workspaces = {candidate.plan: candidate.workspace_bytes for candidate in candidates}
+        assert {tag: plan.workspace_bytes for tag, plan in built.items()}.items() <= workspaces.items()
+        assert len(built) == RUNTIME_COMPILED_TIMED or isinstance(work, w.ConvFprop)
+        for plan in built.values():
+            plans._check_order(work, plans.restore(plan.data, target()))
 
 
 def test_constants_go_to_cudnn_as_four_bytes_of_single_precision():
