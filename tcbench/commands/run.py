@@ -115,9 +115,9 @@ def _run(
     from tcbench.core import messages, store
     from tcbench.present.format import counted
     from tcbench.present.progress import RunProgress
+    from tcbench.run import ahead as built_ahead
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
-    from tcbench.run.demand import build_ahead
     from tcbench.run.ranks import probe_largest
     from tcbench.run.runner import Launch, Runner
     from tcbench.views import planning
@@ -139,16 +139,16 @@ def _run(
             launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
         )
         with store.Store(path) as records:
+            found = list(disturbances())  # before all cores are busy with what follows
             with stages(quiet) as advance:
                 images.generate(plan, advance)
-                if ahead:
-                    build_ahead(plan, advance)
+                built_ahead.build(to_run(), plan.device.name, advance)
             say(planning.plan_line(plan))
             if plan.left_out:
                 say(plan.left_out)
             if (library := _library(plan)) is not None:
                 say(library)
-            for finding in disturbances():
+            for finding in found:
                 say(f"note: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
             if whether:
                 say(whether)

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import logging
 import multiprocessing
 import os
 import signal
@@ -27,16 +26,12 @@ import tcbench
 from tcbench.core import cache
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import TcbenchError
-from tcbench.core.record import Cell, CudnnSettings, Input, MeasureSettings
-from tcbench.engine.accelerators.device import Progress, kind_of
+from tcbench.core.record import Cell, Input, MeasureSettings
+from tcbench.engine.accelerators.device import Progress
 from tcbench.engine.accelerators.tracing import Trace
-from tcbench.engine.backends import DEFAULT, trace
+from tcbench.engine.backends import trace
 from tcbench.engine.work import Work
-from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuProperties
-from tcbench.run.plan import Plan
-
-_LOG = logging.getLogger(__name__)
 
 TRACES = "traces-v3"
 """Names the form of kept traces."""
@@ -94,24 +89,6 @@ def trace_all(
             kept.put(keys[cell], _to_entry(new))
         progress("tracing training steps", len(demands), len(keys))
     return {cell: demands[traced] for cell, traced in asked.items()}
-
-
-def build_ahead(plan: Plan, progress: Progress) -> None:
-    """Build, by all cores, what the trials of a plan would build one after another."""
-    cells = [planned.cell for planned in plan.cells if not planned.skip_reason and planned.cell.backend == DEFAULT]
-
-    def works(properties: GpuProperties) -> Iterable[tuple[Work, CudnnSettings]]:
-        try:
-            demands = trace_all(cells, properties, fresh=False, processes=machine.usable_cpus(), progress=progress)
-        except TcbenchError as error:  # a trial may have room where many processes had not
-            _LOG.info("plans are left to the trials: %s", error)
-            return
-        for cell, demand in demands.items():
-            if isinstance(demand, Demand):
-                yield from ((work, cell.cudnn) for work, _ in demand.works)
-
-    if cells:
-        kind_of(plan.device.name).build_ahead(plan.device.name, works, progress)
 
 
 def _traced(cell: Cell) -> Cell:

@@ -257,8 +257,8 @@ class DeviceKind:
     def build_ahead(
         self, device: str, works: Callable[[GpuProperties], Iterable[tuple[Work, CudnnSettings]]], progress: Progress
     ) -> None:
-        """Build, by all cores, what the trials of a run would build one after another for these works; never raises for
-        what cannot be built."""
+        """Build, by all cores, what the trials of a run would build one after another for these works. May raise
+        anything: it is not needed."""
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
         """Measure what it does at most, as `tcbench.run.ceilings` keeps it."""

@@ -57,7 +57,10 @@ def plan_all(
     if missing:
         # Say here, in one line, what each worker would fail on.
         libraries.frontend()
-    for work, given in crew.spread(missing, functools.partial(_answer, gpu, workspace_limit, build), processes):
+    # A batch normalisation takes half a second, a convolution milliseconds: long ones first keep all busy to the end.
+    missing.sort(key=lambda work: hasattr(work, "conv"))
+    apart = processes if min(processes, len(missing)) > 1 else 0
+    for work, given in crew.spread(missing, functools.partial(_answer, gpu, workspace_limit, build), apart):
         answer, kept = _judged(given)
         answers[work.key] = answer
         if kept:

@@ -6,72 +6,73 @@ serialized; the trial whose step needs it restores it, and times it beside the o
 
 import concurrent.futures
 import functools
-import logging
 import multiprocessing
+import signal
 from collections.abc import Iterable
 from typing import Any
 
 from tcbench.core import messages
 from tcbench.core.record import CudnnSettings
-from tcbench.engine.accelerators.cuda.cudnn import crew, graphs, plans
+from tcbench.engine.accelerators.cuda.cudnn import crew, graphs, libraries, plans
 from tcbench.engine.accelerators.device import Progress
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
-_LOG = logging.getLogger(__name__)
-
-SLOW_S = 0.03
-"""A plan that took less to build is left to the trial: restoring one takes as long."""
+MOST_PROCESSES = 16
+"""Each takes a core, and half a gigabyte for cuDNN and its compiler."""
+_FIRST_VERSION = (9, 11)
+"""Of cuDNN: NVIDIA's own test of plans that are built without a device asks for it."""
 
 
 def build(
     index: int, gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]], processes: int, progress: Progress
 ) -> None:
-    """Build what is slow to build of the plans that trials on the GPU that CUDA calls `index` will time, and keep it
-    for them. Never raises: what cannot be built here a trial builds, or says why not."""
-    kept, built = plans.plan_cache(messages.fresh_autotune()), plans.built_cache()
-    missing: dict[Work, CudnnSettings] = {}
-    for work, settings in works:
-        if work.kind == "graph" and work not in missing:
-            of: dict[str, Any] = {"workspace_bytes": settings.workspace_bytes, "autotuned": settings.autotune}
-            if kept.get(plans.cache_key(work, gpu, present=True, **of)) is None:
-                key = plans.built_key(work, gpu, tuning_budget_s=messages.tuning_budget_s(), **of)
-                if kept.fresh or built.get(key) is None:
-                    missing[work] = settings
+    """Build the plans that cuDNN compiles of those that trials on the GPU that CUDA calls `index` will time, and keep
+    them for these trials; for no longer than one may tune. Raises LibraryError, and what cuDNN raises that does not
+    know the GPU; why a work's plans do not build its trial says."""
+    budget_s = messages.tuning_budget_s()
+    missing = _missing(gpu, works, budget_s) if _version() >= _FIRST_VERSION else []
     if not missing:
         return
-    try:
-        properties = _properties(index)
-    except Exception as error:
-        _LOG.info("plans are left to the trials: %s", error)
-        return
-    what, done = "building cuDNN's plans, once", 0
-    progress(what, done, len(missing))
-    ask = functools.partial(_build, properties, gpu, missing, messages.tuning_budget_s())
-    for work, problem in crew.spread(missing, ask, processes):
-        if problem is not None:
-            _LOG.info("%s is left to its trial: %s", work.label, problem)
-        done += 1
+    what = "compiling cuDNN's plans, once"
+    progress(what, 0, len(missing))
+    ask = functools.partial(_build, _properties(index), gpu, budget_s)
+    for done, _ in enumerate(crew.spread(missing, ask, min(processes, MOST_PROCESSES), budget_s), start=1):
         progress(what, done, len(missing))
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(map(int, libraries.version().split(".")))
+
+
+def _missing(
+    gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]], budget_s: float
+) -> list[tuple[Work, int]]:
+    """Those that a trial would build plans for, each with its workspace limit, and nobody has."""
+    kept, built = plans.plan_cache(messages.fresh_autotune()), plans.built_cache()
+    asked = ((work, settings.workspace_bytes) for work, settings in works if settings.autotune)
+    return [
+        (work, limit)
+        for work, limit in dict.fromkeys(asked)
+        if work.kind == "graph"
+        and kept.get(plans.cache_key(work, gpu, limit, autotuned=True, present=True)) is None
+        and (kept.fresh or built.get(plans.built_key(work, gpu, limit, budget_s)) is None)
+    ]
 
 
 def _properties(index: int) -> str:
     """In a process of its own: CUDA stays out of this one, which outlives the trials."""
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    ignore: dict[str, Any] = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), **ignore) as pool:
         return pool.submit(graphs.present_properties, index).result()
 
 
-def _build(
-    properties: str, gpu: GpuProperties, of: dict[Work, CudnnSettings], budget_s: float, work: Work
-) -> str | None:
-    """Build and keep a work's plans; why not, where that fails."""
-    settings = of[work]
+def _build(properties: str, gpu: GpuProperties, budget_s: float, asked: tuple[Work, int]) -> None:
+    """Build and keep a work's plans."""
+    work, limit = asked
     try:
-        search = plans.Search(work, graphs.absent_target(properties, gpu.sm), gpu.sm, settings.workspace_bytes)
-        candidates, *_ = search.shortlist({}, lambda: settings.autotune, plans.compiled_timed(budget_s))
-        entry = plans.built_to_entry(search.slow(candidates, SLOW_S))
-    except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    of_it: dict[str, Any] = {"autotuned": settings.autotune, "tuning_budget_s": budget_s}
-    plans.built_cache().put(plans.built_key(work, gpu, settings.workspace_bytes, **of_it), entry)
-    return None
+        search = plans.Search(work, graphs.absent_target(properties, gpu.sm), gpu.sm, limit)
+        built = search.compiled(plans.compiled_timed(budget_s))
+    except Exception:
+        return
+    plans.built_cache().put(plans.built_key(work, gpu, limit, budget_s), plans.built_to_entry(built))

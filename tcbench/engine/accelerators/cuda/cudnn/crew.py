@@ -1,21 +1,20 @@
 """Processes that cuDNN builds plans in: building one holds one core, for up to a second."""
 
 import contextlib
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
-from tcbench.engine.work import Work
-
-Ask = Callable[[Work], Any]
-"""What a process does with a work; it and its answer are pickled."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -25,28 +24,32 @@ class Died:
     cause: str
 
 
-def spread(works: Iterable[Work], ask: Ask, processes: int) -> Iterator[tuple[Work, Any]]:
-    """Each work and what `ask` answers, as they come. A process that dies takes only the work that it was at with it.
-    With one process the caller's own asks, and none dies."""
-    # A batch normalisation takes half a second, a convolution milliseconds: long ones first keep all busy to the end.
-    todo = deque(sorted(works, key=lambda work: hasattr(work, "conv")))
-    if processes <= 1 or len(todo) <= 1:
+def spread(
+    works: Iterable[Item], ask: Callable[[Item], Any], processes: int, limit_s: float = math.inf
+) -> Iterator[tuple[Item, Any]]:
+    """Each piece of work and what `ask` answers, as they come, until `limit_s` are over; all of them are pickled. A
+    process that dies takes only the piece that it was at with it. With no processes the caller's own asks."""
+    todo, until_s = deque(works), time.monotonic() + limit_s
+    if processes == 0:
         for work in todo:
             yield work, ask(work)
         return
-    with contextlib.ExitStack() as stack:
-        crew: dict[Connection, _Worker] = {}
+    crew: dict[Connection, _Worker] = {}
+    hired: list[_Worker] = []
 
-        def hire() -> None:
-            worker = _Worker.start(ask)
-            stack.callback(worker.stop)
-            crew[worker.pipe] = worker
-            worker.give(todo.popleft())
+    def hire() -> None:
+        hired.append(_Worker(ask))
+        crew[hired[-1].pipe] = hired[-1]
+        hired[-1].give(todo.popleft())
 
+    try:
         while todo and len(crew) < processes:
             hire()
         while crew:
-            for ready in multiprocessing.connection.wait(list(crew)):
+            answered = multiprocessing.connection.wait(list(crew), min(until_s - time.monotonic(), 1e6))
+            if time.monotonic() >= until_s:
+                return
+            for ready in answered:
                 worker = crew[ready]  # type: ignore[index]
                 work = worker.at
                 try:
@@ -62,27 +65,27 @@ def spread(works: Iterable[Work], ask: Ask, processes: int) -> Iterator[tuple[Wo
                     worker.give(todo.popleft())
                 else:
                     del crew[worker.pipe]
+    finally:
+        for worker in hired:
+            worker.process.terminate()
+        for worker in hired:
+            worker.process.join()
+            worker.pipe.close()
 
 
-@dataclass
 class _Worker:
-    """A process that answers one work after another."""
+    """A process that answers one piece of work after another; `at` is the one that it is at."""
 
-    process: BaseProcess
-    pipe: Connection
-    at: Work
-
-    @classmethod
-    def start(cls, ask: Ask) -> "_Worker":
+    def __init__(self, ask: Callable[[Any], Any]) -> None:
         # Not forked: cuDNN's threads and the driver's state would not survive it.
         context = multiprocessing.get_context("spawn")
-        pipe, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, ask), daemon=True)
-        process.start()
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_work, args=(theirs, ask), daemon=True)
+        self.process.start()
         theirs.close()
-        return cls(process, pipe, Work())
+        self.at: Any = None
 
-    def give(self, work: Work) -> None:
+    def give(self, work: Any) -> None:
         self.at = work
         with contextlib.suppress(OSError):
             # A process that is dead already is noticed when its answer is read.
@@ -95,17 +98,10 @@ class _Worker:
             return signal.Signals(-code).name
         return f"exit code {code}"
 
-    def stop(self) -> None:
-        self.pipe.close()
-        self.process.join(1)
-        if self.process.is_alive():
-            self.process.terminate()
-            self.process.join()
 
-
-def _work(pipe: Connection, ask: Ask) -> None:
-    """In the worker: an answer for each work, until there is no more."""
-    # Whoever presses Ctrl-C reaches the whole group; the process that asked then closes the pipe.
+def _work(pipe: Connection, ask: Callable[[Any], Any]) -> None:
+    """In the worker: an answer for each piece of work, until there is no more."""
+    # Whoever presses Ctrl-C reaches the whole group; the process that asked then ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What is built is built for a GPU by its properties: none is looked at, and no memory of one taken.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

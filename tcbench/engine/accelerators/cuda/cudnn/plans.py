@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from types import MappingProxyType
@@ -92,10 +92,11 @@ class PlanCandidate:
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A plan that another process built, serialized."""
+    """A plan that another process built, serialized; `graph`: restored."""
 
     workspace_bytes: int
     data: bytes
+    graph: Any = None
 
 
 # -- finding a plan: the same with a GPU and without ---------------------------------------------------------------
@@ -104,7 +105,7 @@ class BuiltPlan:
 class Search:
     """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for, but for those
     that are `built`. A plan over the workspace limit is refused by cuDNN before it is built where its engine knows, and
-    by us after. `took_s`: what building each took. Raises NoPlan where cuDNN knows no engine at all."""
+    by us after. Raises NoPlan where cuDNN knows no engine at all."""
 
     def __init__(
         self,
@@ -116,8 +117,7 @@ class Search:
     ) -> None:
         self._cudnn = cudnn = libraries.frontend()
         self._work, self._sm, self._limit = work, sm, workspace_bytes
-        self._built = built
-        self.took_s: dict[str, float] = {}
+        self.built = built
         try:
             self.graph = graphs.define(work, target, sm)
             self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
@@ -157,7 +157,7 @@ class Search:
             candidate: PlanCandidate | None
             if plan in known:
                 candidate = PlanCandidate(place, plan, known[plan].workspace_bytes, known[plan].time_s)
-            elif plan not in self._built and compiled in begun and not has_time():
+            elif plan not in self.built and compiled in begun and not has_time():
                 cut = True
                 room[compiled] -= 1
                 continue
@@ -195,14 +195,20 @@ class Search:
         """Make a plan the one that is executed and serialized; build it if that was not done here."""
         self.graph.build_plan_at_index(chosen.place)
 
-    def slow(self, candidates: Iterable[PlanCandidate], least_s: float) -> dict[str, BuiltPlan]:
-        """Those of the candidates that took so long to build, but for those that cannot be serialized."""
-        built = {}
-        for candidate in candidates:
-            if self.took_s.get(candidate.plan, 0.0) >= least_s:
-                self.select(candidate)
-                built[candidate.plan] = BuiltPlan(candidate.workspace_bytes, self.serialize())
-        return {plan: of_it for plan, of_it in built.items() if of_it.data}
+    def compiled(self, most: float) -> dict[str, BuiltPlan]:
+        """Of the plans that cuDNN compiles those that autotuning would look at, by tag. Raises what stops the first."""
+        built: dict[str, BuiltPlan] = {}
+        ready = 0
+        for plan, place in self._places().items():
+            if not self._is_runtime_compiled(place):
+                ready += 1
+            elif len(built) + 1 <= most and (candidate := self._build(place, plan)) and (data := self.serialize()):
+                built[plan] = BuiltPlan(candidate.workspace_bytes, data)
+            if ready == PRECOMPILED_TIMED:
+                break
+        if self._failures and not built:
+            raise self.none_fits()
+        return built
 
     def serialize(self) -> bytes:
         """The selected plan; nothing where its engine cannot be serialized."""
@@ -226,12 +232,10 @@ class Search:
         return NoPlan(self._no("has no plan that computes in float32"))
 
     def _build(self, place: int, plan: str) -> PlanCandidate | None:
-        if plan in self._built:
-            return PlanCandidate(place, plan, self._built[plan].workspace_bytes)
-        started = perf_counter()
+        if plan in self.built:
+            return PlanCandidate(place, plan, self.built[plan].workspace_bytes)
         try:
             self.graph.build_plan_at_index(place)
-            self.took_s[plan] = perf_counter() - started
             workspace_bytes = int(self.graph.get_workspace_size_plan_at_index(place))
         except (RuntimeError, self._cudnn.cudnnGraphNotSupportedError) as error:
             required = _REQUIRES.search(str(error))
@@ -294,9 +298,9 @@ def cache_key(
     }
 
 
-def built_key(work: Work, gpu: GpuProperties, workspace_bytes: int, *, autotuned: bool, tuning_budget_s: float) -> Key:
-    """The same of plans that were built before a trial with this budget."""
-    key = cache_key(work, gpu, workspace_bytes, autotuned=autotuned, present=True)
+def built_key(work: Work, gpu: GpuProperties, workspace_bytes: int, tuning_budget_s: float) -> Key:
+    """The same of plans that were built before a trial with this budget times them."""
+    key = cache_key(work, gpu, workspace_bytes, autotuned=True, present=True)
     return {**key, "compiled": str(compiled_timed(tuning_budget_s))}
 
 
@@ -330,11 +334,12 @@ def built_to_entry(built: Mapping[str, BuiltPlan]) -> Entry:
 def built_from_entry(entry: Entry | None) -> dict[str, BuiltPlan]:
     """The plans that were kept; none where the entry is missing or not understood."""
     built: dict[str, BuiltPlan] = {}
-    with contextlib.suppress(KeyError, TypeError, ValueError):
+    if entry is not None:
         at = 0
-        for tag, (workspace_bytes, n_bytes) in entry.content["plans"] if entry else ():
-            built[tag] = BuiltPlan(workspace_bytes, entry.data[at : at + n_bytes])
-            at += n_bytes
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            for tag, (workspace_bytes, n_bytes) in entry.content["plans"]:
+                built[tag] = BuiltPlan(workspace_bytes, entry.data[at : at + n_bytes])
+                at += n_bytes
     return built
 
 
@@ -412,11 +417,14 @@ class Plans:
         started = perf_counter()
         ahead = self._built_ahead(work)
         try:
-            built = {tag: plan for tag, (plan, _) in ahead.items()}
-            search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes, built)
-            facts = self._choose(
-                work, search, {tag: graph for tag, (_, graph) in ahead.items()}, kept.timed if kept else (), started
-            )
+            try:
+                search, facts = self._search(work, ahead, kept, started)
+            except RuntimeError as error:
+                if not ahead:
+                    raise
+                _LOG.info("plans that were built ahead for %s do not run (%s): others are built", work.name, error)
+                ahead.clear()
+                search, facts = self._search(work, ahead, kept, started)
         except NoPlan as none:
             if none.lasting:
                 self.cache.put(key, to_entry(none))
@@ -427,12 +435,10 @@ class Plans:
             self._spent_s += perf_counter() - started
         graph = None
         if facts.plan in ahead:
-            plan, graph = ahead[facts.plan]
-            data = plan.data
+            graph, data = ahead[facts.plan].graph, ahead[facts.plan].data
         elif kept is None or facts.plan != kept.plan:
             search.select(facts)
             data = search.serialize()
-        ahead.clear()
         facts = dataclasses.replace(facts, serialized_bytes=len(data))
         if self.workbench is not None:
             self._tuned += 1
@@ -447,21 +453,28 @@ class Plans:
         self.cache.put(key, to_entry(facts, data))
         return ReadyPlan(work, facts, graph, self.handle)
 
-    def _built_ahead(self, work: Work) -> dict[str, tuple[BuiltPlan, Any]]:
-        """By their tags the plans that were built before this trial, restored. They serve once: what is chosen of them
-        is kept, and the others take room."""
-        of = {"autotuned": self.workbench is not None, "tuning_budget_s": self.tuning_budget_s}
-        key = built_key(work, self.properties, self.workspace_bytes, **of)
-        built = built_from_entry(self.built.get(key))
+    def _built_ahead(self, work: Work) -> dict[str, BuiltPlan]:
+        """By their tags the plans that were built before this trial, restored as far as that works. They serve once:
+        what is chosen of them is kept, and the others take room."""
+        restored: dict[str, BuiltPlan] = {}
+        key = built_key(work, self.properties, self.workspace_bytes, self.tuning_budget_s)
+        built = built_from_entry(self.built.get(key)) if self.workbench is not None else {}
         if built:
             self.built.put(key, built_to_entry({}))
-        restored = ((tag, plan, self._restore(work, plan.data)) for tag, plan in built.items())
-        return {tag: (plan, graph) for tag, plan, graph in restored if graph is not None}
+        with contextlib.suppress(Exception):  # memory ran out: what the trial builds itself may fit
+            for tag, plan in built.items():
+                graph = self._restore(work, plan.data)
+                if graph is not None and graph.get_workspace_size() <= plan.workspace_bytes:
+                    restored[tag] = dataclasses.replace(plan, graph=graph)
+        return restored
 
-    def _choose(
-        self, work: Work, search: Search, ahead: Mapping[str, Any], known: Sequence[PlanTime], started: float
-    ) -> PlanFacts:
-        """`ahead`: graphs of plans that were built before, by tag."""
+    def _search(
+        self, work: Work, ahead: Mapping[str, BuiltPlan], kept: PlanFacts | None, started: float
+    ) -> tuple[Search, PlanFacts]:
+        search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes, ahead)
+        return search, self._choose(work, search, kept.timed if kept else (), started)
+
+    def _choose(self, work: Work, search: Search, known: Sequence[PlanTime], started: float) -> PlanFacts:
         if self.workbench is None:
             return _facts(search, search.first())
         candidates, left_out, cut = search.shortlist(
@@ -485,11 +498,11 @@ class Plans:
 
         def runner(candidate: PlanCandidate) -> Callable[[], None]:
             arguments = ctypes.addressof(pointers), len(pointers), workspace, handle
-            if candidate.plan in ahead:
-                return functools.partial(ahead[candidate.plan]._execute_with_raw_ptrs, *arguments)
+            if candidate.plan in search.built:
+                return functools.partial(search.built[candidate.plan].graph._execute_with_raw_ptrs, *arguments)
             return functools.partial(search.graph._execute_with_raw_ptrs, *arguments, candidate.place)
 
-        if any(candidate.time_s is None and candidate.plan not in ahead for candidate in candidates):
+        if any(candidate.time_s is None and candidate.plan not in search.built for candidate in candidates):
             _check_order(work, search.graph)
         best, timed = autotune.fastest(
             [(c.plan, c.workspace_bytes, runner(c) if c.time_s is None else c.time_s) for c in candidates], bench

@@ -132,6 +132,9 @@ class FakeFrontend:
             def get_workspace_size_plan_at_index(self, index):
                 return frontend.offers[index].workspace
 
+            def get_workspace_size(self):
+                return frontend.offers[self.selected].workspace
+
             def build_plan_at_index(self, index):
                 offer = frontend.offers[index]
                 if self.barred & set(offer.notes):

@@ -2,136 +2,192 @@
 test_real_plans.py, and test_gpu_ahead.py on a GPU."""
 
 import dataclasses
-import math
+import time
 
 import pytest
 
 from tcbench.core import messages
 from tcbench.core.cache import VARIABLE
 from tcbench.core.record import CudnnSettings
-from tcbench.engine.accelerators.cuda.cudnn import ahead, plans
+from tcbench.engine.accelerators.cuda.cudnn import ahead, crew, libraries, plans
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, Plans
 from tcbench.engine.work import BatchNormBackward, Conv2d, ConvDgrad, ConvFprop, Norm, Relu
 from tcbench.hardware.gpus import GpuProperties
 
 H200 = GpuProperties("NVIDIA H200", 90, 132, 150 << 30)
 CONV = ConvFprop(Conv2d(4, 8, 14, 14, 16, 3, 3, 1, 1, "NHWC", "float16"))
+OTHER = ConvDgrad(CONV.conv)
 NORM = BatchNormBackward(Norm(4, 16, 7, 7, "NHWC", "float16", "relu"))
 SETTINGS = CudnnSettings()
 
 
 @pytest.fixture(autouse=True)
 def planning(frontend, monkeypatch, tmp_path):
+    """Plans a to f, all but b compiled when they are built."""
+    frontend.offers = [frontend.Offer(tag, runtime_compiled=tag != "b") for tag in "abcdef"]
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     monkeypatch.setenv(messages.TUNING_BUDGET, "60")
-    monkeypatch.setattr(ahead, "SLOW_S", 0.0)
     monkeypatch.setattr(ahead, "_properties", lambda index: f"GPU {index}")
     monkeypatch.setattr(ahead.graphs, "absent_target", lambda properties, sm: {"absent": (properties, sm)})
-    return frontend
 
 
 def build(works=(CONV,), settings=SETTINGS):
     said = []
-    ahead.build(3, H200, [(work, settings) for work in works], 1, lambda *progress: said.append(progress))
+    ahead.build(3, H200, [(work, settings) for work in works], 0, lambda *progress: said.append(progress))
     return said
 
 
-def trial(bench=None, settings=SETTINGS, budget_s=60.0):
+def trial(bench, settings=SETTINGS, budget_s=60.0):
     of = {"workspace_bytes": settings.workspace_bytes, "tuning_budget_s": budget_s}
-    return Plans(77, H200, **of, cache=plans.plan_cache(), workbench=bench)
+    workbench = bench(**dict(zip("abcdef", (3, 4, 1, 2, 5, 6), strict=True))) if settings.autotune else None
+    return Plans(77, H200, **of, cache=plans.plan_cache(), workbench=workbench)
 
 
-def test_what_was_built_is_timed_by_the_trial_which_builds_nothing(frontend, bench):
-    times = {"first": 3, "second": 1, "third": 2}
-    alone = trial(bench(**times)).prepare(NORM).facts
-    said = build([CONV, Relu(8, "float16"), CONV])
-    assert said == [("building cuDNN's plans, once", 0, 1), ("building cuDNN's plans, once", 1, 1)]
-    assert {"absent": ("GPU 3", 90)}.items() <= frontend.made[-1].items()
+def built(frontend):
+    """What was built since this was last asked."""
+    tags = "".join(sorted(set(frontend.built)))
     frontend.built.clear()
-    plan = trial(bench(**times)).prepare(CONV)
-    assert frontend.built == []
-    assert (plan.facts.plan, plan.facts.timed, plan.facts.left_out) == ("second", alone.timed, alone.left_out)
+    return tags
+
+
+def test_what_was_compiled_is_timed_by_the_trial_which_compiles_nothing(frontend, bench):
+    alone = trial(bench).prepare(NORM).facts
+    assert built(frontend) == "abc"
+    assert build([CONV, Relu(8, "float16"), CONV]) == [
+        ("compiling cuDNN's plans, once", 0, 1),
+        ("compiling cuDNN's plans, once", 1, 1),
+    ]
+    assert {"absent": ("GPU 3", 90)}.items() <= frontend.made[-1].items()
+    assert built(frontend) == "ac"
+    plan = trial(bench).prepare(CONV)
+    assert built(frontend) == "b"
+    assert (plan.facts.plan, plan.facts.timed, plan.facts.left_out) == ("c", alone.timed, alone.left_out)
     frontend.executed.clear()
     plan([1, 2, 3], 9)
-    assert frontend.executed == [("second", [1, 2, 3], 9, 77)]
+    assert frontend.executed == [("c", [1, 2, 3], 9, 77)]
     # It is kept as any other, and what was not chosen is gone.
-    assert trial(bench()).prepare(CONV).facts == dataclasses.replace(plan.facts, from_cache=True)
-    assert (frontend.built, build()) == ([], [])
+    assert trial(bench).prepare(CONV).facts == dataclasses.replace(plan.facts, from_cache=True)
+    assert (built(frontend), build()) == ("", [])
     [left] = plans.built_cache().root.glob("*.plan")
-    assert b"second" not in left.read_bytes()
+    assert b"('c', " not in left.read_bytes()
 
 
-def test_without_autotuning_the_first_is_built(frontend):
-    settings = CudnnSettings(autotune=False)
-    build(settings=settings)
-    frontend.built.clear()
-    assert trial(settings=settings).prepare(CONV).facts.plan == "first"
-    assert frontend.built == []
-
-
-def test_what_a_trial_builds_as_fast_is_left_to_it_and_not_tried_again(frontend, bench, monkeypatch):
-    monkeypatch.setattr(ahead, "SLOW_S", math.inf)
+def test_what_autotuning_would_not_look_at_is_not_compiled(frontend):
+    frontend.offers = [frontend.Offer("r0", runtime_compiled=True), *(frontend.Offer(f"p{n}") for n in range(12))]
+    frontend.offers.append(frontend.Offer("r1", runtime_compiled=True))
     build()
-    frontend.built.clear()
-    assert build() == []
-    assert trial(bench(first=1, second=2, third=3)).prepare(CONV).facts.plan == "first"
-    assert set(frontend.built) == {"first", "second", "third"}
+    assert frontend.built == ["r0"]
 
 
-def test_what_was_built_takes_no_time_of_the_budget(frontend, bench):
-    frontend.offers = [frontend.Offer(tag, runtime_compiled=True) for tag in "abc"]
+def test_other_limits_are_apart_and_where_nothing_is_timed_nothing_is_built(frontend, bench):
+    small = CudnnSettings(workspace_bytes=5)
+    assert len(build()) == len(build(settings=small)) == 2
+    built(frontend)
+    trial(bench, small).prepare(CONV)
+    trial(bench).prepare(CONV)
+    assert built(frontend) == "b"
+    assert build(settings=CudnnSettings(autotune=False)) == []
+
+
+def test_what_was_compiled_takes_no_time_of_the_budget(frontend, bench):
     build()
-    facts = trial(bench(a=2, b=1, c=3), budget_s=1e-9).prepare(CONV).facts
-    assert ([time.plan for time in facts.timed], facts.cut) == (["a", "b"], False)
+    facts = trial(bench, budget_s=1e-9).prepare(CONV).facts
+    assert ([time.plan for time in facts.timed], facts.cut) == (["a", "b", "c"], False)
 
 
-def test_kept_plans_are_not_built_but_a_larger_budget_and_fresh_tuning_ask_for_more(frontend, bench, monkeypatch):
-    frontend.offers = [frontend.Offer(tag, runtime_compiled=True) for tag in "abcdef"]
-    times = dict.fromkeys("abcdef", 1)
+def test_a_larger_budget_and_fresh_tuning_ask_for_more_but_not_of_kept_plans(frontend, bench, monkeypatch):
     build()
-    assert set(frontend.built) == {"a", "b"}
+    assert built(frontend) == "ac"
     monkeypatch.setenv(messages.TUNING_BUDGET, "120")
     build()
-    assert set(frontend.built) == {"a", "b", "c", "d"}
-    trial(bench(**times)).prepare(CONV)
+    assert built(frontend) == "acde"
+    trial(bench, budget_s=120).prepare(CONV)
     assert build() == []
     monkeypatch.setenv(messages.FRESH_AUTOTUNE, "1")
     assert len(build()) == 2
 
 
-@pytest.mark.parametrize("refuses", [RuntimeError("no plan of this GPU"), ValueError("no bytes")])
+@pytest.mark.parametrize("refuses", [RuntimeError("no plan of this GPU"), RuntimeError("cudaErrorMemoryAllocation")])
 def test_what_the_gpu_does_not_take_is_built_by_the_trial(frontend, bench, refuses):
     build()
-    frontend.built.clear()
+    built(frontend)
     frontend.refuses_to_restore = refuses
-    assert trial(bench(first=3, second=1, third=2)).prepare(CONV).facts.plan == "second"
-    assert set(frontend.built) == {"first", "second", "third"}
+    plans_of_it = trial(bench)
+    restored = plans_of_it._built_ahead(CONV)
+    frontend.refuses_to_restore = None
+    assert (restored, plans_of_it.prepare(CONV).facts.plan, built(frontend)) == ({}, "c", "abc")
 
 
-def test_a_work_whose_plans_do_not_build_takes_none_of_the_others(frontend, bench):
-    """What stops it there a trial meets too, and says."""
-    frontend.supported = False
-    assert len(build([NORM])) == 2
+def test_plans_that_are_taken_but_do_not_run_are_built_by_the_trial(frontend, bench, monkeypatch):
+    frontend.offers = frontend.offers[::2]
+    build()
+    built(frontend)
+    graph, execute = frontend._pybind_module.backend_graph, frontend._pybind_module.backend_graph._execute_with_raw_ptrs
+
+    def of_this_process(self, *arguments):
+        if not self.operations:
+            raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+        execute(self, *arguments)
+
+    monkeypatch.setattr(graph, "_execute_with_raw_ptrs", of_this_process)
+    assert trial(bench).prepare(CONV).facts.plan == "c"
+    assert built(frontend) == "ac"
+
+
+def test_a_plan_that_asks_for_more_workspace_than_it_said_is_built_by_the_trial(frontend, bench):
+    build()
+    built(frontend)
+    frontend.offers[0].workspace = 1
+    trial(bench).prepare(CONV)
+    assert built(frontend) == "ab"
+
+
+def test_a_work_whose_plans_do_not_build_takes_none_of_the_others(frontend, bench, monkeypatch):
+    """What stops it a trial meets too, and says."""
+    define = ahead.graphs.define
+
+    def unknown(work, target, sm):
+        if work is NORM:
+            raise frontend.cudnnGraphNotSupportedError("No valid engine configs")
+        return define(work, target, sm)
+
+    monkeypatch.setattr(ahead.graphs, "define", unknown)
+    assert build([NORM, CONV])[-1][1:] == (2, 2)
+    built(frontend)
     with pytest.raises(NoPlan):
-        trial(bench()).prepare(NORM)
-    frontend.supported = True
-    other = ConvDgrad(CONV.conv)
-    frontend.offers = [frontend.Offer("a", fails="does not compile"), frontend.Offer("b")]
-    assert build([CONV, other])[-1][1:] == (2, 2)
-    assert trial(bench(b=1)).prepare(other).facts.plan == "b"
+        trial(bench).prepare(NORM)
+    trial(bench).prepare(CONV)
+    assert built(frontend) == "b"
+
+
+def test_a_compiler_that_fails_is_asked_again_by_the_next_run(frontend):
+    for offer in frontend.offers:
+        offer.fails = "CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
+    assert len(build()) == 2
+    assert len(build()) == 2
+    frontend.offers = [frontend.Offer("ready")]  # nothing to compile: that is so next time too
+    assert len(build()) == 2
+    assert build() == []
 
 
 def test_what_cannot_be_serialized_is_left_to_the_trial(frontend, bench):
     frontend.serializable = False
     build()
-    frontend.built.clear()
-    assert trial(bench(first=1, second=2, third=3)).prepare(CONV).facts.plan == "first"
-    assert "first" in frontend.built
+    built(frontend)
+    assert (trial(bench).prepare(CONV).facts.plan, built(frontend)) == ("c", "abc")
 
 
-def test_a_gpu_whose_properties_cannot_be_asked_leaves_plans_to_the_trials(monkeypatch, frontend):
-    def refused(index):
-        raise RuntimeError("CUDNN_STATUS_NOT_SUPPORTED")
+def test_a_cudnn_that_nobody_tried_it_with_builds_nothing(frontend, monkeypatch):
+    monkeypatch.setattr(libraries, "version", lambda: "9.10.2")
+    assert build() == []
 
-    monkeypatch.setattr(ahead, "_properties", refused)
-    assert (build(), frontend.built) == ([], [])
+
+def _slow(work):
+    time.sleep(work)
+    return work
+
+
+def test_processes_end_when_their_time_is_over():
+    began = time.monotonic()
+    assert [*crew.spread([0.0, 60.0], _slow, 2, limit_s=4.0)] == [(0.0, 0.0)]
+    assert time.monotonic() - began < 10

@@ -233,8 +233,7 @@ def test_what_is_built_ahead_is_what_tuning_would_build_and_takes_our_operands(m
     for work in works:
         search = Search(work, target(), 90, LIMIT)
         candidates, *_ = search.shortlist({}, lambda: True, RUNTIME_COMPILED_TIMED)
-        key = plans.built_key(work, gpu, LIMIT, autotuned=True, tuning_budget_s=60)
-        built = plans.built_from_entry(plans.built_cache().get(key))
+        built = plans.built_from_entry(plans.built_cache().get(plans.built_key(work, gpu, LIMIT, 60)))
         workspaces = {candidate.plan: candidate.workspace_bytes for candidate in candidates}
         assert {tag: plan.workspace_bytes for tag, plan in built.items()}.items() <= workspaces.items()
         assert len(built) == RUNTIME_COMPILED_TIMED or isinstance(work, w.ConvFprop)
