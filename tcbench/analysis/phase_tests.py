@@ -40,7 +40,7 @@ SHARE = 0.1
 """The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep
 theirs: no verdict of a whole is another for its phases. A phase scatters by less than the threshold: that is enough."""
 
-_MOVED = 0.5
+_MOVED = 0.25
 """The level of "no other phase undoes it" over that of "anything changed", for all cells together: it is met wherever
 work moved, when all the other tests reject by right."""
 

@@ -126,7 +126,7 @@ def test_cells_whose_loss_is_sure_leave_the_level_to_the_rest():
             0.1, *({name: side[name] for name in ("forward", "backward")} for side in (cell.base, cell.current))
         )
 
-    grown_s = {"forward": 0.0103}
+    grown_s = {"forward": 0.011}
     lone = [*map(of_two, matrix(grown_s, seed=4))]
     many = [lone[0], *(of_two(matrix(grown_s, 1, seed=seed)[0]) for seed in range(100, 111))]
     assert [phase_tests.judge(cells, RULE)[0]["forward"].decision for cells in (lone, many)] == ["moved", "slower"]
@@ -139,7 +139,7 @@ def test_power_counts_what_would_be_taken_for_moved():
     random = np.random.default_rng(1)
     wild = io_of(sure, lambda: 0.02 + 0.0005 * random.standard_normal((2, 5)))
     judged = phase_tests.judge(wild, RULE)
-    assert phase_tests.power(wild, judged, RULE) == pytest.approx(0.58, abs=0.02)
+    assert phase_tests.power(wild, judged, RULE) == pytest.approx(0.51, abs=0.02)
     assert phase_tests.power([NONE], [{}], RULE) is None
     idle = [PhaseTrials(0.1, *2 * [{"io": [0.0] * 5, "update": [0.0] * 5}])]
     assert phase_tests.power(idle, phase_tests.judge(idle, RULE), RULE) == 1
