@@ -45,6 +45,13 @@ def tcbench(folder: Path, *words: str | Path, **environment: str) -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
+def ended(folder: Path, *words: str | Path, code: int = 0, **environment: str) -> Done:
+    """`tcbench`, held to its exit code."""
+    done = tcbench(folder, *words, **environment)
+    assert done.code == code, done
+    return done
+
+
 def next_steps(done: Done) -> list[list[str]]:
     """The words of the commands that a command offers to go on with, after its own name."""
     lines = [line.partition("   (")[0] for line in done.out.splitlines() if line.startswith("Next: ")]

@@ -13,7 +13,7 @@ import factories
 import msgspec
 import projects
 import pytest
-from command import next_step, tcbench
+from command import ended, next_step, tcbench
 from projects import commit, planted
 
 from tcbench.analysis.verdict import Rule
@@ -81,8 +81,7 @@ def record_of(project) -> bisections.Bisection:
 @pytest.mark.usefixtures("stand_ins")
 def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped(project, monkeypatch):
     monkeypatch.setattr(projects.OneByOne, "pairs", 0)
-    done = tcbench(project, *COMMAND, "--bisect", "good..main")
-    assert done.code == 1, done.err
+    done = ended(project, *COMMAND, "--bisect", "good..main", code=1)
     slow = id_of(project, "c13")
     assert done.out.startswith(f"{slow[:12]} made my_step/deep, batch size 1 slower: a commit\n")
     record = record_of(project)
@@ -105,8 +104,7 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
 
 @pytest.mark.usefixtures("stand_ins")
 def test_interrupted_by_its_budget_the_same_command_goes_on(project):
-    first = tcbench(project, *COMMAND, "--bisect", "good..main", "--budget", "0.001", "--looks", "3")
-    assert first.code == 4, first.err
+    ended(project, *COMMAND, "--bisect", "good..main", "--budget", "0.001", "--looks", "3", code=4)
     assert record_of(project).state == "not settled"  # the budget was gone before it was known whether BAD is slower
     done = tcbench(project, *COMMAND, "--bisect", "good..main", "--looks", "3", "--quiet")
     assert (done.code, done.err) == (1, "")
@@ -124,16 +122,14 @@ def test_a_search_goes_on_from_its_last_round(project, monkeypatch):
         return measured(*arguments)
 
     monkeypatch.setattr(bisections, "_measured", interrupted)
-    first = tcbench(project, *COMMAND, "--bisect", "good..main")
-    assert first.code == 130
+    first = ended(project, *COMMAND, "--bisect", "good..main", code=130)
     assert "the same command goes on from the last round" in first.err
     before = record_of(project)
     assert before.state == "searching"
     monkeypatch.setattr(bisections, "_measured", measured)
     [path] = project.glob("results/*/bisect-*.json")
     bisections.write(msgspec.structs.replace(before, seconds=3600.0), path)  # a budget counts for each call
-    done = tcbench(project, *COMMAND, "--bisect", "good..main", "--json", "--budget", "10min")
-    assert done.code == 1, done.err
+    done = ended(project, *COMMAND, "--bisect", "good..main", "--json", "--budget", "10min", code=1)
     assert f"({len(before.rounds)} rounds); remove that file to begin anew" in done.err
     told = json.loads(done.out)
     assert (told["schema"], told["schema_version"]) == ("tcbench-bisection", 1)
@@ -175,8 +171,7 @@ def test_a_machine_that_stops_now_and_then_does_not_hide_a_loss_at_the_median_st
 
 @pytest.mark.usefixtures("stand_ins")
 def test_where_the_end_is_not_slower_there_is_nothing_to_search_for(project):
-    done = tcbench(project, *COMMAND, "--bisect", "good..c12")
-    assert done.code == 0, done.err
+    done = ended(project, *COMMAND, "--bisect", "good..c12")
     assert "no loss: " in done.out
     assert record_of(project).state == "no loss"
 
@@ -185,8 +180,7 @@ def test_where_the_end_is_not_slower_there_is_nothing_to_search_for(project):
 def test_commits_that_do_not_run_beside_the_slow_one_are_named_with_it(project):
     commit(project, my_step__py="raise SystemExit('broken')\n" + planted(2))
     commit(project, my_step__py=planted(8))
-    done = tcbench(project, *COMMAND, "--bisect", "c20..main", "--quiet")
-    assert done.code == 4, done.err
+    done = ended(project, *COMMAND, "--bisect", "c20..main", "--quiet", code=4)
     assert "NOT SETTLED: one of 2 commits made my_step/deep, batch size 1 slower" in done.out
     assert "skipped: " in done.out and "failed: SystemExit: broken" in done.out
     assert record_of(project).state == "narrowed down"
@@ -220,7 +214,6 @@ def test_what_cannot_be_bisected_is_one_line(project, words, code, says):
 @pytest.mark.slow
 def test_a_real_bisection_names_the_planted_commit(project):
     commit(project, my_step__py=planted(2) + "\n# the last\n")
-    done = tcbench(project, *COMMAND, "--bisect", "good..main", "--max-time", "0.3", "--threads", "1")
-    assert done.code == 1, done.out + done.err
+    done = ended(project, *COMMAND, "--bisect", "good..main", "--max-time", "0.3", "--threads", "1", code=1)
     assert done.out.startswith(id_of(project, "c13")[:12])
     assert not subprocess.run(["git", "-C", project, "status", "--porcelain"], capture_output=True).stdout

@@ -8,7 +8,7 @@ from typing import Any
 import factories
 import pytest
 import timelines
-from command import tcbench
+from command import ended
 
 from tcbench.tracing import perfetto
 
@@ -17,8 +17,7 @@ CPU, PEERS = RESULTS / "cpu-20261121-035658.jsonl", RESULTS / "peers-20261121-11
 
 
 def outcomes(here: Path, *arguments: str) -> list[dict[str, Any]]:
-    done = tcbench(here, "claims", *arguments, "--format", "json")
-    assert done.code == 0, done.err
+    done = ended(here, "claims", *arguments, "--format", "json")
     value = json.loads(done.out, parse_constant=pytest.fail)
     assert value["schema"] == "tcbench-claims"
     return list(value["scorecards"])
@@ -41,16 +40,14 @@ def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_t
     }
     for name, data in broken.items():
         (tmp_path / name).write_bytes(data)
-    done = tcbench(tmp_path, "claims", CPU.name, "--format", "json")
-    assert done.code == 0, done.err
+    done = ended(tmp_path, "claims", CPU.name, "--format", "json")
     assert [line.split(": ")[:2] for line in done.err.splitlines()] == [["note", "left out"]] * 3
     assert all(name in done.err for name in broken)
     [card] = json.loads(done.out)["scorecards"]
     claims = {claim["says"]: claim for claim in card["claims"]}
     assert claims["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
     for name in broken:
-        done = tcbench(tmp_path, "claims", CPU.name, name)
-        assert done.code == 2
+        done = ended(tmp_path, "claims", CPU.name, name, code=2)
         assert done.err.startswith(f"tcbench: error: {name}: ")
 
 
@@ -95,8 +92,7 @@ def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> N
     [card] = outcomes(tmp_path, str(CPU), *asked)
     claim = next(claim for claim in card["claims"] if claim["relation"] == "fewer kernels")
     assert (claim["outcome"], claim["why"]) == ("holds", "64: 3 kernels per step against 5")
-    both = tcbench(tmp_path, "claims", str(CPU), str(PEERS), *asked)
-    assert both.code == 2
+    both = ended(tmp_path, "claims", str(CPU), str(PEERS), *asked, code=2)
     assert "timelines do not say which machine they are of; name the records of one run with them" in both.err
 
 
@@ -116,13 +112,11 @@ def test_results_of_a_scenario_that_is_not_here_ask_for_its_file(tmp_path: Path)
     factories.write(tmp_path / "mine.jsonl", factories.make_record(cell=cell))
     (tmp_path / "mine.toml").write_text(OWN + OWN_CLAIM, encoding="utf-8")
     (tmp_path / "none.toml").write_text(OWN, encoding="utf-8")
-    done = tcbench(tmp_path, "claims", "mine.jsonl")
-    assert done.code == 2
+    done = ended(tmp_path, "claims", "mine.jsonl", code=2)
     assert done.err == (
         "tcbench: error: scenario 'mine' of the results does not come with tcbench; name its file with --scenario\n"
     )
     [card] = outcomes(tmp_path, "mine.jsonl", "--scenario", "mine.toml")
     assert [claim["outcome"] for claim in card["claims"]] == ["holds"]
-    none = tcbench(tmp_path, "claims", "mine.jsonl", "--scenario", "none.toml")
-    assert none.code == 0
+    none = ended(tmp_path, "claims", "mine.jsonl", "--scenario", "none.toml")
     assert "no claims: the scenario makes none" in none.out

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import projects
 import pytest
-from command import finish, start, tcbench
+from command import ended, finish, start, tcbench
 from corpus_inputs import QUICK
 from factories import make_record
 from processes import children, soon
@@ -44,8 +44,7 @@ def sleeper(tmp_path: Path) -> Path:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_results_folder_that_may_not_be_written_is_exit_code_2(here):
     (here / "results").mkdir(mode=0o500)
-    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
-    assert done.code == 2
+    done = ended(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic", code=2)
     assert "cannot be written" in done.err
 
 
@@ -77,8 +76,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(sleeper, signum):
     assert kept.notes == ()
     assert 1 <= len(kept.records) < 4
 
-    done = tcbench(sleeper, *arguments, "--resume")
-    assert done.code == 0, done.err
+    ended(sleeper, *arguments, "--resume")
     records = store.read([path]).records
     assert records[: len(kept.records)] == kept.records
     assert len(records) == 4
@@ -127,8 +125,7 @@ def test_a_killed_worker_is_a_record_and_the_run_goes_on(sleeper):
 
 def test_a_trial_over_its_timeout_is_a_record(sleeper):
     sleep_at_the_start(sleeper)
-    done = tcbench(sleeper, "run", "quick.toml", "--config", "deep", "--max-time", "60", "--timeout", "0.5")
-    assert done.code == 3
+    done = ended(sleeper, "run", "quick.toml", "--config", "deep", "--max-time", "60", "--timeout", "0.5", code=3)
     (path,) = (sleeper / "results").glob("*/*.jsonl")
     (record,) = store.read([path]).records
     assert (record.status, record.reason) == ("timeout", "no result after 0.5 s (--timeout)")
@@ -139,8 +136,7 @@ def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(her
     arguments = ("run", "quick.toml", "--bs", "2", "--trials", "1", "--threads", "1", "--data", "synthetic", "--json")
     arguments += ("--config", "fp32+opencv")
     monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: package.module != "cv2")
-    first = tcbench(here, *arguments)
-    assert first.code == 0, first.err
+    first = ended(here, *arguments)
     assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.out)["cells"][0]["reason"]
     monkeypatch.undo()
     monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: True)
@@ -153,8 +149,7 @@ def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(her
 
 
 def test_doctor_says_what_is_here_and_what_is_missing(here):
-    done = tcbench(here, "doctor")
-    assert done.code == 0, done.out
+    done = ended(here, "doctor")
     assert "chainer" in done.out
     assert "7.8.1" in done.out
     assert "tcbench data make" in done.out
@@ -166,8 +161,7 @@ def test_doctor_says_what_is_here_and_what_is_missing(here):
 def test_data_make_makes_the_set_once(here, monkeypatch):
     monkeypatch.setitem(jpegs.generate.__kwdefaults__, "n_files", 16)
     monkeypatch.setitem(jpegs.generate.__kwdefaults__, "workers", 1)
-    made = tcbench(here, "data", "make")
-    assert made.code == 0, made.err
+    made = ended(here, "data", "make")
     assert "16 images in 16 classes" in made.out
     monkeypatch.setattr(jpegs, "_write_images", lambda *_: pytest.fail("made anew"))
     assert tcbench(here, "data", "make").out == made.out

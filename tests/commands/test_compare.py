@@ -7,7 +7,7 @@ from pathlib import Path
 import factories
 import msgspec
 import pytest
-from command import next_step, tcbench
+from command import ended, next_step, tcbench
 
 from tcbench.core import record
 from tcbench.core.record import Record
@@ -54,8 +54,7 @@ def test_a_regression_names_the_command_that_takes_it_apart(base, tmp_path):
     write(base, trials() + trials(40.0, "fp16"))
     done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl")
     assert next_step(done) == ["diff", "base.jsonl", "current.jsonl", "--config", "fp16", "--bs", "4"]
-    done = tcbench(tmp_path, *next_step(done))
-    assert done.code == 0, done.err
+    done = ended(tmp_path, *next_step(done))
     assert "step 100 ms -> 13" in done.out
     assert not next_step(tcbench(tmp_path, "compare", "base.jsonl", "again.jsonl"))
 
@@ -63,8 +62,7 @@ def test_a_regression_names_the_command_that_takes_it_apart(base, tmp_path):
 def test_a_missing_cell_fails_unless_allowed_and_a_new_one_never_does(tmp_path):
     write(tmp_path / "two.jsonl", trials() + trials(config="fp16"))
     write(tmp_path / "one.jsonl", trials())
-    done = tcbench(tmp_path, "compare", "two.jsonl", "one.jsonl")
-    assert done.code == 1
+    done = ended(tmp_path, "compare", "two.jsonl", "one.jsonl", code=1)
     assert "fp16, batch size 4: missing: not in current; base: ok" in done.out
     allowed = tcbench(tmp_path, "compare", "two.jsonl", "one.jsonl", "--allow", "missing")
     assert (allowed.code, "1 missing" in allowed.out) == (0, True)
@@ -76,8 +74,7 @@ def test_nothing_measured_on_both_sides_is_never_green(tmp_path):
     for name in ("a", "b"):
         write(tmp_path / f"broken-{name}.jsonl", broken)
         write(tmp_path / f"half-{name}.jsonl", [*trials(config="fp16"), *broken])
-    done = tcbench(tmp_path, "compare", "broken-a.jsonl", "broken-b.jsonl")
-    assert done.code == 5
+    done = ended(tmp_path, "compare", "broken-a.jsonl", "broken-b.jsonl", code=5)
     assert "nothing was measured on both sides: failed on both sides: ModuleNotFoundError: no module" in done.err
     half = ("compare", "half-a.jsonl", "half-b.jsonl")
     assert (tcbench(tmp_path, *half).code, tcbench(tmp_path, *half, "--strict").code) == (0, 4)
@@ -127,8 +124,7 @@ def test_what_differs_is_listed_with_the_command_that_allows_it(base, tmp_path):
     ]
     command = "tcbench compare base.jsonl 'new results.jsonl' --threshold 5% --strict --allow python,libraries,input"
     assert lines[-1].strip() == command
-    again = tcbench(tmp_path, *shlex.split(command)[1:])
-    assert again.code == 0, again
+    again = ended(tmp_path, *shlex.split(command)[1:])
     assert "allowed to differ: libraries: numpy: 2.2.0 -> 2.3.0; scipy: none -> 1.15" in again.out
 
 
@@ -143,8 +139,7 @@ def test_all_allows_everything_but_what_is_missing(tmp_path):
 
 def test_nothing_in_common_is_not_comparable(base, tmp_path):
     write(tmp_path / "current.jsonl", trials(config="fp16"))
-    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "all,missing")
-    assert done.code == 5
+    done = ended(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "all,missing", code=5)
     assert "have nothing in common" in done.err
     assert "base.jsonl has fp32, batch size 4\n" in done.err
     assert "current.jsonl has fp16, batch size 4\n" in done.err
@@ -160,8 +155,7 @@ def test_runs_are_named_by_file_folder_or_id(tmp_path):
     write(tmp_path / "old/b.jsonl", [msgspec.structs.replace(r, run_id="b") for r in trials(trials=4, seed=2)])
     assert tcbench(tmp_path, "compare", "cpu-20260101-000000", "cpu-20260102-000000").code == 0
     assert tcbench(tmp_path, "compare", "old", "results/m/cpu-20260102-000000.jsonl").code == 0
-    done = tcbench(tmp_path, "compare", "cpu-20260101-000001", "cpu-20260102-000000")
-    assert done.code == 2
+    done = ended(tmp_path, "compare", "cpu-20260101-000001", "cpu-20260102-000000", code=2)
     assert "did you mean 'cpu-20260101-000000'?" in done.err
 
 
@@ -204,8 +198,7 @@ def measured(**changes) -> str:
 def test_what_is_no_record_is_named_with_file_and_line(base, tmp_path, content, expected):
     (tmp_path / "bad.jsonl").write_bytes(content)
     for words in (("base.jsonl", "bad.jsonl"), ("bad.jsonl", "base.jsonl")):
-        done = tcbench(tmp_path, "compare", *words)
-        assert done.code == 2, done
+        done = ended(tmp_path, "compare", *words, code=2)
         assert f"tcbench: error: bad.jsonl{expected}" in done.err
         assert (done.err.count("\n"), done.out) == (1, "")
 
@@ -249,8 +242,7 @@ def test_github_gets_annotations_and_a_job_summary(base, tmp_path):
     summary.write_text("before\n")
     write(tmp_path / "current.jsonl", trials(36.0, seed=1))
     there = {"GITHUB_STEP_SUMMARY": str(summary)}
-    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "github", **there)
-    assert done.code == 1
+    done = ended(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "github", **there, code=1)
     assert done.out.startswith("::error title=tcbench%3A regression::fp32, batch size 4: throughput -")
     assert summary.read_text().startswith("before\n### tcbench: regression\n")
     tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "json", **there)

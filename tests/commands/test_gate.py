@@ -16,7 +16,7 @@ from pathlib import Path
 import factories
 import projects
 import pytest
-from command import Done, start, tcbench
+from command import Done, ended, start, tcbench
 from projects import commit, planted
 
 from tcbench.analysis.verdict import Rule
@@ -93,8 +93,7 @@ def test_a_bisection_asks_longer_at_the_same_levels() -> None:
 def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
     (project / "my_step.py").write_text(planted(30))
     arguments = ("--base", "HEAD", "--looks", "3,6", "-o", "gate.json", "--format", "json")
-    done = tcbench(project, "gate", *QUICK[:-1], *arguments)
-    assert done.code == 1, done.err
+    done = ended(project, "gate", *QUICK[:-1], *arguments, code=1)
     found = r"my_step/deep, batch size 1: regression: (slower by .* in forward; )?throughput -.*; forward takes "
     assert re.search(found, done.out), done.out
     assert "base HEAD (" in done.out
@@ -285,8 +284,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     anew = tcbench(project, "compare", *sides, "--threshold", "10%")
     assert "1 inconclusive at a threshold of 10%" in anew.out
     for shown in (sides[1:], sides):
-        done = tcbench(project, "report", *shown, "-o", "page.html")
-        assert done.code == 0, done.err
+        ended(project, "report", *shown, "-o", "page.html")
         assert ">regression<" in (project / "page.html").read_text()
     path.write_text("{}")
     refused = tcbench(project, "compare", *sides)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import projects
 import pytest
-from command import tcbench
+from command import ended, tcbench
 from histories import over_commits
 
 from tcbench.core.record import Record
@@ -33,8 +33,7 @@ def test_the_stacks_that_one_commit_was_measured_on_are_named_in_every_form(tmp_
     plant(tmp_path, over_commits([40, 36], trials=5))
     newer = over_commits([40, 36], trials=5, environments=[{"python": "3.12.1"}] * 2)
     plant(tmp_path, [msgspec.structs.replace(one, run_id=f"{one.run_id}-2") for one in newer])
-    done = tcbench(tmp_path, "history", "-o", "history.svg")
-    assert done.code == 0, done.err
+    done = ended(tmp_path, "history", "-o", "history.svg")
     headings = [line.partition("  ")[0] for line in done.out.splitlines() if line.startswith("fp32")]
     assert sorted(headings) == [f"fp32, batch size 4 (python: {version})" for version in ("3.11.2", "3.12.1")]
     assert all(f"python: {version}" in (tmp_path / "history.svg").read_text() for version in ("3.11.2", "3.12.1"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command import finish, start, tcbench
+from command import ended, finish, start, tcbench
 from numerics_documents import make_document
 from processes import soon
 
@@ -27,8 +27,7 @@ TINY = ("numerics", "--device", "cpu", "--seeds", "1", "--steps", "2", "--image-
 
 @pytest.mark.slow
 def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp_path):
-    done = tcbench(tmp_path, *TINY, "--scale", "2^50")
-    assert done.code == 0, done.err
+    done = ended(tmp_path, *TINY, "--scale", "2^50")
     [path] = tmp_path.glob("results/*/numerics-*.json")
     document = read(path)
     techniques = ["fp32", "neither", "scaling", "masters", "both", "dynamic", "bf16"]
@@ -48,8 +47,7 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp
 
 @pytest.mark.slow
 def test_many_ranks_leave_a_document_of_their_own_with_one_chart(tmp_path):
-    done = tcbench(tmp_path, *TINY, "--ranks", "2", "--bs", "4")
-    assert done.code == 0, done.err
+    done = ended(tmp_path, *TINY, "--ranks", "2", "--bs", "4")
     [path] = tmp_path.glob("results/*/numerics-ranks-*.json")
     document = read(path)
     assert [run.technique for run in document.runs] == ["one-rank", "ranks", "no-warm-up", "unscaled", "own-batch"]
@@ -63,8 +61,7 @@ def test_many_ranks_leave_a_document_of_their_own_with_one_chart(tmp_path):
 def test_a_folder_that_takes_nothing_is_found_before_the_training(tmp_path, monkeypatch):
     monkeypatch.setattr(NumericsRunner, "run", lambda *_: pytest.fail("trained"))
     (tmp_path / "file").touch()
-    done = tcbench(tmp_path, *TINY, "--out", "file")
-    assert done.code == 2
+    done = ended(tmp_path, *TINY, "--out", "file", code=2)
     assert re.search(r"file/\S+\.json: cannot be written \(.*\); name another folder with --out", done.err)
 
 
@@ -80,8 +77,7 @@ def test_what_cannot_be_kept_any_more_is_printed(tmp_path, monkeypatch):
             folder.touch()
 
     monkeypatch.setattr(NumericsRunner, "run", run)
-    done = tcbench(tmp_path, *TINY, "--steps", "1")
-    assert done.code == 2
+    done = ended(tmp_path, *TINY, "--steps", "1", code=2)
     assert "cannot be written" in done.err
     assert len(json.loads(done.out)["runs"]) == 7
 
@@ -95,8 +91,7 @@ def test_only_an_fp32_that_diverged_is_told_to_lower_its_learning_rate(tmp_path,
 
 
 def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
-    done = tcbench(tmp_path, *TINY, "--timeout", "0.01")
-    assert done.code == 3
+    done = ended(tmp_path, *TINY, "--timeout", "0.01", code=3)
     assert done.err.strip().endswith("fp32 itself failed: no result after 0.01 s (--timeout)")
 
 

@@ -9,7 +9,7 @@ import factories
 import hostile
 import pytest
 import typer
-from command import finish, start, tcbench
+from command import ended, finish, start, tcbench
 
 from tcbench.commands import app
 
@@ -145,6 +145,5 @@ def test_the_trials_beside_a_report_are_not_written_onto_its_input(folder, tmp_p
     monkeypatch.setattr("tcbench.views.report.trials.MOST_TRIALS", 0)
     given = tmp_path / "report-trials.csv"
     given.write_bytes((folder / "run.jsonl").read_bytes())
-    done = tcbench(tmp_path, "report", given.name, "--title", "x" * 300, "-o", "report.html")
-    assert done.code == 2, done.err
+    ended(tmp_path, "report", given.name, "--title", "x" * 300, "-o", "report.html", code=2)
     assert given.read_bytes() == (folder / "run.jsonl").read_bytes()

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command import tcbench
+from command import ended
 
 from tcbench.core.numerics import Slope
 from tcbench.engine.accelerators.cpu.onednn import library
@@ -24,8 +24,7 @@ def slopes(monkeypatch) -> None:
 
 
 def test_it_ends_with_0_when_all_is_within_what_is_declared(tmp_path):
-    done = tcbench(tmp_path, *RUNGS, "--config", "fp32+nhwc", "--json")
-    assert done.code == 0, done.err
+    done = ended(tmp_path, *RUNGS, "--config", "fp32+nhwc", "--json")
     value = json.loads(done.out)
     assert (value["schema"], value["ok"]) == ("tcbench-parity", True)
     assert [one["config"] for one in value["configs"]] == ["fp32", "fp32+nhwc"]
@@ -43,8 +42,7 @@ def test_it_ends_with_1_when_a_config_is_off(tmp_path, monkeypatch):
 
     monkeypatch.setattr(library, "problem", lambda: "oneDNN is not installed")  # NumPy computes.
     monkeypatch.setitem(_KERNELS, ConvWgrad, off)
-    done = tcbench(tmp_path, *RUNGS, "--config", "fp32+nhwc")
-    assert done.code == 1, done.err
+    done = ended(tmp_path, *RUNGS, "--config", "fp32+nhwc", code=1)
     [reason] = [line for line in done.out.splitlines() if line.startswith("fp32+nhwc: off: ")]
     assert "w) 0.01 above 0.0001" in reason
     assert done.out.splitlines()[-1] == "2 configs, and float64: 1 off."

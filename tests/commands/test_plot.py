@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import reports
 import shipped
-from command import finish, start, tcbench
+from command import ended, finish, start, tcbench
 from factories import make_record, write
 
 
@@ -18,8 +18,7 @@ def here(tmp_path: Path) -> Path:
 
 def drawn(here: Path, *arguments: str) -> str:
     """The chart as SVG."""
-    done = tcbench(here, "plot", *arguments, "-o", "chart.svg")
-    assert done.code == 0, done.err
+    done = ended(here, "plot", *arguments, "-o", "chart.svg")
     assert done.out == "wrote chart.svg\n"
     return (here / "chart.svg").read_text(encoding="utf-8")
 
@@ -46,8 +45,7 @@ def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_pa
     write(results / "cpu-20261121-000000.jsonl", *reports.ladders(1, sizes=(4,)))
     write(results / "cpu-20261122-000000.jsonl", make_record("fp32+nhwc", 4))
     for words in (["--kind", "ladder"], ["--slide", "33"], ["--config", "fp32+dali"]):
-        done = tcbench(tmp_path, "plot", *words)
-        assert done.code == 2
+        done = ended(tmp_path, "plot", *words, code=2)
         said, error = done.err.splitlines()
         assert said == "the newest run: results/machine/cpu-20261122-000000.jsonl"
         command = "tcbench plot results/machine/cpu-20261121-000000.jsonl " + " ".join(words)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command import finish, next_step, start, tcbench
+from command import ended, finish, next_step, start, tcbench
 from factories import make_record, write
 from processes import soon
 from timelines import record_in
@@ -38,8 +38,7 @@ def left(here: Path, suffix: str) -> list[Path]:
 
 @pytest.mark.long
 def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
-    done = tcbench(tmp_path, *CELL, "--model", "resnet18", "--tool", "ranges", "--steps", "4")
-    assert done.code == 0, done.err
+    done = ended(tmp_path, *CELL, "--model", "resnet18", "--tool", "ranges", "--steps", "4")
     (trace,), (picture,), (text,) = (left(tmp_path, suffix) for suffix in (".json.gz", ".png", ".txt"))
     assert picture.read_bytes().startswith(b"\x89PNG")
     summary = text.read_text().strip()
@@ -68,8 +67,7 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
 
 @pytest.mark.slow
 def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
-    done = tcbench(tmp_path, "profile", "fp32", *CELL[2:], "--tool", "ranges", "-n", "2", "-q")
-    assert done.code == 0, done.err
+    ended(tmp_path, "profile", "fp32", *CELL[2:], "--tool", "ranges", "-n", "2", "-q")
     (trace,) = tmp_path.glob("results/*/*.json.gz")
     (timeline,) = tracing.read(trace)
     assert not timeline.of("io")
@@ -80,8 +78,7 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
 @pytest.mark.slow
 def test_many_ranks_leave_a_timeline_of_each(tmp_path):
     words = shlex.split("--bs 1 --ranks 2 --device cpu --image-size 32 --data synthetic -n 2 -q")
-    done = tcbench(tmp_path, "profile", "fp32", "cpu", *words)
-    assert done.code == 0, done.err
+    done = ended(tmp_path, "profile", "fp32", "cpu", *words)
     (trace,) = tmp_path.glob("results/*/profile-fp32-bs1-ranks2-cpu-*.json.gz")
     timelines = tracing.read(trace)
     assert [one.label for one in timelines] == [f"fp32, batch size 1, 2 ranks: rank {rank}" for rank in (0, 1)]
@@ -98,8 +95,7 @@ def test_many_ranks_leave_a_timeline_of_each(tmp_path):
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys (Nsight Systems) is not on PATH")
 @pytest.mark.slow
 def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
-    done = tcbench(tmp_path, *CELL, "--steps", "3", "--data", "synthetic")
-    assert done.code == 0, done.err
+    ended(tmp_path, *CELL, "--steps", "3", "--data", "synthetic")
     (trace,), (report,) = left(tmp_path, ".json.gz"), left(tmp_path, ".nsys-rep")
     (timeline,), measured = tracing.read(trace), record_in(trace).measurement
     assert timeline.source == "nsys"
@@ -155,8 +151,7 @@ config = [
 
 
 def test_a_cell_that_fails_says_why_with_exit_code_3(own):
-    done = tcbench(own, "profile", "fails", "./own.toml", "--device", "cpu", "--tool", "ranges")
-    assert done.code == 3, done.err
+    done = ended(own, "profile", "fails", "./own.toml", "--device", "cpu", "--tool", "ranges", code=3)
     assert "my_step/fails, batch size 2: failed: ValueError: no" in done.err
     assert "Traceback" not in done.err
 
@@ -198,8 +193,7 @@ def hosts(here: Path, suffix: str) -> list[Path]:
 @pytest.mark.slow
 def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_costliest_function(tmp_path, monkeypatch):
     monkeypatch.setattr(profiler, "_LEAST_S", 0.5)
-    done = tcbench(tmp_path, *CELL, "--host", "--tool", "cprofile")
-    assert done.code == 0, done.err
+    done = ended(tmp_path, *CELL, "--host", "--tool", "cprofile")
     (graph,), (scope,) = hosts(tmp_path, ".svg"), hosts(tmp_path, ".speedscope.json")
     assert "<svg" in graph.read_text()
     taken = host.read(scope)
@@ -234,8 +228,7 @@ def test_py_spy_samples_each_phase_from_outside(tmp_path, monkeypatch):
     if trouble := host.problem(host.find()):
         pytest.skip(trouble)
     monkeypatch.setattr(profiler, "_LEAST_S", 3.0)
-    done = tcbench(tmp_path, *CELL, "--host", "--tool", "py-spy")
-    assert done.code == 0, done.err
+    ended(tmp_path, *CELL, "--host", "--tool", "py-spy")
     taken = host.read(*hosts(tmp_path, ".speedscope.json"))
     assert taken.tool == "py-spy"
     assert taken.samples > 50

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command import Done, tcbench
+from command import Done, ended, tcbench
 
 from tcbench.core import store
 from tcbench.run import forecast
@@ -65,8 +65,7 @@ def test_a_run_that_is_whole_is_not_resumed(ran: Path) -> None:
 
 
 def test_explain_says_what_holds_a_real_cell_back_and_what_is_next(ran: Path) -> None:
-    done = tcbench(ran, "explain", "--details")
-    assert done.code == 0, done.err
+    done = ended(ran, "explain", "--details")
     assert "fp32, batch size 2: " in done.out
     assert "expected" in done.out
     value = json.loads(tcbench(ran, "explain", "--json").out)
@@ -85,8 +84,7 @@ def test_explain_says_what_holds_a_real_cell_back_and_what_is_next(ran: Path) ->
 
 @pytest.mark.slow
 def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) -> None:
-    done = tcbench(ran, "roofline", "--config", "fp32", "--json", "-o", "roof.svg")
-    assert done.code == 0, done.err
+    done = ended(ran, "roofline", "--config", "fp32", "--json", "-o", "roof.svg")
     assert (ran / "roof.svg").stat().st_size > 5000
     [cell] = json.loads(done.out)["cells"]
     assert cell["ceilings"]["measured"]
@@ -97,7 +95,6 @@ def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) ->
         assert phase["flops_s"] == pytest.approx(phase["flops"] / phase["time_s"])
     # Backward does twice forward's arithmetic, but for the images' gradient.
     assert 1.9 < phases["backward"]["flops"] / phases["forward"]["flops"] < 2.0
-    table = tcbench(ran, "roofline", "--layers", "--bs", "2")
-    assert table.code == 0, table.err
+    table = ended(ran, "roofline", "--layers", "--bs", "2")
     assert "block8.b/conv" in table.out
     assert list(ran.glob("results/*/*-roofline.png"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import factories
 import pytest
 import timelines
-from command import tcbench
+from command import ended, tcbench
 
 from tcbench.core.record import MeasureSettings, PhaseTimes
 from tcbench.tracing import perfetto
@@ -23,8 +23,7 @@ def page(folder: Path) -> str:
 
 @pytest.mark.long
 def test_the_committed_records_make_a_page_of_moderate_size(tmp_path: Path) -> None:
-    done = tcbench(tmp_path, "report", str(CPU), str(PEERS), "-o", "deep/er/all.html", "--title", "Two <cores>")
-    assert done.code == 0, done.err
+    ended(tmp_path, "report", str(CPU), str(PEERS), "-o", "deep/er/all.html", "--title", "Two <cores>")
     page = tmp_path / "deep" / "er" / "all.html"
     assert page.stat().st_size < 500_000
     assert "<title>Two &lt;cores&gt;</title>" in page.read_text(encoding="utf-8")
@@ -42,8 +41,7 @@ def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path:
     named = tmp_path / "elsewhere.json"
     perfetto.write([timelines.busy_timeline(3)], named)
     (tmp_path / "run" / "profile-broken.json.gz").write_bytes(b"no gzip")
-    done = tcbench(tmp_path, "report", str(run), str(named))
-    assert done.code == 0, done.err
+    done = ended(tmp_path, "report", str(run), str(named))
     assert done.err.startswith("note: ") and "profile-broken.json.gz" in done.err
     text = page(tmp_path)
     timelines_ = text.partition('<section id="timelines"')[2].partition("</figure>")[0]
@@ -68,8 +66,7 @@ def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_o
     pages = []
     for content in (document.read_bytes(), document.read_bytes()[:500]):
         (tmp_path / document.name).write_bytes(content)
-        done = tcbench(tmp_path, "report", "cpu.jsonl")
-        assert done.code == 0, done.err
+        done = ended(tmp_path, "report", "cpu.jsonl")
         pages.append(page(tmp_path))
     assert [document.name in page for page in pages] == [True, False]
     assert f"note: left out: {document.name}" in done.err
@@ -81,8 +78,7 @@ def test_a_record_whose_phases_have_no_times_makes_a_page(tmp_path: Path) -> Non
     phases = tuple(PhaseTimes(name=name, host_s=()) for name in ("io", "forward"))
     bare = factories.make_record(measurement=factories.make_measurement(phases=phases))
     run = factories.write(tmp_path / "run.jsonl", bare)
-    done = tcbench(tmp_path, "report", str(run))
-    assert done.code == 0, done.err
+    ended(tmp_path, "report", str(run))
     assert tcbench(tmp_path, "timeline", str(run)).code == 2
 
 

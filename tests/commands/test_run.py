@@ -9,7 +9,7 @@ from pathlib import Path
 
 import odd_images
 import pytest
-from command import next_steps, tcbench
+from command import ended, next_steps, tcbench
 from factories import make_cell, make_environment, make_record
 
 from tcbench import __version__
@@ -83,8 +83,7 @@ def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_
     (tmp_path / "data" / "a").mkdir(parents=True)
     (tmp_path / "data" / "a" / "good.jpg").write_bytes(odd_images.taken()["plain"])
     (tmp_path / "data" / "a" / "bad.jpg").write_bytes(odd_images.refused()["gif"][0])
-    done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data")
-    assert done.code == 2
+    done = ended(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data", code=2)
     assert "a/bad.jpg is a GIF, expected a JPEG or PNG of 8 bits a channel" in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "results").exists()
@@ -97,8 +96,7 @@ def test_the_users_images_are_checked_in_silence_where_that_is_asked(tmp_path, m
         (tmp_path / "data" / "a" / f"{name}.jpg").write_bytes(odd_images.taken()["plain"])
     monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
     monkeypatch.setattr(dataset, "_FILES_PER_PROGRESS", 1)
-    done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data", "--dry-run", *quiet)
-    assert done.code == 0
+    done = ended(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data", "--dry-run", *quiet)
     assert says in done.err and bool(done.err) == bool(says)
 
 
@@ -146,8 +144,7 @@ def trials(folder):
     ("options", "each"), [((), [4, 4]), (("--budget", "100s"), [2, 1]), (("--trials", "3", "--budget", "1h"), [3, 3])]
 )
 def test_a_run_goes_on_in_rounds_until_its_budget_is_spent(tmp_path, trials_of_30_s, options, each):
-    done = tcbench(tmp_path, *RUN, "--bs", "4", *options, "--json")
-    assert done.code == 0, done.err
+    done = ended(tmp_path, *RUN, "--bs", "4", *options, "--json")
     assert [cell["trials"] for cell in json.loads(done.out)["cells"]] == each
     [run] = trials(tmp_path)
     assert [number for _, number in run] == sorted(number for _, number in run)
@@ -164,8 +161,7 @@ def test_views_show_the_cells_in_the_scenarios_order_whatever_was_measured_first
 @pytest.mark.parametrize(("sizes", "said", "ran"), [("8", "8", [2, 2]), ("4,8", "4, 8", [2, 4])])
 def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s, sizes, said, ran):
     assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
-    done = tcbench(tmp_path, *RUN, "--bs", sizes, "--trials", "1", "--resume")
-    assert done.code == 0
+    done = ended(tmp_path, *RUN, "--bs", sizes, "--trials", "1", "--resume")
     [line] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
     assert line.endswith(f"is of another selection: batch size 4, here {said}")
     assert [len(run) for run in trials(tmp_path)] == ran
@@ -194,8 +190,7 @@ def test_a_run_is_not_resumed_with_other_code_unless_that_is_allowed(tmp_path, t
     [path] = tmp_path.glob("results/*/cpu-*.jsonl")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))  # an interrupt after the first
     monkeypatch.setattr(machine, "commit", lambda: "bbbbbbbbbbbb")
-    refused = tcbench(tmp_path, *arguments, "1", "--resume")
-    assert refused.code == 2
+    refused = ended(tmp_path, *arguments, "1", "--resume", code=2)
     assert "was measured with other code: tcbench at aaaaaaaaaaaa, here bbbbbbbbbbbb; " in refused.err
     assert "--allow code" in refused.err and refused.err.count("\n") == 1
     assert [len(run) for run in trials(tmp_path)] == [1]
@@ -279,5 +274,4 @@ def test_the_next_steps_keep_what_was_asked_and_run(tmp_path, trials_of_30_s, mo
     for step, start in zip(steps[2:], whole, strict=True):
         assert f"{shlex.join(step)} ".startswith(start)
     for step in steps:
-        done = tcbench(tmp_path, *step, *["--dry-run"] * (step[0] == "run"))
-        assert done.code == 0, done.err
+        ended(tmp_path, *step, *["--dry-run"] * (step[0] == "run"))

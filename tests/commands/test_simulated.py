@@ -7,7 +7,7 @@ import factories
 import msgspec
 import pytest
 import timelines
-from command import tcbench
+from command import ended, tcbench
 
 from tcbench.core import record
 from tcbench.core.record import GpuFacts, Simulated
@@ -64,8 +64,7 @@ def test_pictures_say_so(tmp_path: Path, results: Path, command: str) -> None:
         for n in (1, 2):
             environment = msgspec.structs.replace(SIMULATED, commit=f"{n}" * 40)
             write(results.with_name(f"naruse2018-2027010{n}-000000.jsonl"), environment)
-    done = tcbench(tmp_path, command, "-o", "drawn.svg")
-    assert done.code == 0, done.err
+    ended(tmp_path, command, "-o", "drawn.svg")
     assert "(simulated)" in (tmp_path / "drawn.svg").read_text(encoding="utf-8")
 
 

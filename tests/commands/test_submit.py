@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import projects
 import pytest
 import slurm_node
-from command import Done, finish, start, tcbench
+from command import Done, ended, finish, start, tcbench
 from factories import make_record, write
 from processes import soon
 
@@ -81,8 +81,7 @@ def jobs(monkeypatch):
 
 def test_each_job_runs_the_same_options_under_a_label_of_its_own(jobs, tmp_path):
     given = "--config fp32,fp16 --config fp32+nhwc --bs 4,8 --budget 2m --trials 2 --seed 0 --fresh-autotune"
-    done = tcbench(tmp_path, *SUBMIT, *given.split())
-    assert done.code == 0, done.err
+    done = ended(tmp_path, *SUBMIT, *given.split())
     options = shlex.split("--bs 4,8 --config fp32,fp16,fp32+nhwc --device cpu --trials 2 --budget 120 --fresh-autotune")
     assert jobs.commands == [
         ["run", "cpu", *options, "--out", str(tmp_path / "results"), "--label", name] for name in ("a100", "h100")
@@ -91,8 +90,7 @@ def test_each_job_runs_the_same_options_under_a_label_of_its_own(jobs, tmp_path)
 
 
 def test_a_dry_run_shows_the_scripts_and_submits_nothing(jobs, tmp_path):
-    done = tcbench(tmp_path, *SUBMIT, "--dry-run")
-    assert done.code == 0
+    done = ended(tmp_path, *SUBMIT, "--dry-run")
     assert re.findall("# tcbench run cpu .* --label (.*)", done.out) == ["a100", "h100"]
     assert jobs.commands == []
     assert not (tmp_path / "results").exists()
@@ -109,13 +107,11 @@ def test_a_dry_run_needs_no_slurm_and_takes_partitions_and_gpus_as_named(tmp_pat
 @pytest.mark.parametrize("allowed", [(), ("--allow", "code")])
 def test_resume_submits_only_what_has_not_come_to_its_end(jobs, tmp_path, allowed):
     jobs.ends = {"h100": "timeout"}
-    first = tcbench(tmp_path, *SUBMIT)
-    assert first.code == 3
+    first = ended(tmp_path, *SUBMIT, code=3)
     assert re.search(r"h100: job 2 has ended early \(timeout\); its log: .*/2_0_log.out\n", first.err)
     assert first.out == f"Next: tcbench {' '.join(SUBMIT)} --resume   (runs again what failed)\n"
     jobs.ends = {}
-    second = tcbench(tmp_path, *SUBMIT, "--resume", *allowed)
-    assert second.code == 0
+    second = ended(tmp_path, *SUBMIT, "--resume", *allowed)
     assert "a100: nothing is missing: job 1 has done all\nh100: job 3 has done all\n" in second.err
     assert jobs.commands[2:] == [[*jobs.commands[1], "--resume", *allowed]]
     third = tcbench(tmp_path, *SUBMIT, "--resume", *allowed)
@@ -131,8 +127,7 @@ def test_resume_with_more_to_run_submits_again(jobs, tmp_path):
 def test_a_job_that_failed_makes_the_exit_code_of_run_and_says_where_its_log_is(jobs, tmp_path, monkeypatch):
     jobs.ends = {"a100": 3}
     monkeypatch.setattr(cluster.Job, "last_line", "2 cells failed")
-    done = tcbench(tmp_path, *SUBMIT, "--quiet")
-    assert done.code == 3
+    done = ended(tmp_path, *SUBMIT, "--quiet", code=3)
     assert re.fullmatch(r"a100: job 1 has ended with exit code 3: 2 cells failed; its log: .*/1_0_log.out\n", done.err)
 
 
@@ -143,8 +138,7 @@ def test_an_interrupt_leaves_the_jobs_and_says_how_to_go_on_and_how_to_end_them(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cluster.time, "sleep", interrupted)
-    done = tcbench(tmp_path, *SUBMIT)
-    assert done.code == 130
+    done = ended(tmp_path, *SUBMIT, code=130)
     assert done.err.endswith(
         "interrupted; the jobs go on without; follow them with: tcbench submit cpu --partition a100,h100 --device cpu "
         "--resume; end them with: scancel 1 2\n"
@@ -198,8 +192,7 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
     ],
 )
 def test_bad_input_is_one_line_and_submits_nothing(jobs, tmp_path, words, said):
-    done = tcbench(tmp_path, *words)
-    assert done.code == 2
+    done = ended(tmp_path, *words, code=2)
     assert done.err.startswith("tcbench: error: ")
     assert said in done.err
     assert done.err.count("\n") == 1
@@ -276,16 +269,14 @@ def test_jobs_by_submitits_local_executor_leave_their_records_and_resume(tmp_pat
 
     monkeypatch.setattr(cluster, "executor", local)
     words = sleeper(tmp_path)
-    done = tcbench(tmp_path, *words)
-    assert done.code == 0, done.err
+    ended(tmp_path, *words)
     assert [records(tmp_path, label) for label in ("a100", "h100")] == [ALL, ALL]
     (h100,) = (tmp_path / "results").glob("*/*_h100.jsonl")
     kept = h100.read_bytes().splitlines(keepends=True)[:3]
     h100.write_bytes(b"".join(kept))  # as if it had ended early
     for path in (tmp_path / "results" / cluster.FOLDER / "sleeper_h100").glob("*_exit_code"):
         path.unlink()
-    again = tcbench(tmp_path, *words, "--resume")
-    assert again.code == 0, again.err
+    again = ended(tmp_path, *words, "--resume")
     assert "a100: nothing is missing" in again.err
     assert records(tmp_path, "h100") == ALL
     assert h100.read_bytes().splitlines(keepends=True)[:3] == kept
