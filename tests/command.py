@@ -71,10 +71,12 @@ def start(folder: Path, *words: str | Path, python: tuple[str, ...] = ("-m", "tc
     return subprocess.Popen(command, cwd=folder, env=environment, **{**streams, **options})
 
 
-def finish(process: subprocess.Popen[str], within_s: float = 600.0) -> Done:
-    """Wait until a process ends."""
+def finish(process: subprocess.Popen[str], within_s: float = 600.0, code: int | None = None) -> Done:
+    """Wait until a process ends, with that exit code if one is given."""
     out, err = process.communicate(timeout=within_s)
-    return Done(process.returncode, out, err)
+    done = Done(process.returncode, out, err)
+    assert code in (None, done.code), done
+    return done
 
 
 def _environment(folder: Path, changes: dict[str, str]) -> dict[str, str]:

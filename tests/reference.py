@@ -94,9 +94,8 @@ def _fprop(conv: w.Conv2d, a: Arrays) -> Array:
     x = _padded(_nhwc(a.x, conv.layout), conv.pad)
     weights = _nhwc(a.w, conv.layout)
     y = np.zeros((conv.n, conv.p, conv.q, conv.k))
-    for r in range(conv.r):
-        for s in range(conv.s):
-            y += _tap(conv, x, r, s) @ weights[:, r, s].T
+    for r, s in np.ndindex(conv.r, conv.s):
+        y += _tap(conv, x, r, s) @ weights[:, r, s].T
     return y
 
 
@@ -110,9 +109,8 @@ def _dgrad(conv: w.Conv2d, a: Arrays) -> Array:
     """gx as it is stored."""
     gy, weights = _nhwc(a.gy, conv.layout), _nhwc(a.w, conv.layout)
     gx = np.zeros((conv.n, conv.h + 2 * conv.pad, conv.w + 2 * conv.pad, conv.c))
-    for r in range(conv.r):
-        for s in range(conv.s):
-            _tap(conv, gx, r, s)[...] += gy @ weights[:, r, s]
+    for r, s in np.ndindex(conv.r, conv.s):
+        _tap(conv, gx, r, s)[...] += gy @ weights[:, r, s]
     return _inside(conv, gx)
 
 
@@ -122,9 +120,8 @@ def conv_wgrad(work: w.ConvWgrad, a: Arrays) -> None:
     x = _padded(_nhwc(a.x, conv.layout), conv.pad)
     gy = _nhwc(a.gy, conv.layout).reshape(-1, conv.k)
     gw = np.empty((conv.k, conv.r, conv.s, conv.c))
-    for r in range(conv.r):
-        for s in range(conv.s):
-            gw[:, r, s] = gy.T @ _tap(conv, x, r, s).reshape(-1, conv.c)
+    for r, s in np.ndindex(conv.r, conv.s):
+        gw[:, r, s] = gy.T @ _tap(conv, x, r, s).reshape(-1, conv.c)
     a.write(gw=_stored(gw, conv.layout))
 
 

@@ -68,10 +68,9 @@ def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(sleeper, signum):
     process = start(sleeper, *arguments)
     path = wait_for_records(sleeper, 1)
     process.send_signal(signum)
-    ended = finish(process)
-    assert ended.code == 130
-    assert "go on with: tcbench run quick.toml --trials 2 --max-time 1 --resume" in ended.err
-    assert "Traceback" not in ended.err
+    done = finish(process, code=130)
+    assert "go on with: tcbench run quick.toml --trials 2 --max-time 1 --resume" in done.err
+    assert "Traceback" not in done.err
     kept = store.read([path])
     assert kept.notes == ()
     assert 1 <= len(kept.records) < 4
@@ -108,9 +107,8 @@ def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
     wait_for_records(sleeper, 0)
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
-    ended = finish(process)
-    assert ended.code == 130
-    assert "nothing was measured yet; go on with: tcbench run quick.toml --max-time 60\n" in ended.err
+    done = finish(process, code=130)
+    assert "nothing was measured yet; go on with: tcbench run quick.toml --max-time 60\n" in done.err
     assert not list((sleeper / "results").glob("*/*.jsonl"))
 
 

@@ -174,10 +174,10 @@ def test_a_baseline_stands_in_the_base_s_place(tmp_path):
 # What cannot be read
 
 
-def measured(**changes) -> str:
-    one = json.loads(record.encode(factories.make_record()))
-    one["measurement"] |= changes
-    return json.dumps(one)
+def measured(one: Record | None = None, **changes) -> str:
+    raw = json.loads(record.encode(one or factories.make_record()))
+    raw["measurement"] |= changes
+    return json.dumps(raw)
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,7 @@ def test_what_is_no_record_is_named_with_file_and_line(base, tmp_path, content, 
 )
 @pytest.mark.parametrize("format_", ["table", "json", "junit"])
 def test_a_measurement_out_of_this_world_ends_in_words(base, tmp_path, changes, format_):
-    odd = []
-    for one in trials(seed=1):
-        raw = json.loads(record.encode(one))
-        raw["measurement"] |= changes
-        odd.append(json.dumps(raw))
+    odd = [measured(one, **changes) for one in trials(seed=1)]
     believed = record.believed(record.decode(odd[0])).status == "ok"
     (tmp_path / "odd.jsonl").write_text("\n".join(odd) + "\n")
     (tmp_path / "odder.jsonl").write_text("\n".join(odd).replace("cpu-2025", "cpu-2026") + "\n")

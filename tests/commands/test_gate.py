@@ -68,8 +68,10 @@ def stand_ins(monkeypatch, unchecked):
     monkeypatch.setattr("tcbench.run.turns.Runner", StandIn)
 
 
-def gate(project: Path, *arguments: str) -> Done:
-    return tcbench(project, "gate", *QUICK, *arguments)
+def gate(project: Path, *arguments: str, code: int | None = None) -> Done:
+    done = tcbench(project, "gate", *QUICK, *arguments)
+    assert code in (None, done.code), done
+    return done
 
 
 def left(project: Path, side: str) -> tuple[Record, ...]:
@@ -120,8 +122,7 @@ def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(pro
 def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(project):
     commit(project, my_step__py=planted(2))
     (project / "my_step.py").write_text("raise SystemExit")
-    done = gate(project, "--config", "deep", "--base", "HEAD~1", "--current", "HEAD", "--looks", "3,6")
-    assert done.code == 1, done.err
+    done = gate(project, "--config", "deep", "--base", "HEAD~1", "--current", "HEAD", "--looks", "3,6", code=1)
     assert "my_step/deep, batch size 1: regression" in done.out
     assert done.err == ""
 
@@ -129,8 +130,7 @@ def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(proj
 @pytest.mark.usefixtures("stand_ins")
 def test_without_a_loss_it_passes(project):
     commit(project, other__txt="nothing of the step")
-    done = gate(project, "--base", "HEAD~1", "--config", "deep")
-    assert done.code == 0, done.out
+    done = gate(project, "--base", "HEAD~1", "--config", "deep", code=0)
     assert "regression" not in done.out
 
 
@@ -142,8 +142,7 @@ def test_two_interpreters_are_compared_whatever_libraries_they_have(project, tmp
     (project / "my_step.py").write_text(projects.STEP + "\nPACKAGES = ('numpy',)\n")
     slow = projects.interpreter(tmp_path / "slow", f"export PLANTED_S=0.03 PYTHONPATH={tmp_path}/lib")
     arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep", "--looks", "3,6")
-    done = gate(project, *arguments, "--format", "json", "-o", "gate.json")
-    assert done.code == 1, done.err
+    done = gate(project, *arguments, "--format", "json", "-o", "gate.json", code=1)
     text = (project / "gate.json").read_text()
     assert json.loads(text)["base"] == sys.executable
     deep = cells(text)["my_step/deep"]
@@ -165,8 +164,7 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
     ):
         python = projects.interpreter(tmp_path / name, body)
         arguments = ("--config", "deep", "--base-python", sys.executable, "--current-python", str(python))
-        done = gate(project, *arguments, "--out", name)
-        assert done.code == 1, done.err
+        done = gate(project, *arguments, "--out", name, code=1)
         assert f"changed status: ok -> crashed: {said}" in done.out
         assert "Traceback" not in done.err
 
@@ -178,8 +176,7 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
             yield from (factories.make_record(cell=planned.cell, trial=trial) for planned, trial in trials)
 
     monkeypatch.setattr("tcbench.run.turns.Runner", Slow)
-    done = gate(project, "--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict")
-    assert done.code == 4, done.err
+    done = gate(project, "--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict", code=4)
     assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
 
@@ -187,8 +184,7 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
 @pytest.mark.usefixtures("stand_ins")
 def test_a_budget_for_one_side_alone_is_not_green(project, monkeypatch):
     monkeypatch.setattr("tcbench.run.turns.is_on_host", lambda cell: False)  # as on a GPU, one trial after another
-    done = gate(project, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
-    assert done.code == 5, done.out
+    done = gate(project, "--base", "HEAD", "--budget", "0.01", "--config", "deep", code=5)
     assert "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.err
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1]
 
@@ -248,8 +244,7 @@ def test_an_interrupted_gate_goes_on_and_measures_nothing_twice(project, monkeyp
     refused = gate(project, *arguments, "--resume")
     assert (refused.code, "was asked another thing (current is not what it was)" in refused.err) == (2, True)
     (project / "my_step.py").write_text(kept)
-    done = gate(project, *arguments, "--resume")
-    assert done.code == 4, done
+    gate(project, *arguments, "--resume", code=4)
     of_sides = [left(project, side) for side in ("base", "current")]
     assert [[record.trial for record in of_side] for of_side in of_sides] == [[0, 1, 2], [0, 1, 2]]
     assert gate_file.read(path).finished
@@ -292,8 +287,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
 
 
 def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project):
-    done = gate(project, "--base", "HEAD", "--dry-run", "--budget", "10min")
-    assert done.code == 0, done.err
+    done = gate(project, "--base", "HEAD", "--dry-run", "--budget", "10min", code=0)
     for said in ("base HEAD (", "2 cells, 12 to 32 trials, about ", "a guess: nothing was measured here yet"):
         assert said in done.out
     assert "--budget ends it after 10 min 00 s" in done.out
@@ -306,8 +300,7 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
     python = projects.interpreter(tmp_path / "python", "export PLANTED_S=0.002")
     setup = f"mkdir -p .venv/bin && cp {python} .venv/bin/python"
     arguments = ("--config", "deep", "--base", "HEAD", "--setup", setup)
-    done = gate(project, *arguments, "--looks", "2", "--format", "json")
-    assert done.code == 0, done.err
+    done = gate(project, *arguments, "--looks", "2", "--format", "json", code=0)
     assert cells(done.out)["my_step/deep"]["verdict"] in ("improved", "inconclusive")
     assert cells(done.out)["my_step/deep"]["ratio"]["value"] > 1.03
 
@@ -339,8 +332,7 @@ def test_a_cell_that_only_the_base_has_is_missing(project):
     scenario = (project / "my_step.toml").read_text(encoding="utf-8")
     (project / "my_step.toml").write_text(scenario[: scenario.rindex("[[config]]")], encoding="utf-8")
     arguments = ("--base", "HEAD", "--looks", "2", "--threshold", "90%")
-    done = gate(project, *arguments)
-    assert done.code == 1, done.err
+    done = gate(project, *arguments, code=1)
     assert "1 missing" in done.out
     assert "my_step/flat, batch size 1: missing: not in current" in done.out
     assert gate(project, *arguments, "--allow", "missing").code == 0
@@ -356,8 +348,7 @@ def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
 
 
 def test_nothing_is_measured_before_it_is_known_where_to_write(project):
-    done = gate(project, "--base", "HEAD", "-o", "my_step.toml/out.json", "--format", "json")
-    assert done.code == 2
+    done = gate(project, "--base", "HEAD", "-o", "my_step.toml/out.json", "--format", "json", code=2)
     assert "my_step.toml/out.json: cannot be written" in done.err
     assert not list(project.glob("results/**/*.jsonl"))
 
@@ -375,8 +366,7 @@ def test_a_base_that_runs_in_no_cell_is_not_green(project, base, current, said):
     commit(project, my_step__py=base)
     (project / "my_step.py").write_text(current)
     for strict in ((), ("--strict",)):
-        done = gate(project, "--base", "HEAD", *strict)
-        assert done.code == 5, done.out
+        done = gate(project, "--base", "HEAD", *strict, code=5)
         assert f"nothing was measured on both sides{said}" in done.err.splitlines()[-1]
         assert ("--setup 'uv sync --extra NAME'" in done.err.splitlines()[-1]) == ("import" in base)
 
@@ -397,8 +387,7 @@ def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
     library = projects.make(tmp_path / "library")
     projects.add_submodule(project, library, "lib")
     commit(project, my_step__py="from lib.my_step import open_session")
-    done = gate(project, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
-    assert done.code == 0, done.out + done.err
+    gate(project, "--base", "HEAD", "--looks", "2", "--threshold", "90%", code=0)
     assert [record.status for record in left(project, "base")] == ["ok"] * 4
 
 

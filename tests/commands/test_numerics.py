@@ -102,8 +102,7 @@ def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
     time.sleep(0.5)
     workers = _children(running.pid)
     os.kill(running.pid, signal.SIGINT)
-    done = finish(running)
-    assert done.code == 130
+    done = finish(running, code=130)
     assert done.err.strip() == "interrupted after 0 runs; nothing is kept"
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert not list(tmp_path.rglob("numerics-*"))

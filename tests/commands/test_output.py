@@ -67,8 +67,7 @@ def test_without_standard_error_the_command_goes_on(folder):
     words = ("run", "--dry-run", "--data", "synthetic", "--device", "cpu", "--bs", "4")
     process = start(folder, *words, stderr=write)
     os.close(write)
-    done = finish(process)
-    assert done.code == 0
+    done = finish(process, code=0)
     assert "fp32" in done.out
 
 

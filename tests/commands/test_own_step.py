@@ -128,8 +128,7 @@ def test_no_command_ends_in_an_internal_error(folder: Path, command: str, words:
 
 
 def said(folder: Path, *words: str) -> Done:
-    done = ended(folder, *words)
-    return done
+    return ended(folder, *words)
 
 
 @pytest.mark.parametrize(

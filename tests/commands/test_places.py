@@ -12,26 +12,23 @@ def runs(tmp_path):
     return tmp_path
 
 
+SEVERAL = "note: the results are of several folders, so throughput.png is in the working folder; -o names another file"
+
+
 @pytest.mark.parametrize(
-    ("words", "left"),
+    ("words", "left", "said"),
     [
-        (("plot", "a/one.jsonl"), "a/one-throughput.png"),
-        (("plot", "a/one.jsonl", "a/two.jsonl"), "a/throughput.png"),
-        (("report", "a"), "a/report.html"),
-        (("report", "a/one.jsonl"), "a/one-report.html"),
+        (("plot", "a/one.jsonl"), "a/one-throughput.png", ""),
+        (("plot", "a/one.jsonl", "a/two.jsonl"), "a/throughput.png", ""),
+        (("report", "a"), "a/report.html", ""),
+        (("report", "a/one.jsonl"), "a/one-report.html", ""),
+        (("plot", "a/one.jsonl", "b/three.jsonl"), "throughput.png", SEVERAL),
     ],
 )
-def test_they_are_beside_the_results_of_one_folder(runs, words, left):
+def test_they_are_beside_the_results_of_one_folder_and_of_several_in_the_working_folder(runs, words, left, said):
     done = tcbench(runs, *words)
-    assert (done.code, done.out) == (0, f"wrote {left}\n"), done.err
+    assert (done.code, done.out, said in done.err) == (0, f"wrote {left}\n", True), done.err
     assert (runs / left).exists()
-
-
-def test_those_of_several_folders_are_in_the_working_folder(runs):
-    done = tcbench(runs, "plot", "a/one.jsonl", "b/three.jsonl")
-    assert (done.code, done.out) == (0, "wrote throughput.png\n"), done.err
-    said = "note: the results are of several folders, so throughput.png is in the working folder; -o names another file"
-    assert said in done.err
 
 
 def test_those_of_a_folder_that_takes_no_files_are_in_the_working_folder(runs, monkeypatch):

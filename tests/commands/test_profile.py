@@ -165,8 +165,7 @@ def test_ctrl_c_leaves_nothing_running_and_nothing_behind(own, tool):
     assert soon(lambda: workers(process.pid), 30)
     time.sleep(2)
     process.send_signal(signal.SIGINT)
-    done = finish(process)
-    assert done.code == 130
+    done = finish(process, code=130)
     assert "interrupted; nothing was kept" in done.err
     assert soon(lambda: not workers(process.pid), 30)
     assert not list(own.glob("results/*/*"))

@@ -297,8 +297,7 @@ def test_on_a_real_slurm_one_job_is_cancelled_and_resumed_while_the_other_goes_o
     submitting = start(tmp_path, *words, environment=slurm)
     assert soon(lambda: len([*tmp_path.glob("results/*/*.jsonl")]) == 2 and records(tmp_path, "h100"), 600)
     submitting.send_signal(signal.SIGINT)
-    interrupted = finish(submitting)
-    assert interrupted.code == 130, interrupted.err
+    interrupted = finish(submitting, code=130)
     a100, h100 = re.search(r"scancel (\d+) (\d+)\n$", interrupted.err).groups()
     subprocess.run(["scancel", h100], env={**os.environ, **slurm}, check=True)
     measured = records(tmp_path, "h100")
@@ -321,8 +320,7 @@ def test_on_a_real_slurm_a_job_that_is_cancelled_in_the_queue_ends_early(slurm, 
     assert soon(lambda: len([*tmp_path.rglob("job.json")]) >= 2, 600)
     ids = [json.loads(path.read_bytes())["job_id"] for path in tmp_path.rglob("job.json")]
     subprocess.run(["scancel", *ids], env={**os.environ, **slurm}, check=True)
-    done = finish(submitting)
-    assert done.code == 3
+    done = finish(submitting, code=3)
     assert re.search(r"a100-h100: job \d+ has ended early \(cancelled\)", done.err)
 
 

@@ -33,25 +33,17 @@ def planning(frontend, monkeypatch):
     return frontend
 
 
-def test_the_plan_is_the_heuristics_first_that_fits(planning):
-    planning.offers = [planning.Offer("large", LIMIT + 1), planning.Offer("fits", 7), planning.Offer("later")]
-    facts = absent.plan_without_device(CONVS[0], H200, LIMIT)
-    assert (facts.plan, facts.place, facts.offered, facts.workspace_bytes) == ("fits", 1, 3, 7)
-    assert facts.serialized_bytes > 0
-    assert planning.built == ["fits"]
-
-
 @pytest.mark.parametrize("workspace", [0, 7])
-def test_without_building_what_cudnn_would_compile_is_taken_from_its_configuration(planning, workspace):
-    offer = planning.Offer
-    planning.offers = [
-        offer("large", LIMIT + 1, runtime_compiled=True),
-        offer("fits", workspace, runtime_compiled=True),
-        offer("later"),
-    ]
-    facts = absent.plan_without_device(CONVS[0], H200, LIMIT, build=False)
+@pytest.mark.parametrize("build", [True, False], ids=["built", "taken from its configuration"])
+def test_the_plan_is_the_heuristics_first_that_fits_without_building_what_cudnn_would_compile(
+    planning, build, workspace
+):
+    offer, how = planning.Offer, {"runtime_compiled": not build}
+    planning.offers = [offer("large", LIMIT + 1, **how), offer("fits", workspace, **how), offer("later")]
+    facts = absent.plan_without_device(CONVS[0], H200, LIMIT, build=build)
     assert (facts.plan, facts.place, facts.offered, facts.workspace_bytes) == ("fits", 1, 3, workspace)
-    assert planning.built == []
+    assert planning.built == ["fits"] * build
+    assert not build or facts.serialized_bytes > 0
 
 
 def test_without_building_what_needs_no_compiler_is_built_all_the_same(planning):

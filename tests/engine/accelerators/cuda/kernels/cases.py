@@ -362,20 +362,17 @@ def run(case: Case, given: Arrays, place: Callable[[Array, bool], Any], launch: 
     return {name: memory.contents() for name, memory in placed.items() if name != "table"}
 
 
-def expected(case: Case, given: Arrays) -> Arrays:
-    def launch(*placed: Guarded) -> None:
-        REFERENCE[case.work.name](case.work, *(memory.array for memory in placed))
+def _on_host(launch: Callable[..., Any], case: Case, given: Arrays) -> Arrays:
+    return run(case, given, Guarded, lambda *placed: launch(case.work, *(memory.array for memory in placed)))
 
-    return run(case, given, Guarded, launch)
+
+def expected(case: Case, given: Arrays) -> Arrays:
+    return _on_host(REFERENCE[case.work.name], case, given)
 
 
 def run_on(accelerator: Any, case: Case, given: Arrays) -> Arrays:
     """The case on an accelerator whose arrays are NumPy's."""
-
-    def launch(*placed: Guarded) -> None:
-        accelerator.launch(case.work, *(memory.array for memory in placed))
-
-    return run(case, given, Guarded, launch)
+    return _on_host(accelerator.launch, case, given)
 
 
 def check_on(accelerator: Any, case: Case) -> None:
