@@ -19,7 +19,7 @@ from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
 MOST_PROCESSES = 16
-"""Each takes a core, and half a gigabyte for cuDNN and its compiler."""
+"""Each takes a core, and has cuDNN and its compiler loaded."""
 _FIRST_VERSION = (9, 11)
 """Of cuDNN: NVIDIA's own test of plans that are built without a device asks for it."""
 
