@@ -796,7 +796,7 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
 
     def prepare(work: Work) -> Callable[..., None]:
         fake.prepared.append(work.name)
-        stream = next(stream for stream in gpu.streams.values() if stream.ptr == fake.cudnn_stream)
+        stream = gpu.streams[fake.cudnn_stream]
 
         def run(*addresses: int) -> None:
             assert len(addresses) == len(work.operands)
@@ -841,7 +841,7 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
     patch.setattr(live.calls, "new_handle", new_handle)
 
     def stall(seconds: float) -> None:
-        next(stream for stream in gpu.streams.values() if stream.ptr == fake.cudnn_stream).run(lambda: None)
+        gpu.streams[fake.cudnn_stream].run(lambda: None)
 
     patch.setattr(live, "Kernels", lambda sm, stream: types.SimpleNamespace(prepare=prepare, stall=stall))
     patch.setattr(live, "Plans", plans)

@@ -57,11 +57,8 @@ class ForeignCall:
 def foreign_calls() -> tuple[ForeignCall, ...]:
     """Every one of them, in the order of files and lines."""
     ours = _defined_names()
-    return tuple(call for path in _files() for call in _calls_of(path, ours))
-
-
-def _files() -> list[Path]:
-    return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) or [ROOT / room]]
+    files = (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) or [ROOT / room])
+    return tuple(call for path in files for call in _calls_of(path, ours))
 
 
 def _defined_names() -> frozenset[str]:

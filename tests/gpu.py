@@ -56,6 +56,13 @@ def present_gpu() -> GpuProperties | None:
     return GpuProperties(gpu.name, 10 * gpu.compute_capability[0] + gpu.compute_capability[1], 1, gpu.memory_bytes)
 
 
+def runs_here(config: str) -> bool:
+    """Whether this machine's GPU has the compute capability that the config's rungs ask for."""
+    gpu = present_gpu()
+    needs = [backend("chainer").RUNGS[rung].requires.compute_capability for rung in config.split("+")]
+    return gpu is not None and all(need is None or 10 * need[0] + need[1] <= gpu.sm for need in needs)
+
+
 @functools.cache
 def all_works() -> tuple[Work, ...]:
     """Every different piece of work that the configs launch on this machine's GPU; none without one."""
@@ -63,13 +70,7 @@ def all_works() -> tuple[Work, ...]:
     if gpu is None:
         return ()
     works: dict[str, Work] = {}
-    for config in CONFIGS:
-        if any(
-            gpu.sm < 10 * need[0] + need[1]
-            for need in (backend("chainer").RUNGS[rung].requires.compute_capability for rung in config.split("+"))
-            if need
-        ):
-            continue
+    for config in filter(runs_here, CONFIGS):
         for fast in (True, False):
             cell = factories.make_cell(
                 config,
@@ -203,13 +204,9 @@ def on_device(accelerator, work: w.Work, given: dict[str, np.ndarray], kept=()) 
     return arrays
 
 
-def share_of(work: w.Work, dtype: str) -> float:
-    conv = getattr(work, "conv", None)
-    return SHARE["tf32"] if conv is not None and conv.math == "tf32" else SHARE[dtype]
-
-
 def compare(accelerator, work: w.Work, device, host) -> None:
-    kind = work.operands[0].dtype
+    conv = getattr(work, "conv", None)
+    kind = "tf32" if conv is not None and conv.math == "tf32" else work.operands[0].dtype
     for operand in work.operands:
         if operand.role == "in" or operand.name in AFTER_FORWARD:
             continue
@@ -222,7 +219,7 @@ def compare(accelerator, work: w.Work, device, host) -> None:
             continue
         assert np.isfinite(found).all(), f"{work.label}: {operand.name} was not written everywhere"
         error = np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30)
-        share = share_of(work, kind if kind in SHARE else "float32")
+        share = SHARE.get(kind, SHARE["float32"])
         assert error <= share, (
             f"{work.label}: {operand.name} is off by {error:.1e} of its largest value, not {share:.0e}"
         )

@@ -82,12 +82,11 @@ def main(train: Callable[..., Trained], folder: str, jobs: str) -> None:
 def facts_of(session: Any) -> dict[str, Any]:
     """Of a session that trains."""
     facts = session.facts()
-    phases = [phase.name for phase in session.phases]
     return {
         "engine": facts.engine,
         "reduced_bytes": facts.reduced_bytes,
         "overlaps": facts.reduce_overlaps,
-        "phases": phases,
+        "phases": [phase.name for phase in session.phases],
         "error": "",
     }
 

@@ -404,12 +404,6 @@ def damp_factors(work: w.DampFactors, a: Arrays) -> None:
     a.write(damped_a=a.a + np.diag([pi * root] * work.d), damped_g=a.g + np.diag([root / pi] * work.k))
 
 
-@_computes(w.CholeskyInverse)
-def cholesky_inverse(work: w.CholeskyInverse, a: Arrays) -> None:
-    lower = np.tril(a.x)
-    a.write(x=np.linalg.inv(lower + np.tril(lower, -1).T))
-
-
 @_computes(w.BeginInverse)
 def begin_inverse(work: w.BeginInverse, a: Arrays) -> None:
     a.write(factor=a.x, x=np.eye(work.size))
@@ -531,6 +525,7 @@ _EXPRESSIONS: tuple[tuple[type[w.Work], str, Callable[[Any, Arrays], Any]], ...]
         "gx",
         lambda work, a: (np.exp(a.log_p) - _one_hot(a.raw("t"), work.k)) * a.gloss * work.weight / work.n,
     ),
+    (w.CholeskyInverse, "x", lambda _, a: np.linalg.inv(np.tril(a.x) + np.tril(a.x, -1).T)),
     (w.ToSingle, "y", lambda _, a: a.x),
     (w.ToHalf, "y", lambda _, a: a.x),
     (w.WeightDecay, "g", lambda work, a: a.g + work.weight_decay * a.w),

@@ -117,8 +117,7 @@ def parameters(session: ChainerSession) -> dict[str, np.ndarray]:
     """All parameters by name, filters as (K, C, R, S)."""
     channels_last = session.step.model.parts.spec.layout == "NHWC"
     found = {}
-    optimizer = session.step.optimizer
-    masters = optimizer.masters()
+    masters = session.step.optimizer.masters()
     for name, parameter in session.step.model.namedparams():
         # Where there is a master copy it is what trains; the stored float16 weights are its rounding.
         master = masters[id(parameter)]

@@ -13,14 +13,14 @@ from tcbench.analysis.stats import Interval
 from tcbench.engine.backends import backend
 
 
-def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottleneck:
-    return of_phases(io=io, forward=forward, backward=backward, update=update)
-
-
 def of_phases(**host_s: float) -> Bottleneck:
     """Of a step that takes as long as its phases together."""
     measurement = make_measurement([sum(host_s.values())] * 12, phases=make_phases(host_s), prefetch_depth=0)
     return explain_records([make_record(batch_size=8, measurement=measurement)])
+
+
+EVEN = of_phases(io=0.1, forward=0.4, backward=0.4, update=0.1)
+LONG_BACKWARD = of_phases(io=0.05, forward=0.2, backward=0.7, update=0.05)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_talks_next_step_is_the_one_that_is_advised(slide: str, config: str,
 
 def test_a_measured_rung_is_preferred_and_stands_beside_what_was_expected_of_it() -> None:
     tried = {("fp32", "static_graph"): measured(11.0, 8), ("fp32", "dali"): measured(8.5, 8)}
-    gains = candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried, expected=lambda _: Interval(20, 19, 21))
+    gains = candidates(EVEN, ("fp32",), tried=tried, expected=lambda _: Interval(20, 19, 21))
     gain = next_rung(gains)
     assert (gain.added, gain.measured_images_per_s) == (("static_graph",), 11.0)
     assert gain.expected == Interval(20, 19, 21)
@@ -54,11 +54,11 @@ def test_of_what_was_not_measured_the_rung_that_is_expected_to_bring_most_is_nex
         rate = rates.get(tuple(rungs))
         return rate and Interval(rate, 0.9 * rate, 1.1 * rate)
 
-    gains = candidates(on_cpu(0.6, 0.2, 0.1, 0.1), ("fp32",), expected=expected)  # 8 images/s, and input-bound
+    input_bound = of_phases(io=0.6, forward=0.2, backward=0.1, update=0.1)  # 8 images/s
+    gains = candidates(input_bound, ("fp32",), expected=expected)
     helps = {gain.added: gain.helps for gain in gains if gain.expected}
     assert helps == {("dali",): False, ("batched",): True, ("nhwc", "fused"): True}
-    gain = next_rung(gains)
-    assert gain.added == ("nhwc", "fused")
+    assert next_rung(gains).added == ("nhwc", "fused")
 
 
 def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Tried:
@@ -67,20 +67,18 @@ def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Trie
 
 
 def test_low_precision_is_advised_on_a_cpu_that_has_it_and_says_what_it_has_to_show() -> None:
-    bottleneck = on_cpu(0.05, 0.2, 0.7, 0.05)
-    gain = next_rung(candidates(bottleneck, ("fp32", "nhwc", "fused")), bottleneck.dominant)
+    gain = next_rung(candidates(LONG_BACKWARD, ("fp32", "nhwc", "fused")), LONG_BACKWARD.dominant)
     assert gain.added == ("fp16",)
     assert "tcbench numerics" in gain.evidence
 
 
 def test_rungs_that_slow_a_step_on_purpose_are_left_out_and_not_called_slower() -> None:
-    slow = candidates(on_cpu(0.05, 0.2, 0.7, 0.05), ("fp32", "im2col"))
-    [without] = [gain for gain in slow if gain.removed == ("im2col",)]
+    [without] = [gain for gain in candidates(LONG_BACKWARD, ("fp32", "im2col")) if gain.removed == ("im2col",)]
     assert (without.rungs, without.helps, without.added) == (("fp32",), True, ())
-    assert not [gain for gain in candidates(on_cpu(0.05, 0.2, 0.7, 0.05), ("im2col",)) if gain.removed]
+    assert not [gain for gain in candidates(LONG_BACKWARD, ("im2col",)) if gain.removed]
     for rung in ("im2col", "kfac"):
         tried = {("fp32", rung): measured(3.0, 8)}
-        [added] = [g for g in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried) if g.added == (rung,)]
+        [added] = [gain for gain in candidates(EVEN, ("fp32",), tried=tried) if gain.added == (rung,)]
         assert (added.slower, added.helps) == (False, False)
 
 
@@ -91,7 +89,7 @@ def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -
     assert gain.removed == ("kfac",)
     assert "fewer steps to a loss" in gain.evidence
     # Where nothing of it is in the step, there is nothing to save.
-    assert not [gain for gain in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32", "kfac")) if gain.removed]
+    assert not [gain for gain in candidates(EVEN, ("fp32", "kfac")) if gain.removed]
 
 
 @pytest.mark.parametrize("missing", [{"io", "forward"}, {"io"}])

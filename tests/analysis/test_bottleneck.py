@@ -3,14 +3,13 @@
 import itertools
 from dataclasses import astuple, replace
 
-import msgspec
 import pytest
-from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
+from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record, remeasured
 from hypothesis import given
 from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
-from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, StageNeeds, explain_records, summarise
+from tcbench.analysis.bottleneck import VERDICTS, StageNeeds, explain_records, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, Timeline
@@ -273,16 +272,9 @@ def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step_else_the_gpu(prefe
 def test_a_host_whose_gpu_is_idle_did_not_wait_for_it_in_any_step(busy_s: float, host_s: float, says: str) -> None:
     """The least of its times would be that of a moment in which the processor was fast."""
     measured = record(0.04, "cuda:0", device_s=(0.025, 0.05), forward=0.025)
-    measurement = msgspec.structs.replace(measured.measurement, busy_s=busy_s)
-    explained = explain_records([msgspec.structs.replace(measured, measurement=measurement)])
+    explained = explain_records([remeasured(measured, busy_s=busy_s)])
     assert (explained.needs.host_s, explained.needs.gpu_s) == (close(host_s), close(busy_s))
     assert explained.sentence == f"{says}; a step takes 40 ms"
-
-
-def of_ranks(allreduce: float, ranks: int = 2, slow: dict[int, float] | None = None, **changes: object) -> Bottleneck:
-    """A cell on a CPU whose exchange takes this share of a step of 0.1 s."""
-    measurement = make_measurement_of_ranks((0.1,) * 12, ranks, allreduce=allreduce, slow=slow)
-    return explain_records([make_record(cell=make_cell(batch_size=8, ranks=ranks), measurement=measurement, **changes)])
 
 
 @pytest.mark.parametrize(
@@ -299,7 +291,9 @@ def of_ranks(allreduce: float, ranks: int = 2, slow: dict[int, float] | None = N
     ],
 )
 def test_the_all_reduce_is_a_stage_of_its_own(allreduce: float, verdict: str, says: str) -> None:
-    bottleneck = of_ranks(allreduce)
+    """On a CPU: the exchange takes this share of a step of 0.1 s."""
+    measurement = make_measurement_of_ranks((0.1,) * 12, 2, allreduce=allreduce)
+    bottleneck = explain_records([make_record(cell=make_cell(batch_size=8, ranks=2), measurement=measurement)])
     assert (bottleneck.verdict, bottleneck.sentence) == (verdict, f"{bottleneck.limit}: {says}")
     assert bottleneck.images_per_s == close(160)
 

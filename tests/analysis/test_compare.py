@@ -210,28 +210,23 @@ def test_where_the_device_fills_the_step_its_times_are_compared():
     assert (cell.clock, cell.culprit.name) == ("device", "backward")
 
 
-def with_power(record, power_w, counter=True):
+def with_power(record, counter=True, mig=False):
     samples = tuple(
         # Before and after the timed pass the GPU draws another power.
-        GpuSample(time_s=t, power_w=power_w if timed else 7.0, energy_j=joules if counter else None)
-        for t, joules, timed in ((1.0, 1.0, 0), (2.0, 10.0, 1), (3.0, 10.0 + power_w, 1), (9.0, 5e4, 0))
+        GpuSample(time_s=t, power_w=100.0 if timed else 7.0, energy_j=joules if counter else None)
+        for t, joules, timed in ((1.0, 1.0, 0), (2.0, 10.0, 1), (3.0, 110.0, 1), (9.0, 5e4, 0))
     )
-    gpu = GpuSamples(state=GpuState(), samples=samples, timed_from_s=1.5, timed_to_s=3.5)
+    gpu = GpuSamples(state=GpuState(mig=mig), samples=samples, timed_from_s=1.5, timed_to_s=3.5)
     return msgspec.structs.replace(record, gpu=gpu)
-
-
-def sliced(record):
-    """On a part of a card, whose power is the whole card's."""
-    record = with_power(record, 100.0, counter=False)
-    return msgspec.structs.replace(record, gpu=msgspec.structs.replace(record.gpu, state=GpuState(mig=True)))
 
 
 @pytest.mark.parametrize(
     "records",
     [
-        [*map(sliced, factories.make_trials(trials=3))],
+        # The power of a part of a card is the whole card's.
+        [with_power(r, counter=False, mig=True) for r in factories.make_trials(trials=3)],
         # Of many ranks one GPU is watched.
-        [with_power(r, 100.0) for r in factories.make_trials(cell=factories.make_cell(ranks=2), trials=3)],
+        [with_power(r) for r in factories.make_trials(cell=factories.make_cell(ranks=2), trials=3)],
     ],
     ids=["a slice", "ranks"],
 )

@@ -31,14 +31,11 @@ def test_what_the_model_foresaw_is_in_proportion_to_what_was_seen():
     assert (seen.step_s(dali), seen.step_s(other)) == pytest.approx((0.15, 0.3), rel=0.05)
 
 
-TUNED = PlanChoice("conv", "eng1", 0, from_cache=False, timed=12, budget_s=60.0)
-
-
-def tuned(from_cache, config="fp32"):
+def tuned(from_cache):
     """A trial of 50 s, the first step of which took 30 s longer than the others."""
-    plans = (msgspec.structs.replace(TUNED, from_cache=from_cache),)
+    plans = (PlanChoice("conv", "eng1", 0, from_cache=from_cache, timed=12, budget_s=60.0),)
     measurement = factories.make_measurement(warmup_times_s=(30.1, 0.1, 0.1), plans=plans)
-    return factories.make_record(config, 4, duration_s=50.0, measurement=measurement)
+    return factories.make_record("fp32", 4, duration_s=50.0, measurement=measurement)
 
 
 def test_a_config_that_was_not_seen_is_expected_to_tune_as_those_that_were():

@@ -7,10 +7,6 @@ from tcbench.analysis.ladder import DerivedConfig, DerivedLadder, climbs, derive
 from tcbench.analysis.summary import summarise
 
 
-def ladder(name: str, *configs: str) -> DerivedLadder:
-    return DerivedLadder(name, tuple(DerivedConfig(tuple(config.split("+"))) for config in configs))
-
-
 def test_two_ladders_from_one_base_are_named_by_their_tops() -> None:
     ladders = derive(summarise([make_record(c) for c in ("fp16", "fp16+dali", "fp16+opencv", "fp16+dali+batched")]))
     assert [x.name for x in ladders] == ["fp16+opencv", "fp16+dali+batched"]
@@ -26,13 +22,14 @@ def test_an_ablation_is_no_step_of_a_ladder() -> None:
 
 
 def test_what_a_missing_step_would_have_brought_is_not_credited_to_the_next_alone() -> None:
-    ladders = [ladder("fp16", "fp16", "fp16+dali", "fp16+dali+batched", "fp16+dali+batched+static_graph")]
+    steps = ("fp16", "fp16+dali", "fp16+dali+batched", "fp16+dali+batched+static_graph")
+    ladder = DerivedLadder("fp16", tuple(DerivedConfig(tuple(step.split("+"))) for step in steps))
     records = [
         make_record("fp16"),
         make_record("fp16+dali", status="oom"),
         make_record("fp16+dali+batched+static_graph", images_per_s=80),
     ]
-    [climb] = climbs(summarise(records), ladders)
+    [climb] = climbs(summarise(records), [ladder])
     _, dali, batched, static_graph = climb.steps
     assert dali.after is None and dali.summary.status == "oom"
     assert batched.after is None and batched.summary is None

@@ -8,7 +8,6 @@ import functools
 
 import factories
 import gate_truth
-import msgspec
 import numpy as np
 import pytest
 from gate_truth import Judgement
@@ -105,9 +104,8 @@ def test_compare_judges_records_as_the_simulation_judges_figures():
         for cell, trials_s in enumerate(steps[side]):
             for trial, times_s in enumerate(trials_s):
                 measurement = factories.make_measurement(times_s.tolist(), block_steps=1000)
-                record = factories.make_record(batch_size=2 + cell, trial=trial, run_id=side)
                 # The first step of its only block does not count.
-                yield msgspec.structs.replace(record, measurement=measurement)
+                yield factories.make_record(batch_size=2 + cell, trial=trial, run_id=side, measurement=measurement)
 
     comparison = compare.compare(records("base"), records("current"))
     for number, cell in enumerate(comparison.cells):

@@ -13,16 +13,12 @@ from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Estimate, Group, LogRatio, log_ratio
 
 
-def certain(ratio: float) -> LogRatio:
-    return LogRatio(math.log(ratio), 1e-9, 10.0)
-
-
 @pytest.mark.parametrize(
     ("ratio", "expected"),
     [(0.9, "regression"), (0.969, "regression"), (0.971, "pass"), (1.0, "pass"), (1.0305, "pass"), (1.032, "improved")],
 )
 def test_a_ratio_that_is_certain_is_judged_by_the_threshold(ratio, expected):
-    assert Rule().judge(certain(ratio)) == expected
+    assert Rule().judge(LogRatio(math.log(ratio), 1e-9, 10.0)) == expected
 
 
 @pytest.mark.parametrize(("ratio", "error"), [(0.97, 0.01), (0.95, 0.03), (1.0, 0.03)])
@@ -99,16 +95,10 @@ def test_interim_judgements_that_are_none_are_refused(trials):
         verdict.interims(trials)
 
 
-def settled(current, base):
-    """Of one cell."""
-    [decided] = settle([(current, base)], Judgement(verdict.interims(), IN_TURNS))
-    return decided
-
-
 def test_a_look_sees_its_own_trials_only():
     """Later trials of a side must not reach an earlier look, or the level is no longer split as stated."""
-    base = [100.0, 100.1, 99.9, *[1.0] * 5]
-    assert settled([80.0, 80.1, 79.9, *[1000.0] * 5], base) == ("regression", 0)
+    base, current = [100.0, 100.1, 99.9, *[1.0] * 5], [80.0, 80.1, 79.9, *[1000.0] * 5]
+    assert settle([(current, base)], Judgement(verdict.interims(), IN_TURNS)) == [("regression", 0)]
 
 
 def test_the_level_of_a_change_is_held_over_all_cells():

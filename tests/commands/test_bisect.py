@@ -154,12 +154,8 @@ def test_a_machine_that_stops_now_and_then_does_not_hide_a_loss_at_the_median_st
     lost = bisections.lost_at_the_median([cell], before, after, Rule())
     assert lost == {cell.key: pytest.approx(0.9)}
     assert bisections.lost_at_the_median([cell], before, before, Rule()) == {}
-    begun = bisections.begun(
-        bisections.Bisection(good="a", bad="b", commits=("b",), subjects=("",), cells=(cell.key,), threshold=0.03),
-        PlannedCell(cell),
-        before,
-        after,
-    )
+    asked = bisections.Bisection(good="a", bad="b", commits=("b",), subjects=("",), cells=(cell.key,), threshold=0.03)
+    begun = bisections.begun(asked, PlannedCell(cell), before, after)
     assert begun.figure == "throughput at the median step"
     assert [one.log_ratio for one in begun.rounds] == [pytest.approx(math.log(0.9))] * 4
     timed = ((before, 0.01), (after, 0.02))

@@ -1,7 +1,6 @@
 """`tcbench diff` as a user meets it."""
 
 import factories
-import msgspec
 import pytest
 import timelines
 from command import ended, next_step, tcbench
@@ -30,7 +29,7 @@ def test_the_next_step_profiles_the_very_cell(tmp_path, monkeypatch, changes):
 
 
 def test_of_a_step_whose_file_is_not_known_no_next_step_is_named(tmp_path):
-    own = msgspec.structs.replace(factories.make_cell(), scenario="my_step", input=Input(kind="own"))
+    own = factories.make_cell(scenario="my_step", input=Input(kind="own"))
     factories.write(tmp_path / "run.jsonl", factories.make_record(cell=own))
     done = tcbench(tmp_path, "diff", "run.jsonl", "run.jsonl")
     assert (done.code, next_step(done)) == (0, [])

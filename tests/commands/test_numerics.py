@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from command import ended, finish, start, tcbench
 from numerics_documents import make_document
-from processes import soon
+from processes import children, soon
 
 from tcbench.core.errors import StoreError
 from tcbench.core.numerics import Run, TrainingFinished, read
 from tcbench.engine.accelerators.device import host
 from tcbench.run import numerics_plan as plan
-from tcbench.run.numerics_runner import NumericsRunner
+from tcbench.run.numerics_runner import _WORKER, NumericsRunner
 from tcbench.run.scenario import load
 
 TINY = ("numerics", "--device", "cpu", "--seeds", "1", "--steps", "2", "--image-size", "8")
@@ -98,21 +98,14 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
 @pytest.mark.long
 def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
     running = start(tmp_path, "numerics", "--device", "cpu", "--quiet", start_new_session=True)
-    assert soon(lambda: _children(running.pid), 600)
+    assert soon(lambda: children(running.pid, _WORKER), 600)
     time.sleep(0.5)
-    workers = _children(running.pid)
+    workers = children(running.pid, _WORKER)
     os.kill(running.pid, signal.SIGINT)
     done = finish(running, code=130)
     assert done.err.strip() == "interrupted after 0 runs; nothing is kept"
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert not list(tmp_path.rglob("numerics-*"))
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_failed():

@@ -122,10 +122,8 @@ def test_no_command_writes_onto_what_it_reads(folder, tmp_path, name, as_link):
         given = given.rename(tmp_path / output)
     before = given.read_bytes()
     done = tcbench(tmp_path, name, *(word.replace("{}", given.name) for word in words), "-o", output)
-    assert (done.code, done.err.splitlines()[-1]) == (
-        2,
-        f"tcbench: error: -o {output}: this command reads it; name another file",
-    )
+    said = f"tcbench: error: -o {output}: this command reads it; name another file"
+    assert (done.code, done.err.splitlines()[-1]) == (2, said)
     assert given.read_bytes() == before
 
 

@@ -3,12 +3,11 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import factories
 import pytest
 import typer
-from command import Done, ended, tcbench
+from command import ended, tcbench
 from factories import make_cell, make_environment, make_measurement, make_record
 
 from tcbench.commands import app
@@ -109,8 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_table_names_every_command() -> None:
-    group: Any = typer.main.get_command(app)
-    assert set(COMMANDS) == set(group.commands)
+    assert set(COMMANDS) == set(typer.main.get_command(app).commands)
 
 
 @pytest.mark.long
@@ -127,10 +125,6 @@ def test_no_command_ends_in_an_internal_error(folder: Path, command: str, words:
         assert done.err.strip().count("\n") == 0
 
 
-def said(folder: Path, *words: str) -> Done:
-    return ended(folder, *words)
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -143,7 +137,7 @@ def said(folder: Path, *words: str) -> Done:
     ids=lambda words: " ".join(words),
 )
 def test_what_is_counted_bears_the_scenarios_unit(folder: Path, words: tuple[str, ...]) -> None:
-    out = said(folder, *words).out
+    out = ended(folder, *words).out
     assert "samples/s" in out
     assert "images" not in out.replace("images_per_s", "")
 
@@ -153,7 +147,7 @@ FOREIGN = re.compile(r"\bv1\b|classes|\b224\b|learning rate|loss scale|image(?!s
 
 
 def test_the_page_bears_the_unit_and_the_base(folder: Path) -> None:
-    said(folder, "report", RUN, "-o", "page.html")
+    ended(folder, "report", RUN, "-o", "page.html")
     page = re.sub(r"<(script|style)\b.*?</\1>", "", (folder / "page.html").read_text("utf-8"), flags=re.DOTALL)
     assert "samples/s" in page and "Samples per second" in page
     assert "vs my_step/plain+inplace" in page
@@ -163,16 +157,16 @@ def test_the_page_bears_the_unit_and_the_base(folder: Path) -> None:
 
 def test_no_field_of_a_network_stands_on_somebody_elses_step(folder: Path) -> None:
     for form in ("github-action-benchmark", "bencher"):
-        assert not FOREIGN.findall(said(folder, "export", RUN, "--format", form).out)
+        assert not FOREIGN.findall(ended(folder, "export", RUN, "--format", form).out)
     for per in ("trial", "cell", "step"):
-        [row, *_] = json.loads(said(folder, "export", RUN, "--format", "json", "--per", per).out)["rows"]
+        [row, *_] = json.loads(ended(folder, "export", RUN, "--format", "json", "--per", per).out)["rows"]
         assert (row["image_size"], row["variant"]) == (None, None)
-    assert json.loads(said(folder, "explain", RUN, "--json").out)["cells"][0]["image_size"] is None
+    assert json.loads(ended(folder, "explain", RUN, "--json").out)["cells"][0]["image_size"] is None
 
 
 @pytest.mark.usefixtures("ceilings")
 def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path) -> None:
-    cells = json.loads(said(folder, "explain", RUN, "--json").out)["cells"]
+    cells = json.loads(ended(folder, "explain", RUN, "--json").out)["cells"]
     assert [(cell["bottleneck"]["dominant_phase"], cell["unit"]) for cell in cells] == [("attend", "samples")] * 4
     by_config = {(cell["config"], cell["batch_size"]): cell for cell in cells}
     plain = by_config["my_step/plain", 16]
@@ -180,7 +174,7 @@ def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path) -> None:
     assert plain["next"]["added"] == ["inplace"]  # it was measured, and is faster
     assert plain["next"]["expected"] is None  # what it does nobody here knows
     assert by_config["my_step/plain+inplace", 16]["next"] is None
-    out = said(folder, "explain", RUN).out
+    out = ended(folder, "explain", RUN).out
     assert "attend 60%" in out and "host-bound" not in out
     assert "arithmetic" not in out  # that of a ResNet-50
 
@@ -198,10 +192,10 @@ def test_declared_work_has_its_rate_in_tables_and_its_place_under_the_roof(folde
     work = (records.DeclaredWork(phase="attend", flops=6e8, bytes=1e7), records.DeclaredWork(phase="", flops=1e9))
     declared = [factories.remeasured(record("plain", 16, trial), declared=work) for trial in (0, 1)]
     factories.write(folder / "declared.jsonl", *declared)
-    out = said(folder, "explain", "declared.jsonl").out
+    out = ended(folder, "explain", "declared.jsonl").out
     assert re.search(r"step +samples/s +FLOPs .*\n.*attend 60% .* 50% ", out), out
-    assert json.loads(said(folder, "explain", "declared.jsonl", "--json").out)["cells"][0]["flop_utilisation"] > 0.49
-    [row] = json.loads(said(folder, "export", "declared.jsonl", "--format", "json", "--per", "cell").out)["rows"]
+    assert json.loads(ended(folder, "explain", "declared.jsonl", "--json").out)["cells"][0]["flop_utilisation"] > 0.49
+    [row] = json.loads(ended(folder, "export", "declared.jsonl", "--format", "json", "--per", "cell").out)["rows"]
     assert row["gflops_s"] == pytest.approx(50, rel=0.01)
-    shown = said(folder, "roofline", "declared.jsonl", *FIGURE).out
+    shown = ended(folder, "roofline", "declared.jsonl", *FIGURE).out
     assert re.search(r"attend +0\.600 +10\.0 .*\n.*whole step +1\.00 ", shown) and not FOREIGN.findall(shown), shown

@@ -7,10 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from command import ended, finish, next_step, start, tcbench
-from factories import make_record, write
+from factories import make_cell, make_record, write
 from processes import soon
 from timelines import record_in
 
@@ -32,8 +31,8 @@ def short_timed_pass(monkeypatch):
     monkeypatch.setattr(profile, "_TIMED_S", 0.3)
 
 
-def left(here: Path, suffix: str) -> list[Path]:
-    return list(here.glob(f"results/*/profile-fp32+dali-bs2-cpu-*{suffix}"))
+def left(here: Path, suffix: str, kind: str = "profile") -> list[Path]:
+    return list(here.glob(f"results/*/{kind}-fp32+dali-bs2-cpu-*{suffix}"))
 
 
 @pytest.mark.long
@@ -111,7 +110,7 @@ def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkey
     """Only where nothing was asked for: --tool cupti is refused."""
     monkeypatch.setattr(nsys, "find", lambda: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    cell = msgspec.structs.replace(make_record("fp16", 64).cell, device="cuda:0")
+    cell = make_cell("fp16", 64, device="cuda:0")
     recorder = profiler.recorder_for("auto", cell)
     assert (recorder.nsys, recorder.inside) == (None, None)
     assert recorder.note.startswith("ranges alone, no kernels: cupti-python is not installed: uv sync --extra cuda1")
@@ -185,15 +184,11 @@ def workers(runner: int) -> list[int]:
     return spans
 
 
-def hosts(here: Path, suffix: str) -> list[Path]:
-    return list(here.glob(f"results/*/host-fp32+dali-bs2-cpu-*{suffix}"))
-
-
 @pytest.mark.slow
 def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_costliest_function(tmp_path, monkeypatch):
     monkeypatch.setattr(profiler, "_LEAST_S", 0.5)
     done = ended(tmp_path, *CELL, "--host", "--tool", "cprofile")
-    (graph,), (scope,) = hosts(tmp_path, ".svg"), hosts(tmp_path, ".speedscope.json")
+    (graph,), (scope,) = (left(tmp_path, suffix, "host") for suffix in (".svg", ".speedscope.json"))
     assert "<svg" in graph.read_text()
     taken = host.read(scope)
     assert (taken.tool, taken.label) == ("cProfile", "fp32+dali, batch size 2")
@@ -228,7 +223,7 @@ def test_py_spy_samples_each_phase_from_outside(tmp_path, monkeypatch):
         pytest.skip(trouble)
     monkeypatch.setattr(profiler, "_LEAST_S", 3.0)
     ended(tmp_path, *CELL, "--host", "--tool", "py-spy")
-    taken = host.read(*hosts(tmp_path, ".speedscope.json"))
+    taken = host.read(*left(tmp_path, ".speedscope.json", "host"))
     assert taken.tool == "py-spy"
     assert taken.samples > 50
     assert {"forward", "backward", "update"} <= {stack.phase for stack in taken.stacks}

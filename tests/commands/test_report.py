@@ -8,7 +8,7 @@ import pytest
 import timelines
 from command import ended, tcbench
 
-from tcbench.core.record import MeasureSettings, PhaseTimes
+from tcbench.core.record import MeasureSettings
 from tcbench.tracing import perfetto
 
 RESULTS = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
@@ -75,9 +75,8 @@ def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_o
 
 
 def test_a_record_whose_phases_have_no_times_makes_a_page(tmp_path: Path) -> None:
-    phases = tuple(PhaseTimes(name=name, host_s=()) for name in ("io", "forward"))
-    bare = factories.make_record(measurement=factories.make_measurement(phases=phases))
-    run = factories.write(tmp_path / "run.jsonl", bare)
+    bare = factories.make_measurement(phases=factories.make_phases({"io": (), "forward": ()}))
+    run = factories.write(tmp_path / "run.jsonl", factories.make_record(measurement=bare))
     ended(tmp_path, "report", str(run))
     assert tcbench(tmp_path, "timeline", str(run)).code == 2
 

@@ -63,13 +63,10 @@ def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path
     assert "no profile of yours in results/; `tcbench profile fp32` makes one, or name a file" in done.err
     mine = tmp_path / "results" / "m" / "profile-fp32-bs4-cpu-20261121-035658.json.gz"
     mine.parent.mkdir(parents=True)
-    for name in (
-        mine.name,
-        "profile-fp32+dali-bs4-cpu-20261121-035657.json.gz",
-        "profile-fp32-bs4-20990101-000000.json.gz",
-    ):
+    kept = "profile-fp32-bs4-20990101-000000.json.gz"
+    for name in (mine.name, "profile-fp32+dali-bs4-cpu-20261121-035657.json.gz", kept):
         perfetto.write([timelines.busy_timeline()], mine.with_name(name))
-    for words in (["init", "--quiet"], ["add", "results/m/profile-fp32-bs4-20990101-000000.json.gz"]):
+    for words in (["init", "--quiet"], ["add", f"results/m/{kept}"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     done = tcbench(tmp_path, "timeline", "-o", "mine.svg")
     assert (done.code, done.out) == (0, "wrote mine.svg\n"), done.err

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import projects
 import pytest
 import slurm_node
-from command import Done, ended, finish, start, tcbench
+from command import ended, finish, start, tcbench
 from factories import make_record, write
 from processes import soon
 
@@ -302,15 +302,14 @@ def test_on_a_real_slurm_one_job_is_cancelled_and_resumed_while_the_other_goes_o
     subprocess.run(["scancel", h100], env={**os.environ, **slurm}, check=True)
     measured = records(tmp_path, "h100")
     assert 0 < len(measured) < 4
-    resumed = run(tmp_path, slurm, *words, "--resume")
-    assert resumed.code == 0, resumed.err
+    resumed = finish(start(tmp_path, *words, "--resume", environment=slurm), code=0)
     assert f"a100: job {a100} has done all, 4 records in results/" in resumed.err
     new = re.search(r"h100: job (\d+) has done all, 4 records in results/", resumed.err)[1]
     assert new not in (a100, h100)
     assert records(tmp_path, "a100") == ALL
     assert records(tmp_path, "h100") == ALL
-    nothing = run(tmp_path, slurm, *words, "--resume")
-    assert (nothing.code, nothing.err.count("nothing is missing")) == (0, 2)
+    nothing = finish(start(tmp_path, *words, "--resume", environment=slurm), code=0)
+    assert nothing.err.count("nothing is missing") == 2
 
 
 @pytest.mark.slow
@@ -333,11 +332,6 @@ def test_on_a_real_slurm_a_job_that_is_cancelled_in_the_queue_ends_early(slurm, 
     ],
 )
 def test_what_a_real_slurm_refuses_is_one_line(slurm, tmp_path, option, said):
-    done = run(tmp_path, slurm, *sleeper(tmp_path), *option)
-    assert done.code == 2
+    done = finish(start(tmp_path, *sleeper(tmp_path), *option, environment=slurm), code=2)
     assert re.search(said, done.err)
     assert done.err.count("\n") == 1
-
-
-def run(folder: Path, environment: dict[str, str], *words: str) -> Done:
-    return finish(start(folder, *words, environment=environment))

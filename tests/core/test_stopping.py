@@ -14,35 +14,30 @@ from tcbench.core.stopping import (
     t_quantile_975,
 )
 
-WARM_UP = WarmUpRule(min_steps=3, max_steps=10)
-
 
 @pytest.mark.parametrize(
-    ("times", "over", "settled"),
+    ("least", "times", "over", "settled"),
     [
-        ([], False, False),
-        ([1.0, 1.0], False, False),
-        ([1.0, 1.0, 1.0], True, True),
-        ([9.0, 1.0, 1.0], False, False),
-        ([9.0, 1.0, 1.0, 1.05], True, True),
-        ([1.0, 2.0] * 5, True, False),
+        (3, [], False, False),
+        (3, [1.0, 1.0], False, False),
+        (3, [1.0, 1.0, 1.0], True, True),
+        (3, [9.0, 1.0, 1.0], False, False),
+        (3, [9.0, 1.0, 1.0, 1.05], True, True),
+        (3, [1.0, 2.0] * 5, True, False),
+        (5, [1.0] * 4, False, False),
+        # Where two steps are enough the last two have to agree.
+        (2, [3.0, 1.0], False, False),  # the first, which is cold
+        (2, [3.0, 1.0, 1.05], True, True),
+        (2, [3.0, 1.0, 1.5], False, False),
     ],
 )
-def test_warm_up_ends_when_steps_have_settled_or_the_cap_is_reached(times, over, settled):
-    assert WARM_UP.over(times) is over
-    assert WARM_UP.settled(times) is settled
+def test_warm_up_ends_when_steps_have_settled_or_the_cap_is_reached(least, times, over, settled):
+    rule = WarmUpRule(min_steps=least, max_steps=10)
+    assert (rule.over(times), rule.settled(times)) == (over, settled)
 
 
-def test_warm_up_waits_for_its_least_steps():
+def test_warm_up_waits_for_its_least_steps_though_its_time_is_spent():
     assert not WarmUpRule(min_steps=3, max_steps=3, max_time_s=0.0).over([1.0] * 2)
-    assert not WarmUpRule(min_steps=5, max_steps=10).over([1.0] * 4)
-
-
-def test_where_two_steps_are_enough_the_last_two_have_to_agree():
-    rule = WarmUpRule(min_steps=2, max_steps=10)
-    assert not rule.over([3.0, 1.0])  # the first, which is cold
-    assert rule.over([3.0, 1.0, 1.05])
-    assert not rule.over([3.0, 1.0, 1.5])
 
 
 def test_a_quiet_cell_stops_at_the_target_and_a_noisy_one_at_its_budget():

@@ -127,11 +127,6 @@ def replace(path: Path) -> None:
     path.write_bytes(b"another's")
 
 
-def append(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(b"another's")
-
-
 FAULTS = {
     "removed": Path.unlink,
     "renamed": lambda path: path.rename(path.with_name("renamed.jsonl")),
@@ -139,7 +134,7 @@ FAULTS = {
     "its folder removed": lambda path: shutil.rmtree(path.parent),
     "replaced": replace,
     "overwritten": lambda path: path.write_bytes(b"another's"),
-    "appended to": append,
+    "appended to": lambda path: path.write_bytes(path.read_bytes() + b"another's"),
     "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
 }
 STAY = ("replaced", "overwritten", "appended to", "cut")
@@ -240,14 +235,11 @@ def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
         pass
     second = store.new_path(tmp_path, "m", "cpu")
     assert second != first
-    for name in ("cpu-20980101-000000", "cpu-20980101-000000-2", "cpu-20980101-000000-10"):
+    others = ("cpu-big-20990101-000000", "cpu-9-20990101-000000")  # of other scenarios
+    for name in ("cpu-20980101-000000", "cpu-20980101-000000-2", "cpu-20980101-000000-10", *others):
         (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
-    # Other scenarios, and a run that has no record yet.
-    for name in ("cpu-big-20990101-000000", "cpu-9-20990101-000000"):
-        (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
-    (tmp_path / "m" / "cpu-20990101-000000.jsonl").touch()
-    newest = store.latest(tmp_path, "m", "cpu")
-    assert newest.name == "cpu-20980101-000000-10.jsonl"
+    (tmp_path / "m" / "cpu-20990101-000000.jsonl").touch()  # a run that has no record yet
+    assert store.latest(tmp_path, "m", "cpu").name == "cpu-20980101-000000-10.jsonl"
     assert store.latest(tmp_path, "other", "cpu") is None
     assert store.latest(tmp_path, "m", "c*") is None
 
@@ -267,8 +259,7 @@ def test_the_newest_run_is_that_of_the_same_ending_on_one_machine_or_on_any(tmp_
         ("a", "cpu-20260101-000001_gpu_a100"),
         ("b", "cpu-20260101-000000-3_a100"),
     ]:
-        with store.Store(tmp_path / machine / f"{name}.jsonl") as records:
-            records.append(factories.make_record())
+        factories.write(tmp_path / machine / f"{name}.jsonl", factories.make_record())
     assert store.latest(tmp_path, "a", "cpu").stem == "cpu-20260101-000000"
     assert store.latest(tmp_path, "a", "cpu", "_a100").stem == "cpu-20260101-000000-2_a100"
     assert store.latest(tmp_path, None, "cpu", "_a100").stem == "cpu-20260101-000000-3_a100"

@@ -58,10 +58,6 @@ def problem(page: Path, link: str) -> str | None:
     return None
 
 
-def code_spans(page: Path) -> Iterator[str]:
-    return (token.content for token in tokens(page) if token.type == "code_inline")
-
-
 def shell_lines(page: Path) -> Iterator[str]:
     """The lines of a page's blocks of shell, continued lines joined."""
     for token in tokens(page):
@@ -82,7 +78,8 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_of_ours_that_a_page_names_exists(page):
-    spans = [span.split("::")[0] for span in code_spans(page) if span.startswith(FOLDERS)]
+    spans = [token.content.split("::")[0] for token in tokens(page) if token.type == "code_inline"]
+    spans = [span for span in spans if span.startswith(FOLDERS)]
     named = {span.split()[0] for span in spans if not re.search(r"[A-Z]{4}", span.replace("README", ""))}
     assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
@@ -95,22 +92,13 @@ def test_a_command_on_a_page_is_one_of_tcbenchs_with_all_its_options(page, words
     parse(words)
 
 
-def command_names(group: typer.core.TyperGroup) -> Iterator[str]:
-    for name, command in group.commands.items():
-        yield name
-        if isinstance(command, typer.core.TyperGroup):
-            yield from (f"{name} {inner}" for inner in command.commands)
-
-
 README = ROOT / "README.md"
 RUN_ANYWHERE = [line for line in shell_lines(README) if line.strip() and not re.search(r"\s#\s*needs\b", line)]
 """A line whose comment begins with "needs" (a GPU, the network, Slurm, a file of one's own) is not run by a test."""
 
 
 def test_the_readme_shows_every_command():
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
-    assert {words[0] for words in commands(README)} == set(group.commands)
+    assert {words[0] for words in commands(README)} == set(typer.main.get_command(app).commands)
 
 
 def test_the_readme_runs_anew_between_a_baseline_and_its_comparison():
@@ -151,10 +139,9 @@ def test_the_readmes_commands_run_in_their_order_in_a_fresh_clone(tmp_path):
 
 def test_the_pages_show_every_command_at_work():
     group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
+    names = [name for one in (group, *group.commands.values()) for name in getattr(one, "commands", ())]
     text = "".join(page.read_text("utf-8") for page in PAGES)
-    inner = [name.split()[-1] for name in command_names(group)]
-    assert [name for name in inner if not re.search(rf"\b{name}\b", text)] == []
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_the_readme_is_short():

@@ -1,13 +1,15 @@
-"""A small set of images; the accelerator of what is called outside a session."""
+"""A small set of images; a small network; the accelerator of what is called outside a session."""
 
 from collections.abc import Iterator
 
 import pytest
+from networks import THIN
 
 from tcbench.engine.accelerators import protocol as accelerators
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.generated import generate
+from tcbench.engine.models import MODELS
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +18,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     made = generate(tmp_path_factory.mktemp("images") / "set", n_files=24, workers=1)
     files = tuple((path, number) for number, (path, _) in enumerate(made.files))
     return ImageFolder(made.root, tuple(str(number) for number in range(len(files))), files)
+
+
+@pytest.fixture
+def thin_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model "thin" that computes little."""
+    monkeypatch.setitem(MODELS, "thin", THIN["resnet18"][0])
 
 
 @pytest.fixture

@@ -15,16 +15,12 @@ pytestmark = pytest.mark.faults
 RUN = ("run", "quick.toml", "--threads", "1", "--out", "results")
 
 
-def renamed_away(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-
-
 FAULTS = {
     "the file is removed": lambda file: file.unlink(),
     "the file is renamed": lambda file: file.rename(file.with_name("old.txt")),
     "the machine's folder is removed": lambda file: shutil.rmtree(file.parent),
     "the results are removed": lambda file: shutil.rmtree(file.parents[1]),
-    "the results are renamed": lambda file: renamed_away(file.parents[1]),
+    "the results are renamed": lambda file: file.parents[1].rename(file.parents[2] / "elsewhere"),
     "the file is emptied": lambda file: os.truncate(file, 0),
     "the file is cut off": lambda file: os.truncate(file, file.stat().st_size - 100),
 }

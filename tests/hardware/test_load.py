@@ -8,8 +8,6 @@ from tcbench.core.record import HostLoad
 from tcbench.hardware import load
 from tcbench.hardware.load import Counts, between
 
-SPIN = ["sh", "-c", "while :; do :; done"]
-
 
 def test_the_difference_of_two_counts():
     before = Counts(at_s=10.0, processors=2, busy_s=100.0, stolen_s=5.0, own_s=1.0, waited_s=0.5)
@@ -45,11 +43,10 @@ def test_what_ended_meanwhile_counts_where_it_was_waited_for():
 
 def test_a_trial_that_shares_its_processor_has_lost_time():
     """Two busy processes on one processor: each waits about half of the time."""
-    processor = min(os.sched_getaffinity(0))
     before_mask = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, [processor])
+    os.sched_setaffinity(0, [min(before_mask)])
     try:
-        both = [subprocess.Popen(SPIN) for _ in range(2)]
+        both = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2)]
         time.sleep(0.1)
         before = load.counts(both[0].pid)
         time.sleep(0.4)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from factories import make_environment, make_record, make_trials
+from factories import make_environment, make_record, make_trials, write
 
 from tcbench.core import store
 from tcbench.core.errors import StoreError
@@ -23,8 +23,7 @@ def test_a_projects_commit_comes_before_tcbenchs(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_results_is_read_without_its_baselines(tmp_path: Path) -> None:
-    with store.Store(tmp_path / "machine" / "run.jsonl") as run:
-        run.append(make_record())
+    write(tmp_path / "machine" / "run.jsonl", make_record())
     baseline.keep("main", [make_record("fp16")], tmp_path)
     assert [record.cell.config for record in store.read([tmp_path]).records] == ["fp32"]
 

@@ -148,26 +148,21 @@ def test_the_users_options_go_before_ours(tmp_path, given, left_out):
 
 
 @pytest.mark.parametrize(
-    ("squeue", "state", "ended"),
+    ("squeue", "code", "state", "ended"),
     [
-        ("6 RUNNING\n7 PENDING\n", "pending", False),
-        ("7 CONFIGURING\n", "configuring", False),
-        ("7 CANCELLED\n", "cancelled", True),
-        ("7 COMPLETED\n", "completed", True),
-        ("70 RUNNING\n", "gone", True),
-        ("", "gone", True),
+        ("6 RUNNING\n7 PENDING\n", 0, "pending", False),
+        ("7 CONFIGURING\n", 0, "configuring", False),
+        ("7 CANCELLED\n", 0, "cancelled", True),
+        ("7 COMPLETED\n", 0, "completed", True),
+        ("70 RUNNING\n", 0, "gone", True),
+        ("", 0, "gone", True),
+        ("7 RUNNING\n", 1, "unknown", False),  # a controller that does not answer ends no job
     ],
 )
-def test_a_jobs_end_is_what_squeue_says(slurm, with_submitit, tmp_path, squeue, state, ended):
-    slurm("squeue", squeue)
+def test_a_jobs_end_is_what_squeue_says(slurm, with_submitit, tmp_path, squeue, code, state, ended):
+    slurm("squeue", squeue, code=code)
     job = cluster.Job(Target("a100", None), ("run",), with_submitit.Slurm.job_class(tmp_path, "7"))
     assert (job.ended, job.state) == (ended, state)
-
-
-def test_a_controller_that_does_not_answer_ends_no_job(slurm, with_submitit, tmp_path):
-    slurm("squeue", "7 RUNNING\n", code=1)
-    job = cluster.Job(Target("a100", None), ("run",), with_submitit.Slurm.job_class(tmp_path, "7"))
-    assert not job.ended
 
 
 def test_a_refusal_of_sbatch_is_one_line(slurm, with_submitit, tmp_path, capsys):

@@ -137,9 +137,8 @@ def test_a_kernel_that_does_not_compile_is_a_problem_of_its_works(stand, tmp_pat
     stand.no_kernel = {"pooling.cu": "nvrtc: invalid value\nfor --gpu-architecture"}
     cell = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     assert cell.problems == ("nvrtc: invalid value for --gpu-architecture",)
-    assert {work.work.name for work in cell.works if work.way.problem} == {
-        *("max_pool_forward", "max_pool_backward", "global_average_forward", "global_average_backward")
-    }
+    pooling = {"max_pool_forward", "max_pool_backward", "global_average_forward", "global_average_backward"}
+    assert {work.work.name for work in cell.works if work.way.problem} == pooling
 
 
 def test_a_cudnn_without_code_for_that_gpu_is_refused_with_the_one_that_has(stand, tmp_path, monkeypatch):
@@ -259,15 +258,9 @@ def test_what_the_host_asks_for_is_counted_by_phase(stand, tmp_path):
 def test_the_floor_of_a_step_adds_up_every_launch():
     big = ConvFprop(Conv2d(64, 64, 28, 28, 64, 3, 3, 1, 1, "NHWC", "float32"))
     small, limits = Relu(1 << 20, "float32"), peak_rates(V100)
-    works = [(big, 3), (small, 5)]
-    floors_s = [limits.floor_s(work) for work, _ in works]
-    cell = CellForecast(
-        make_cell(batch_size=64),
-        V100,
-        works=tuple(
-            WorkForecast(*counted, Way(None), floor_s, 0.0) for counted, floor_s in zip(works, floors_s, strict=True)
-        ),
-    )
+    counted = ((big, 3), (small, 5))
+    works = tuple(WorkForecast(work, n, Way(None), limits.floor_s(work), 0.0) for work, n in counted)
+    cell = CellForecast(make_cell(batch_size=64), V100, works=works)
     assert cell.flops == 3 * big.flops + 5 * small.flops
     assert cell.bytes == 3 * big.bytes + 5 * small.bytes
     in_conv, in_relu = 3 * big.flops / limits.at("fp32"), 5 * small.bytes / V100.memory_bandwidth_bytes_s
@@ -279,9 +272,8 @@ def test_the_floor_of_a_step_adds_up_every_launch():
 def test_a_step_fits_when_arrays_workspace_and_allowance_do():
     def cell(workspace_bytes):
         works = (WorkForecast(Relu(1, "float32"), 1, Way("relu", workspace_bytes), 0.0, 0.0),)
-        return CellForecast(
-            make_cell(), V100, works=works, demand=Demand({}, 0, (), V100.memory_bytes - ALLOWANCE_BYTES - 20)
-        )
+        demand = Demand({}, 0, (), V100.memory_bytes - ALLOWANCE_BYTES - 20)
+        return CellForecast(make_cell(), V100, works=works, demand=demand)
 
     assert cell(20).memory_bytes == V100.memory_bytes
     assert cell(20).fits and not cell(21).fits

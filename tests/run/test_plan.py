@@ -242,17 +242,12 @@ def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_
     assert reasons["torch/fp32"] == "backend torch needs the package torch: uv pip install torch --torch-backend=cpu"
 
 
-@pytest.fixture
-def all_installed(monkeypatch):
-    for kind in (Package, _Compiler, _Header):
-        monkeypatch.setattr(kind, "is_installed", lambda package: True)
-
-
-@pytest.mark.usefixtures("all_installed")
 @pytest.mark.parametrize(
     ("device", "image_size", "batch_sizes"), [(CPU, 64, {8, 16}), (H200, 224, {32, 64, 128, 256})], ids=["CPU", "GPU"]
 )
-def test_every_config_of_peers_can_run(device, image_size, batch_sizes):
+def test_every_config_of_peers_can_run(monkeypatch, device, image_size, batch_sizes):
+    for kind in (Package, _Compiler, _Header):
+        monkeypatch.setattr(kind, "is_installed", lambda package: True)
     cells = plan.make(scenario.load("peers"), Selection(), device).cells
     assert {(p.cell.image_size, p.cell.batch_size) for p in cells} == {(image_size, size) for size in batch_sizes}
     assert [p.skip_reason for p in cells if p.skip_reason] == []

@@ -1,6 +1,5 @@
 """Parts of steps: told by a process, kept, and asked for where they tell something."""
 
-import msgspec
 import pytest
 from factories import make_cell, make_environment, make_measurement, make_phases, make_record
 
@@ -43,7 +42,7 @@ def test_parts_are_told_once_and_kept_and_reasons_are_not(asked: list[Cell]) -> 
     assert asked == [*cells, cells[1]]
     prediction.predict(cells[:1], fresh=True, progress=silent)
     assert asked[4:] == cells[:1]
-    other = msgspec.structs.replace(cells[0], scenario="another", seed=7)
+    other = make_cell("fp32", scenario="another", seed=7)
     assert prediction.kept([other]) and not prediction.kept([make_cell("fp32", 8, threads=1)])
 
 
@@ -59,15 +58,13 @@ def test_cells_are_rehearsed_in_a_process_and_its_death_is_told(monkeypatch: pyt
 
 
 def record(config: str, step_s: float, *, here: bool = True) -> Record:
-    environment = make_environment(host().machine)
-    if here:
-        environment = msgspec.structs.replace(
-            environment,
-            kernel=prediction.platform.release(),
-            memory_bytes=prediction.machine.memory_bytes(),
-            commit=prediction.machine.commit(),
-            sources=prediction.machine.sources(),
-        )
+    facts = {
+        "kernel": prediction.platform.release(),
+        "memory_bytes": prediction.machine.memory_bytes(),
+        "commit": prediction.machine.commit(),
+        "sources": prediction.machine.sources(),
+    }
+    environment = make_environment(host().machine, **(facts if here else {}))
     measurement = make_measurement([step_s] * 12, phases=make_phases({"forward": step_s}))
     return make_record(cell=make_cell(config, 8), measurement=measurement, environment=environment)
 

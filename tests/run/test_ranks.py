@@ -34,10 +34,8 @@ for number, rank in enumerate(ranks):
 for rank in ranks: rank.wait()
 """
 
-PART = factories.make_rank_part({}, step_times_s=(0.1, 0.1))
-FINISHED = Finished(
-    "ok", None, factories.make_measurement(ranks=(PART,)), factories.make_environment(ranks=factories.make_ranks())
-)
+MEASURED = factories.make_measurement(ranks=(factories.make_rank_part({}),))
+FINISHED = Finished("ok", None, MEASURED, factories.make_environment(ranks=factories.make_ranks()))
 
 RANK = """
 import faulthandler, json, os, signal, socket, sys, time

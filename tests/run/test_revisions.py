@@ -195,19 +195,17 @@ def test_what_git_lfs_did_not_bring_is_a_note(project, repository, tree, monkeyp
     assert said[1:] == [f"note: {head}: contents are not here: a.bin; `git lfs fetch origin {head}` brings them"]
 
 
-def test_without_a_base_it_is_where_the_branch_left_the_main_one_or_the_last_commit(tmp_path):
-    project = projects.make(tmp_path / "project")
-    projects.git(project, "branch", "-M", "main")
-    first = projects.git(project, "rev-parse", "HEAD")
-    found = revisions.project(project)
+def test_without_a_base_it_is_where_the_branch_left_the_main_one_or_the_last_commit(project, repository):
+    git(repository, "branch", "-M", "main")
+    first = git(repository, "rev-parse", "HEAD")
     with pytest.raises(BuildError, match=r"nothing to compare: .* has neither changes nor commits beside the main"):
-        revisions.default_base(found)
-    (project / "my_step.py").write_text("changed", "utf-8")
-    assert revisions.default_base(found) == (first, "the last commit, as the working tree has changes")
-    projects.git(project, "checkout", "-q", "-b", "mine")
-    projects.commit(project, my_step__py="mine")
-    projects.git(project, "branch", "-f", "unrelated")
-    assert revisions.default_base(found) == (first, "where this branch left main")
-    projects.git(project, "update-ref", "refs/remotes/origin/main", projects.git(project, "rev-parse", "HEAD"))
-    (project / "my_step.py").write_text("changed again", "utf-8")
-    assert revisions.default_base(found)[1] == "the last commit, as the working tree has changes"
+        revisions.default_base(project)
+    (repository / "my_step.py").write_text("changed", "utf-8")
+    assert revisions.default_base(project) == (first, "the last commit, as the working tree has changes")
+    git(repository, "checkout", "-q", "-b", "mine")
+    commit(repository, my_step__py="mine")
+    git(repository, "branch", "-f", "unrelated")
+    assert revisions.default_base(project) == (first, "where this branch left main")
+    git(repository, "update-ref", "refs/remotes/origin/main", git(repository, "rev-parse", "HEAD"))
+    (repository / "my_step.py").write_text("changed again", "utf-8")
+    assert revisions.default_base(project)[1] == "the last commit, as the working tree has changes"

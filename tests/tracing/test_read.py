@@ -1,22 +1,18 @@
 import factories
-import msgspec
 import pytest
 from present.charts.charts import words
 
 from tcbench import tracing
 from tcbench.analysis.bottleneck import explain_records, summarise
-from tcbench.core import record as records
 from tcbench.core.errors import StoreError, TraceError
-from tcbench.core.record import PhaseTimes
+from tcbench.core.record import MeasureSettings, PhaseTimes
 from tcbench.tracing.attribution import from_record
 from tcbench.views.timeline.chart import timeline_chart
 
 
 def test_records_become_their_phase_times_laid_end_to_end(tmp_path):
-    path = tmp_path / "r.jsonl"
     ok, failed = factories.make_record(), factories.make_record(status="failed", batch_size=8)
-    path.write_bytes(records.encode(failed) + b"\n" + records.encode(ok) + b"\n")
-    (timeline,) = tracing.read(path)
+    (timeline,) = tracing.read(factories.write(tmp_path / "r.jsonl", failed, ok))
     measured = ok.measurement
     assert (timeline.label, timeline.source) == (ok.cell.label, "ranges")
     first = measured.warmup_steps + measured.timed_steps
@@ -31,8 +27,7 @@ def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_beh
     """Five steps of two profiled passes, the first of two steps: the host launches for 0.3 s each."""
     host_s = {"forward": 0.1, "update": 0.2}
     phases = tuple(PhaseTimes(name=name, host_s=(s,) * 5, device_s=(0.25,) * 5) for name, s in host_s.items())
-    cell = factories.make_cell("fp16", 8, device="cuda:0")
-    cell = msgspec.structs.replace(cell, measure=msgspec.structs.replace(cell.measure, profiled_steps=2))
+    cell = factories.make_cell("fp16", 8, device="cuda:0", measure=MeasureSettings(profiled_steps=2))
     measurement = factories.make_measurement([0.5] * 12, phases=phases, busy_s=0.45, prefetch_depth=0)
     record = factories.make_record(cell=cell, measurement=measurement)
     timeline = from_record(record)
@@ -48,8 +43,7 @@ def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_beh
 
 
 def test_records_without_phase_times_say_so(tmp_path):
-    path = tmp_path / "r.jsonl"
-    path.write_bytes(records.encode(factories.make_record(status="oom")) + b"\n")
+    path = factories.write(tmp_path / "r.jsonl", factories.make_record(status="oom"))
     with pytest.raises(TraceError, match="none of its 1 records has phase times"):
         tracing.read(path)
     unprofiled = factories.make_measurement(phases=())

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tcbench.engine.accelerators import peaks
 from tcbench.engine.accelerators.cuda import driver, packages
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
@@ -14,27 +12,16 @@ from tcbench.views import gpus as shown
 from tcbench.views import list as catalogue
 
 
-def listed(capsys) -> dict[str, dict]:
-    shown.show(as_json=True)
-    return {row["name"]: row for row in json.loads(capsys.readouterr().out)["gpus"]}
-
-
-@pytest.fixture
-def here(monkeypatch):
-    def put(*those: Gpu) -> None:
-        monkeypatch.setattr(driver, "gpus", lambda: Gpus(those, (13, 0)))
-
-    return put
-
-
-def test_gpus_that_are_here_are_marked_or_added(here, capsys):
-    here(
+def test_gpus_that_are_here_are_marked_or_added(monkeypatch, capsys):
+    here = (
         Gpu(0, "NVIDIA H200", (9, 0), 132, 2**37),
         Gpu(1, "NVIDIA A10", (8, 6), 72, 2**34),
         Gpu(2, "NVIDIA A10", (8, 6), 72, 2**34),
         Gpu(3, "Some GPU to come", (19, 0), 1, 2**34),
     )
-    rows = listed(capsys)
+    monkeypatch.setattr(driver, "gpus", lambda: Gpus(here, (13, 0)))
+    shown.show(as_json=True)
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["gpus"]}
     assert rows["H200"]["devices"] == ["cuda:0"]
     a10 = rows["NVIDIA A10"]
     assert a10["devices"] == ["cuda:1", "cuda:2"]

@@ -1,10 +1,9 @@
 import dataclasses
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
+import virtual
 
 from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators import attained as model
@@ -50,35 +49,23 @@ def test_every_row_has_a_source_that_says_how_it_was_had():
     assert set(sources()) == set(rows()["sources"])
 
 
-@pytest.fixture(scope="module")
-def validation():
-    """benchmarks/virtual.py, which is no module of the package."""
-    path = Path(__file__).parents[3] / "benchmarks" / "virtual.py"
-    spec = importlib.util.spec_from_file_location("validation", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def test_nothing_that_the_model_is_compared_with_is_a_source_of_it(validation):
-    compared_with = {published.source for published in validation.PUBLISHED}
+def test_nothing_that_the_model_is_compared_with_is_a_source_of_it():
+    compared_with = {published.source for published in virtual.PUBLISHED}
     assert len(compared_with) >= 5
     for source in rows()["sources"].values():
         assert source["url"] not in compared_with
         assert not re.search(r"images?/s|img/s|DeepLearningExamples|MLPerf|Naruse", f"{source['what']} {source['url']}")
 
 
-def test_a_training_step_takes_about_as_long_as_was_published(validation):
-    published = next(p for p in validation.PUBLISHED if p.says == "MXNet 20.12, AMP")
-    [rate] = validation.device_images_per_s([(published, validation.cell(published))]).values()
-    assert rate == pytest.approx(published.images_per_s, rel=validation.GOAL)
+def test_a_training_step_takes_about_as_long_as_was_published():
+    published = next(p for p in virtual.PUBLISHED if p.says == "MXNet 20.12, AMP")
+    [rate] = virtual.device_images_per_s([(published, virtual.cell(published))]).values()
+    assert rate == pytest.approx(published.images_per_s, rel=virtual.GOAL)
 
 
-def test_the_page_shows_this_models_predictions_and_every_published_rate_and_whether_it_counts(validation):
+def test_the_page_shows_this_models_predictions_and_every_published_rate_and_whether_it_counts():
     page = (Path(__file__).parents[3] / "docs" / "virtual.md").read_text("utf-8")
-    for published in validation.PUBLISHED:
+    for published in virtual.PUBLISHED:
         assert attained(gpus.load(published.card)).name in page, "make its table anew: benchmarks/virtual.py"
         of = f"| {published.card} | {published.says} | {published.images_per_s} | "
         of += f"`{published.config}`, {published.batch_size} |"

@@ -2,6 +2,7 @@
 
 import sys
 from types import MappingProxyType, SimpleNamespace
+from unittest.mock import Mock
 
 import factories
 import pytest
@@ -172,10 +173,7 @@ def test_a_registered_name_does_not_replace_one_of_ours(registered):
 
 
 def test_a_registered_backend_that_cannot_be_imported_is_named(registered):
-    def broken():
-        raise ImportError("no such\nthing")
-
-    registered("broken", broken)
+    registered("broken", Mock(side_effect=ImportError("no such\nthing")))
     with pytest.raises(
         ScenarioError, match=r"^backend 'broken' \(package:thing\) cannot be imported: .*no such thing$"
     ):

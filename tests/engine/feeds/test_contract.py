@@ -39,11 +39,6 @@ def _labels(feed: Feed) -> Iterator[int]:
         yield from feed.next()[1].tolist()
 
 
-def _name(request: pytest.FixtureRequest) -> str:
-    name: str = request.node.callspec.params["make_feed"]
-    return name
-
-
 def _reference(path: Path, size: int) -> np.ndarray:
     """Centre crop (size, size, 3) in 0..255, scaled in float64 by the textbook's antialiased triangle filter."""
     with Image.open(path) as image:
@@ -112,7 +107,7 @@ def reference_crops(images: ImageFolder) -> np.ndarray:
 def test_centre_crops_are_within_the_stated_error(
     make_feed: MakeFeed, images: ImageFolder, reference_crops: np.ndarray, request: pytest.FixtureRequest
 ) -> None:
-    stated = MEAN_PIXEL_ERROR[_name(request)]
+    stated = MEAN_PIXEL_ERROR[request.node.callspec.params["make_feed"]]
     x, _ = make_feed(_spec(images, augment=False, batch_size=24, image_size=64)).next()
     pixels = x.transpose(0, 2, 3, 1) * STD + MEAN
     assert np.abs(pixels - reference_crops).mean() < stated
@@ -201,9 +196,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes] | None, bool]] = {
 def test_a_broken_file_is_named(
     make_feed: MakeFeed, images: ImageFolder, folder: Path, damage: Any, augment: bool
 ) -> None:
-    copies = []
-    for path, label in images.files[:9]:
-        copies.append((Path(shutil.copy(path, folder)), label))
+    copies = [(Path(shutil.copy(path, folder)), label) for path, label in images.files[:9]]
     broken = copies[6][0]
     broken.write_bytes(damage(broken.read_bytes())) if damage else broken.unlink()
     feed = make_feed(_spec(ImageFolder(folder.parent, images.classes, tuple(copies)), augment=augment, batch_size=3))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -279,10 +280,7 @@ def test_memory_spent_by_dali_is_told_at_once(
     images: ImageFolder, monkeypatch: pytest.MonkeyPatch, reason: str, kind: type, says: str, when: str
 ) -> None:
     """No image is opened to find out whether it is a broken one."""
-
-    def fail(*_: Any) -> Any:
-        raise _story(reason)
-
+    fail = Mock(side_effect=_story(reason))
     monkeypatch.setattr(dali, "_first_broken", lambda paths: pytest.fail("looks at images"))
     pipeline = SimpleNamespace(share_outputs=fail, schedule_run=lambda: None)
     monkeypatch.setattr(dali, "_built", fail if when == "built" else lambda *_: pipeline)
@@ -297,11 +295,8 @@ def test_a_file_that_dali_names_is_named_whatever_it_raises(
     on_gpu: dali.DaliFeed, images: ImageFolder, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     path = images.files[3][0]
-
-    def fail(*_: Any) -> None:
-        raise kind(str(_story(f"Failed to decode sample #3 : {path}")))
-
-    monkeypatch.setattr(on_gpu._pipeline, "share_outputs", fail)
+    error = kind(str(_story(f"Failed to decode sample #3 : {path}")))
+    monkeypatch.setattr(on_gpu._pipeline, "share_outputs", Mock(side_effect=error))
     with pytest.raises(DataError, match=f"image {path} cannot be decoded \\(DALI refuses it\\)"):
         on_gpu.next()
 
@@ -309,12 +304,8 @@ def test_a_file_that_dali_names_is_named_whatever_it_raises(
 def test_an_error_that_is_no_images_stays_what_it_is(on_gpu: dali.DaliFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a fault on the GPU: all of its work fails after it."""
     error = _story("CUDA runtime API error cudaErrorIllegalAddress (700)", "crop_mirror_normalize")
-
-    def fail(*_: Any) -> None:
-        raise error
-
     monkeypatch.setattr(dali, "_first_broken", lambda paths: pytest.fail("looks at images"))
-    monkeypatch.setattr(on_gpu._pipeline, "share_outputs", fail)
+    monkeypatch.setattr(on_gpu._pipeline, "share_outputs", Mock(side_effect=error))
     with pytest.raises(RuntimeError) as caught:
         on_gpu.next()
     assert caught.value is error

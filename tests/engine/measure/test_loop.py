@@ -430,16 +430,13 @@ class Periodic(FakeSession):
 
 def test_where_steps_repeat_after_some_of_them_whole_periods_are_counted_and_profiled():
     session = Periodic()
-    measured = loop.measure(
-        session, MeasureSettings(block_steps=6, min_timed_steps=10, profiled_steps=5, max_time_s=1e-9)
-    )
+    measured = loop.measure(session, msgspec.structs.replace(SETTINGS, profiled_steps=5, max_time_s=1e-9))
     assert measured.block_steps == 9
     counted = measured.counted_times_s
     assert len(counted) % 8 == 0
     assert sum(counted) / len(counted) == (3 * 2.0 + 20.0) / 4
     assert [phase.host_s for phase in measured.phases] == [((3 * 1.0 + 10.0) / 4,) * 4] * 2
-    begin = loop.SpanRecorder(lambda: round(1e9 * session.now))
-    recorded = loop.Profiling(begin)
+    recorded = loop.Profiling(loop.SpanRecorder(lambda: round(1e9 * session.now)))
     first, _ = loop.profile(session, loop.Ranges(["io", "forward"]), 8, 0, recorded, period=4)
     assert first.host_s == pytest.approx((3.25, 3.25))
 

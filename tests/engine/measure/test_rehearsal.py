@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 from factories import make_cell
-from networks import THIN
 
 from tcbench.core.record import Cell, Input
 from tcbench.core.session import Phase
@@ -20,15 +19,11 @@ from tcbench.engine.feeds import generated
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure import rehearsal
 from tcbench.engine.measure.rehearsal import BoundOnly, LoggedLaunch, OperandPlace, Rehearsals, StepMemory
-from tcbench.engine.models import MODELS
 from tcbench.engine.work import Operand, Work
 
+pytestmark = pytest.mark.usefixtures("thin_network")
+
 BEST = "fp32+batched+nhwc+fused+static_graph"
-
-
-@pytest.fixture(autouse=True)
-def thin_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODELS, "thin", THIN["resnet18"][0])
 
 
 def cell_of(config: str = "fp32", **changes: Any) -> Cell:

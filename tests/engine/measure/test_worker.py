@@ -3,12 +3,12 @@ import os
 import sys
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import factories
 import msgspec
 import pytest
 import threadpoolctl
-from networks import THIN
 
 from tcbench.core import messages, recording
 from tcbench.core.errors import DataError, OutOfDeviceMemory, TraceError
@@ -20,7 +20,6 @@ from tcbench.engine.accelerators.cuda import driver
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.engine.measure import worker
 from tcbench.engine.measure.loop import LossError
-from tcbench.engine.models import MODELS
 from tcbench.hardware import affinity, machine
 from tcbench.hardware.clock import HostClock
 
@@ -146,9 +145,7 @@ def test_a_session_that_cannot_be_closed_after_an_error_does_not_hide_it(monkeyp
     def fails():
         raise ValueError("the cause")
 
-    def cannot_close():
-        raise RuntimeError("cudaErrorStreamCaptureInvalidated")
-
+    cannot_close = Mock(side_effect=RuntimeError("cudaErrorStreamCaptureInvalidated"))
     session = SimpleNamespace(phases=(Phase("forward", fails),), clock=HostClock(), close=cannot_close)
     rungs = SimpleNamespace(problem=lambda names: None)
     monkeypatch.setattr(
@@ -201,17 +198,14 @@ def test_the_profilers_run_on_a_gpu_only(monkeypatch):
 
 
 def test_the_recorder_of_activities_is_made_before_a_session_may_capture_a_graph(monkeypatch, capsys):
-    def refuse(kind):
-        raise TraceError("CUPTI cannot record")
-
-    monkeypatch.setattr(type(device.kind_of("cuda:0")), "activities", refuse)
+    refuses = Mock(side_effect=TraceError("CUPTI cannot record"))
+    monkeypatch.setattr(type(device.kind_of("cuda:0")), "activities", refuses)
     monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
     finished = worker.run(factories.make_cell(device="cuda:0"), lambda message: None, ProfileRequest("", True))
     assert (finished.status, finished.reason) == ("failed", "CUPTI cannot record")
 
 
-def test_a_profiled_worker_leaves_its_recording(tmp_path, monkeypatch):
-    monkeypatch.setitem(MODELS, "thin", THIN["resnet18"][0])
+def test_a_profiled_worker_leaves_its_recording(tmp_path, thin_network):
     path = tmp_path / "recording.json"
     few = MeasureSettings(max_time_s=0.1, min_timed_steps=4, profiled_steps=2)
     cell = factories.make_cell("fp32", 2, image_size=32, model="thin", input=Input(kind="synthetic"), measure=few)

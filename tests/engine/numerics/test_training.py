@@ -3,14 +3,12 @@
 import msgspec
 import numpy as np
 import pytest
-from networks import THIN
 from training import numpys_processor, on_numpy
 
 from tcbench.core.errors import DataError
 from tcbench.core.numerics import KINDS, TrainingFinished
 from tcbench.engine.accelerators.device import host
 from tcbench.engine.feeds import dataset, generated
-from tcbench.engine.models import MODELS
 from tcbench.engine.numerics import training, worker
 from tcbench.engine.numerics.folder import split
 from tcbench.engine.numerics.gradients import count, shares, total
@@ -123,7 +121,7 @@ def test_each_technique_trains_and_tests_on_a_gpus_path_as_on_the_host(technique
     assert device.test_loss == pytest.approx(on_processor.test_loss, rel=3 * allowed)
 
 
-def test_a_folder_of_images_trains_by_the_same_code(tmp_path, monkeypatch):
+def test_a_folder_of_images_trains_by_the_same_code(tmp_path, thin_network):
     folder = generated.generate(tmp_path / "images", n_files=20, workers=1)
     for label in range(20):  # ten files a class, so that one is kept
         (tmp_path / "many" / f"c{label % 2}").mkdir(parents=True, exist_ok=True)
@@ -131,7 +129,6 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path, monkeypatch):
     asked = plan.NumericsRequest(steps=1, batch_size=2, image_size=32, data=tmp_path / "many", threads=1)
     made = plan.setting(load("cpu"), host(), asked, 1, split(dataset.scan(tmp_path / "many")))
     assert (made.model, made.n_classes, made.train_images, made.test_images) == ("resnet50", 2, 18, 2)
-    monkeypatch.setitem(MODELS, "thin", THIN["resnet18"][0])
     trained = train(job("fp32", of=msgspec.structs.replace(made, model="thin")), numpys_processor())
     assert np.isfinite(trained.losses).all() and trained.accuracy in (0.0, 0.5, 1.0)
 

@@ -135,8 +135,7 @@ def test_other_processes_are_named_with_what_they_hold(quiet, here):
         process(os.getppid(), 3 * 2**30),
         process(2**22 + 1, None),
     ]
-    with open(f"/proc/{os.getppid()}/comm") as comm:
-        name = comm.read().strip()
+    name = Path(f"/proc/{os.getppid()}/comm").read_text().strip()
     assert [said for said, _ in notes()[1:]] == [
         f"another process is on it: pid {os.getppid()} ({name}) holds 3.0 GiB",
         f"another process is on it: pid {2**22 + 1}",

@@ -63,10 +63,6 @@ def kernel(start: int, end: int, correlation: int = 1, **more) -> Record:
     return Record(kind=int(Kind.CONCURRENT_KERNEL), start=start, end=end, **(fields | more))
 
 
-def call(kind: Kind, cbid: int, start: int, correlation: int = 1) -> Record:
-    return Record(kind=int(kind), cbid=cbid, start=start, end=start + 10, correlation_id=correlation, thread_id=42)
-
-
 def recorded(*records: Record) -> cupti.CuptiActivities:
     standin = StandIn()
     standin.records = list(records)
@@ -127,7 +123,8 @@ def test_a_kind_that_the_bindings_do_not_have_is_left_out():
             super().activity_enable(kind)
 
     standin = Twelve()
-    standin.records = [call(Kind.DRIVER, 307, S + 100), kernel(S + 200, S + 300)]
+    call = Record(kind=int(Kind.DRIVER), cbid=307, start=S + 100, end=S + 110, correlation_id=1, thread_id=42)
+    standin.records = [call, kernel(S + 200, S + 300)]
     activities = cupti.CuptiActivities(standin, now_ns=lambda: 500)
     with activities.recording():
         assert {Kind.DRIVER, Kind.CONCURRENT_KERNEL} <= set(standin.enabled)
@@ -167,8 +164,7 @@ def test_a_driver_that_cupti_refuses_is_one_clear_line(monkeypatch):
         def set_thread_id_type(self, kind):
             raise RuntimeError("only CUDA 12.4 or later driver is supported")
 
-        def activity_flush_all(self, flag):
-            raise RuntimeError("only CUDA 12.4 or later driver is supported")
+        activity_flush_all = set_thread_id_type
 
     said = r"CUPTI cannot record \(only CUDA 12.4 or later driver is supported\): take --tool ranges"
     with pytest.raises(TraceError, match=said), cupti.CuptiActivities(Old()).recording():

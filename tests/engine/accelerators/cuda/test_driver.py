@@ -2,6 +2,7 @@
 
 import ctypes
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from libcuda import one_gpu
@@ -60,10 +61,7 @@ def test_why_there_is_no_gpu_is_said(asked, environment, problem):
 
 
 def test_without_the_library_there_is_no_driver(monkeypatch):
-    def missing(name: str) -> None:
-        raise OSError(f"{name}: no such file")
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError("libcuda.so.1: no such file")))
     assert driver.gpus.__wrapped__() == Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)")
 
 

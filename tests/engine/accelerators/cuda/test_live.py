@@ -3,6 +3,7 @@
 import gc
 import weakref
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -206,37 +207,25 @@ def test_a_capture_that_a_failed_preparation_left_open_is_ended(accelerator, mon
 
 
 def test_an_error_while_capturing_is_the_one_that_is_seen(accelerator):
-
-    def fails():
-        raise ValueError("shape")
-
     with accelerator.graph_memory():
         with pytest.raises(ValueError, match="shape"):
-            accelerator.capture(fails)
+            accelerator.capture(Mock(side_effect=ValueError("shape")))
         a = accelerator.zeros((4,), np.float32)
         accelerator.launch(Relu(4, "float32"), a, a)  # and the accelerator still works
 
 
 def test_an_error_in_a_step_is_the_one_that_is_seen_where_it_broke_the_stream_too(cupy):
     place = site()
-
-    def lost():
-        raise RuntimeError("cudaErrorIllegalAddress")
-
     with pytest.raises(ValueError, match="the cause") as raised, place.scope():
-        place.accelerator.stream.synchronize = lost
+        place.accelerator.stream.synchronize = Mock(side_effect=RuntimeError("cudaErrorIllegalAddress"))
         raise ValueError("the cause")
     assert raised.value.__context__ is None
 
 
 def test_a_stream_that_is_found_broken_at_the_end_is_an_error(cupy):
     place = site()
-
-    def lost():
-        raise RuntimeError("cudaErrorIllegalAddress")
-
     with pytest.raises(RuntimeError, match="cudaErrorIllegalAddress"), place.scope():
-        place.accelerator.stream.synchronize = lost
+        place.accelerator.stream.synchronize = Mock(side_effect=RuntimeError("cudaErrorIllegalAddress"))
 
 
 def test_a_step_has_not_settled_until_its_graph_is_captured(cupy):

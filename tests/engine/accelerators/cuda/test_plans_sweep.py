@@ -2,26 +2,18 @@
 
 import pytest
 
-from tcbench.engine.accelerators.cuda.cudnn import absent, libraries
+from tcbench.engine.accelerators.cuda.cudnn import absent
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan
 from tcbench.engine.accelerators.device import Device
 from tcbench.hardware import gpus
 from tcbench.run import demand, plan, scenario
 
-pytestmark = pytest.mark.plans
+pytestmark = [pytest.mark.plans, pytest.mark.usefixtures("real_cudnn")]
 
 SCENARIOS = ("naruse2018", "beyond", "settings", "peers", "scaling", "networks")
 GPUS = {"A100": 80, "H200": 90, "B200": 100}
 BATCH_SIZES = (32, 256)
 WORKSPACE_LIMIT = 512 * 2**20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cudnn():
-    pytest.importorskip("cudnn", exc_type=ImportError)
-    problem = libraries.problem()
-    if problem:
-        pytest.skip(problem)
 
 
 def test_no_scenario_with_gpu_configs_is_left_out():

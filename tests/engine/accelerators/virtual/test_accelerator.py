@@ -9,7 +9,6 @@ import math
 import factories
 import msgspec
 import pytest
-from networks import THIN
 
 from tcbench.core import recording
 from tcbench.core.record import Cell, Input
@@ -25,10 +24,11 @@ from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.chainer.sites import open_site
 from tcbench.engine.measure import loop, worker
 from tcbench.engine.measure.recorder import SpanRecorder
-from tcbench.engine.models import MODELS
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 from tcbench.tracing.attribution import assemble
+
+pytestmark = pytest.mark.usefixtures("thin_network")
 
 SYNTHETIC = Input(kind="synthetic")
 CARDS = {"V100": "naruse2018", "H200": "beyond"}
@@ -62,11 +62,8 @@ class Asked:
 @contextlib.contextmanager
 def session_of(cell: Cell):
     site = open_site(cell)
-    session = ChainerSession(cell, site)
-    try:
+    with contextlib.closing(ChainerSession(cell, site)) as session:
         yield session, site.accelerator
-    finally:
-        session.close()
 
 
 def step(session: ChainerSession) -> None:
@@ -123,11 +120,6 @@ def small_card(tmp_path):
         return f"virtual:{path}"
 
     return write
-
-
-@pytest.fixture(autouse=True)
-def thin_network(monkeypatch):
-    monkeypatch.setitem(MODELS, "thin", THIN["resnet18"][0])
 
 
 def cell_on(name: str, **changes) -> Cell:

@@ -86,8 +86,7 @@ def test_what_does_not_fit_is_out_of_memory_and_says_so():
 def test_free_blocks_go_back_before_memory_runs_out():
     memory = device(64 * KIB)
     pool = make_pool(memory)
-    first = pool.empty((40 * KIB,), "uint8")
-    del first
+    pool.empty((40 * KIB,), "uint8")
     second = pool.empty((48 * KIB,), "uint8")
     assert (second.nbytes, memory.held_bytes, memory.peak_bytes) == (48 * KIB, 48 * KIB, 48 * KIB)
 
@@ -95,8 +94,7 @@ def test_free_blocks_go_back_before_memory_runs_out():
 def test_blocks_that_must_stay_are_not_given_back():
     """A graph that is being captured may have their addresses."""
     pool = make_pool(device(64 * KIB), keeps=lambda: True)
-    first = pool.empty((40 * KIB,), "uint8")
-    del first
+    pool.empty((40 * KIB,), "uint8")
     with pytest.raises(OutOfDeviceMemory):
         pool.empty((48 * KIB,), "uint8")
 

@@ -164,9 +164,8 @@ class Lending(Batches):
 def test_a_session_says_how_its_images_are_decoded_where_the_feed_does(monkeypatch, config):
     monkeypatch.setattr(dali, "make_dali_feed", Lending)
     monkeypatch.setattr(ChainerSession, "images", lambda _: None)
-    settings = {"site": on_numpy()}
     kind = "generated" if "dali" in config else "synthetic"
-    with small_session(config, own_feed=True, input=Input(kind=kind), **settings) as session:
+    with small_session(config, site=on_numpy(), own_feed=True, input=Input(kind=kind)) as session:
         run_step(session)
         assert session.facts().decoding == ("on the device" if "dali" in config else None)
 

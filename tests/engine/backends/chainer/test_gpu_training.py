@@ -6,21 +6,19 @@ import functools
 import factories
 import numpy as np
 import pytest
-from gpu import present_gpu
+from gpu import present_gpu, runs_here
 from training import Trained, change_distance, loss_distance, run_step, small_session, train
 
 from tcbench.core.errors import OutOfDeviceMemory, TrainingError
 from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import cupti
 from tcbench.engine.accelerators.device import OpenDevice
-from tcbench.engine.backends import backend
 from tcbench.engine.backends.chainer.sites import open_site
 from tcbench.engine.measure.loop import least_on_device, profile
 from tcbench.engine.measure.ranges import Ranges
 
 pytestmark = pytest.mark.gpu
 
-RUNGS = backend("chainer").RUNGS
 STEPS = 20
 CONFIGS = [
     *("fp32", "fp32+batched", "fp32+nhwc", "fp32+fused", "fp32+batched+nhwc+fused"),
@@ -34,12 +32,6 @@ CONFIGS = [
 def gpu_site() -> OpenDevice:
     """Without autotuning, which would take most of these tests' time."""
     return open_site(factories.make_cell("fp32", 8, device="cuda:0", cudnn=CudnnSettings(autotune=False)))
-
-
-def runs_here(config: str) -> bool:
-    gpu = present_gpu()
-    needs = [RUNGS[rung].requires.compute_capability for rung in config.split("+")]
-    return gpu is not None and all(need is None or 10 * need[0] + need[1] <= gpu.sm for need in needs)
 
 
 @functools.cache

@@ -45,8 +45,7 @@ def test_a_network_takes_the_path_of_a_gpu_to_the_same_numbers(model, config):
     """With the plain references in the place of kernels and cuDNN."""
     host = trained(config, model, site=numpys_processor())
     gpu = trained(config, model, site=on_numpy())
-    limit = 1e-4 if config == "fp32" else 3e-2
-    assert loss_distance(gpu, host) < limit
+    assert loss_distance(gpu, host) < (1e-4 if config == "fp32" else 3e-2)
 
 
 def test_a_captured_step_drops_other_values_each_time():

@@ -26,6 +26,7 @@ SEEDS = range(12)
 """Quantiles of errors need so many."""
 FEW = SEEDS[:1]
 
+DTYPES = [("fp32", "fp16"), ("fp32", "bf16")]
 PAIRS = [
     ("fp32", "fp32+batched"),
     ("fp32", "fp32+nhwc"),
@@ -125,7 +126,9 @@ def added_rung(base: str, config: str):
     return RUNGS[config.split("+")[-1]]
 
 
-@pytest.mark.parametrize(("base", "config"), [*PAIRS, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE)])
+@pytest.mark.parametrize(
+    ("base", "config"), [*DTYPES, *PAIRS, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE)]
+)
 def test_a_rung_is_within_its_declared_parity(base, config):
     parity = added_rung(base, config).parity
     for seed in FEW:
@@ -137,14 +140,6 @@ def test_a_rung_is_within_its_declared_parity(base, config):
             tolerance = parity.of(storage_of(RUNGS[name] for name in config.split("+")))
             assert loss_distance(one, other) <= tolerance.loss
             assert change_distance(one, other) <= tolerance.update
-
-
-@pytest.mark.parametrize("name", ["fp16", "bf16"])
-def test_16_bits_are_within_their_declared_parity_of_fp32(name):
-    tolerance = RUNGS[name].parity.of(storage_of([RUNGS[name]]))
-    for seed in FEW:
-        assert loss_distance(trained(name, seed), trained("fp32", seed)) <= tolerance.loss
-        assert change_distance(trained(name, seed), trained("fp32", seed)) <= tolerance.update
 
 
 @pytest.mark.parametrize(("base", "config"), [*PAIRS, *MORE])

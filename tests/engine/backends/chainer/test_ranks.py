@@ -22,12 +22,11 @@ CONFIGS = [
 ]
 
 FAULTS = [(f"fp32+batched{rungs}", fault) for rungs in ("", "+flat_allreduce") for fault in ("missing", "other", "sum")]
+CURVATURE = [("fp64+kfac", "factors"), ("fp64+kfac", "gather")]
 JOBS = {config: {"config": config} for config in CONFIGS}
 JOBS[LATE]["steps"] = 10  # gradients that are read in a wrong dtype are only seen from the seventh step on
-JOBS |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in FAULTS}
+JOBS |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in [*FAULTS, *CURVATURE]}
 USUAL = {"fp32", f"fp32{FLAT}", f"fp32{FLAT}+overlap", LATE}
-CURVATURE = [("fp64+kfac", "factors"), ("fp64+kfac", "gather")]
-JOBS |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in CURVATURE}
 USUAL |= {"fp64+kfac", *(f"{config}:{fault}" for config, fault in CURVATURE)}
 USUAL |= {"fp32+batched:other", "fp32+batched+flat_allreduce:sum"}
 """Trained by every run of the tests; the others by those that are slow."""

@@ -4,6 +4,7 @@ from training import run_step, small_session
 
 from tcbench.core.errors import DataError, TrainingError
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
+from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.measure import loop
 from tcbench.engine.models.resnet import ResNet
 
@@ -59,8 +60,6 @@ def test_a_data_folder_that_vanished_is_a_data_error(tmp_path):
 
 
 def test_closing_gives_the_library_its_state_back():
-    from tcbench.engine.accelerators.cpu import threads
-
     before = threads.get_threads()
     with small_session("fp32", threads=before + 1):
         assert threads.get_threads() == before + 1

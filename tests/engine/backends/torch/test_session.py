@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch==2.13.0")
 
 from torch_training import small_torch_session
-from training import SMOOTH, run_step
+from training import run_step
 
 from tcbench.core.errors import SelectionError, TrainingError
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
@@ -22,8 +22,6 @@ from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.measure import loop
 from tcbench.engine.models.resnet import RESNET50
-
-SMALL_MODEL = {"geometry": SMOOTH, "image_size": 32}
 
 
 def spec(images: ImageFolder | None, layout="NCHW", dtype="float32") -> FeedSpec:
@@ -61,7 +59,7 @@ def test_a_whole_cell_is_measured():
     ],
 )
 def test_a_rung_changes_what_it_says_and_nothing_else(config, changes):
-    with small_torch_session(config, **SMALL_MODEL) as session:
+    with small_torch_session(config) as session:
         seen: dict[str, object] = {}
         hook = session.model.block1.a.conv.register_forward_hook(lambda _, __, y: seen.update(y=y))
         session.step.io()
@@ -85,14 +83,14 @@ def test_a_rung_changes_what_it_says_and_nothing_else(config, changes):
 def test_compile_calls_what_it_compiled(monkeypatch):
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or (lambda x: model(x)))
-    with small_torch_session("fp32+compile", **SMALL_MODEL) as session:
+    with small_torch_session("fp32+compile") as session:
         assert compiled == [session.model]
         assert session.step.model is not session.model
 
 
 def test_gradients_that_overflow_under_a_static_scale_are_an_error():
     settings = TrainSettings(learning_rate=0.01, loss_scale=2.0**30)
-    with small_torch_session("fp16", **SMALL_MODEL, train=settings) as session:
+    with small_torch_session("fp16", train=settings) as session:
         for phase in session.phases:
             phase.run()
         with pytest.raises(TrainingError, match=r"loss_scale"):
@@ -100,7 +98,7 @@ def test_gradients_that_overflow_under_a_static_scale_are_an_error():
 
 
 def test_a_static_scale_stays_what_it_is():
-    with small_torch_session("fp16", **SMALL_MODEL) as session:
+    with small_torch_session("fp16") as session:
         for _ in range(3):
             run_step(session)
         assert session.step.optimizer._scaler.get_scale() == 128.0
@@ -111,7 +109,7 @@ def test_what_a_session_sets_is_put_back():
         return torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
     before = settings()
-    with small_torch_session("fp32", **SMALL_MODEL, threads=2):
+    with small_torch_session("fp32", threads=2):
         assert torch.get_num_threads() == 2
         assert torch.backends.cudnn.allow_tf32 is False
     assert settings() == before

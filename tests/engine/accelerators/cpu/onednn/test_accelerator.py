@@ -6,6 +6,7 @@ import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -85,7 +86,9 @@ def test_slices_of_a_convolution_are_the_whole(name: str, dtype: w.DType, thread
     with accelerator.enter():
         for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv)):
             for way in convolution.ways(accelerator.engine, work):
-                check_against_reference(doing(accelerator, work, way), work)
+                # Done in this way, whatever is the fastest.
+                accelerator.engine.prepared[work.key] = tuning.Choice(way.bind, way.name)
+                check_against_reference(OneDnnAccelerator(threads), work)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -97,12 +100,6 @@ def test_a_convolution_of_an_image_narrower_than_its_stride_does_what_the_refere
     conv = w.Conv2d(2, 16, 4, width, 33, 3, 3, stride, 1, "NHWC", dtype)
     for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv)):
         check_against_reference(processor, work)
-
-
-def doing(accelerator: OneDnnAccelerator, work: w.Work, way: tuning.Alternative) -> OneDnnAccelerator:
-    """An accelerator that does a piece of work in this way, whatever is the fastest."""
-    accelerator.engine.prepared[work.key] = tuning.Choice(way.bind, way.name)
-    return OneDnnAccelerator(accelerator.engine.n_threads)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -277,10 +274,8 @@ def test_without_libgomp_numpy_computes_and_the_command_is_named(monkeypatch: py
 
 @pytest.mark.usefixtures("loads_anew")
 def test_without_onednn_numpy_computes_and_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "files", absent)
+    absent = importlib.metadata.PackageNotFoundError("onednn")
+    monkeypatch.setattr(importlib.metadata, "files", Mock(side_effect=absent))
     monkeypatch.setattr(ctypes, "CDLL", refuse("libdnnl.so.3: cannot open shared object file"))
     problem = library.problem()
     assert problem is not None and problem.endswith("is not installed: uv pip install onednn-cpu-gomp")
@@ -294,13 +289,7 @@ def test_another_version_or_threading_is_refused(
     major: int, runtime: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = library._Version(major, 7, 1, b"", runtime, 0)
-
-    def load(name: str) -> SimpleNamespace:
-        def dnnl_version() -> object:
-            return ctypes.pointer(described)
-
-        return SimpleNamespace(dnnl_version=dnnl_version)
-
-    monkeypatch.setattr(ctypes, "CDLL", load)
+    loaded = SimpleNamespace(dnnl_version=lambda: ctypes.pointer(described))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: loaded)
     problem = library.problem()
     assert problem is not None and said in problem

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from tcbench.core.cache import Cache
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 
 
@@ -177,6 +178,11 @@ class FakeFrontend:
 
 
 @pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path)
+
+
+@pytest.fixture
 def frontend(monkeypatch):
     fake = FakeFrontend()
     monkeypatch.setattr(libraries, "frontend", lambda: fake)
@@ -217,13 +223,3 @@ class FakeBench:
 @pytest.fixture
 def bench(frontend):
     return lambda **times: FakeBench(frontend, times)
-
-
-@pytest.fixture
-def real_cudnn():
-    """The real frontend, for tests marked `plans`."""
-    pytest.importorskip("cudnn", exc_type=ImportError)
-    problem = libraries.problem()
-    if problem:
-        pytest.skip(problem)
-    return libraries.frontend()

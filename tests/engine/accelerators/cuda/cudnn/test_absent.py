@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 from dataclasses import dataclass
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,11 +20,6 @@ LIMIT = 512 * MIB
 CONVS = [
     kind(Conv2d(4, 8, 14, 14, k, 3, 3, 1, 1, "NHWC", "float16")) for kind in (ConvFprop, ConvDgrad) for k in (8, 16)
 ]
-
-
-@pytest.fixture
-def cache(tmp_path):
-    return Cache(tmp_path)
 
 
 @pytest.fixture
@@ -129,10 +125,7 @@ def test_only_what_is_missing_is_planned_and_progress_counts_what_the_cache_had(
 
 
 def test_what_is_missing_is_said_once_before_any_worker_starts(planning, cache, monkeypatch):
-    def missing():
-        raise libraries.LibraryError("cuDNN is missing")
-
-    monkeypatch.setattr(libraries, "frontend", missing)
+    monkeypatch.setattr(libraries, "frontend", Mock(side_effect=libraries.LibraryError("cuDNN is missing")))
     with pytest.raises(libraries.LibraryError, match="cuDNN is missing"):
         absent.plan_all(CONVS, H200, LIMIT, cache=cache)
 

@@ -11,14 +11,21 @@ from tcbench.engine.accelerators.cuda.cudnn import graphs
 CONV = w.Conv2d(4, 8, 14, 10, 16, 3, 3, 2, 1, "NHWC", "float16")
 NORM = w.Norm(4, 16, 7, 5, "NHWC", "float16")
 CONVS = [kind(CONV) for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad, w.ConvFpropStats)]
-NORMS = [
-    work
-    for after in ("none", "relu", "add_relu")
-    for work in (
-        w.BatchNormForward(replace(NORM, after=after), 2e-5, 0.1),
-        w.BatchNormBackward(replace(NORM, after=after)),
-    )
-]
+
+
+def norms(norm):
+    """Forward and backward, with each that may follow."""
+    return [
+        work
+        for after in ("none", "relu", "add_relu")
+        for work in (
+            w.BatchNormForward(replace(norm, after=after), 2e-5, 0.1),
+            w.BatchNormBackward(replace(norm, after=after)),
+        )
+    ]
+
+
+NORMS = norms(NORM)
 
 
 def ident(work):
@@ -199,5 +206,4 @@ def test_a_kernels_work_has_no_graph(frontend):
 
 
 def test_no_two_kinds_or_variants_share_a_key():
-    works = CONVS + NORMS
-    assert all(a.key != b.key for a, b in itertools.combinations(works, 2))
+    assert all(a.key != b.key for a, b in itertools.combinations(CONVS + NORMS, 2))

@@ -18,11 +18,6 @@ HANDLE = 77
 MIB = 1 << 20
 
 
-@pytest.fixture
-def cache(tmp_path):
-    return Cache(tmp_path)
-
-
 def plans(cache, bench=None, limit=512 * MIB, properties=H200, budget_s=inf, **more):
     return Plans(
         HANDLE, properties, workspace_bytes=limit, cache=cache, workbench=bench, tuning_budget_s=budget_s, **more

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from engine.accelerators.cuda.cudnn.test_graphs import norms
 
 from tcbench.core.cache import VARIABLE, Cache
 from tcbench.core.record import CudnnSettings
@@ -26,17 +27,6 @@ BOTTLENECK = w.Conv2d(32, 128, 56, 56, 128, 3, 3, 2, 1, "NHWC", "float16")
 POINTWISE = w.Conv2d(32, 1024, 14, 14, 256, 1, 1, 1, 0, "NHWC", "float16")
 CLASSIFIER = w.Conv2d(32, 2048, 1, 1, 1000, 1, 1, 1, 0, "NHWC", "float16")
 NORM = w.Norm(32, 256, 56, 56, "NHWC", "float16")
-
-
-def norms(norm):
-    return [
-        work
-        for after in ("none", "relu", "add_relu")
-        for work in (
-            w.BatchNormForward(replace(norm, after=after), 2e-5, 0.1),
-            w.BatchNormBackward(replace(norm, after=after)),
-        )
-    ]
 
 
 def plan(work, gpu="H200", limit=LIMIT):
