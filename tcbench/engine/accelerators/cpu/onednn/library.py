@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.onednn.team import PrimitiveCall, team
+from tcbench.engine.accelerators.cpu.onednn.team import Addresses, PrimitiveCall, team
 from tcbench.engine.work import DType
 from tcbench.hardware import load
 
@@ -234,7 +234,7 @@ class Engine:
         self.set_threads(1)
         self._engine = self._create("engine_create", 1, 0)
         self.plain, self.adding = self.attributes(), self.attributes(added=1.0)
-        self.team = team(quick.omp_set_num_threads, n_threads)
+        self.team = team(quick.omp_set_num_threads, quick.dnnl_memory_set_data_handle, n_threads)
         self.execute = ctypes.cast(library.dnnl_primitive_execute, c_void_p)
         self._descriptors: dict[Any, Descriptor] = {}
         self.shared: dict[str, Array] = {}
@@ -491,26 +491,27 @@ class PreparedPrimitive:
         self._arguments = arguments  # which the call points to
         self._shared, self._room = engine.shared, engine.room
         self._run = functools.partial(engine.run, primitive, stream, len(memories), arguments)
-        self._given = [(memory, place.of, place.offset) for memory, place in every if isinstance(place.of, int)]
+        self.given = [(memory, place.of, place.offset) for memory, place in every if isinstance(place.of, int)]
         self._kept = [(memory, place.of, place.n_bytes) for memory, place in every if isinstance(place.of, str)]
         self._lying: dict[str, Array] = {}
-        self._set_to: Sequence[int] = ()
+        self._set_to: Addresses | None = None
         self._set = engine.set_handle
 
-    def place(self, addresses: Sequence[int]) -> None:
-        """Tell oneDNN where the arguments lie. The same list again costs nothing to set."""
-        if addresses is not self._set_to:
-            for memory, position, offset in self._given:
-                self._set(memory, addresses[position] + offset)
-            self._set_to = addresses
+    def make_room(self) -> None:
+        """Tell oneDNN where its shared memory lies."""
         for memory, name, n_bytes in self._kept:
             room = self._shared.get(name)
             if room is None or self._lying.get(name) is not room:  # it has to grow, or has grown
                 room = self._lying[name] = self._room(name, n_bytes)
                 self._set(memory, address(room))
 
-    def __call__(self, addresses: Sequence[int]) -> None:
-        self.place(addresses)
+    def __call__(self, addresses: Addresses) -> None:
+        """Run on arrays at these addresses. The same list again costs nothing to set."""
+        if addresses is not self._set_to:
+            for memory, position, offset in self.given:
+                self._set(memory, addresses[position] + offset)
+            self._set_to = addresses
+        self.make_room()
         self._run()
 
 
@@ -524,32 +525,37 @@ class Primitive:
         self._stages = [stage for stage in stages if stage]
         self._every = [prepared for stage in self._stages for chunk in stage for prepared in chunk]
         self._launch: Callable[[], int] | None = None
-        self._set_to: Sequence[int] = ()
+        self._place: Callable[[Addresses], int] = lambda _: 0
+        self._set_to: Addresses | None = None
         self._changes = -1
 
     def bind(self, *arrays: Array) -> Callable[[], None]:
         """The launch on these arrays, whose memory the caller keeps."""
-        return functools.partial(self.at, [address(array) for array in arrays])
+        return functools.partial(self.at, (c_size_t * len(arrays))(*map(address, arrays)))
 
     def __call__(self, *arrays: Array) -> None:
-        self.at([address(array) for array in arrays])
+        self.bind(*arrays)()
 
-    def at(self, addresses: Sequence[int]) -> None:
+    def at(self, addresses: Addresses) -> None:
         """The launch on arrays at these addresses. Raises RuntimeError with oneDNN's status."""
         engine = self._engine
         if engine.team is None:
             self._by_threads_of_python(addresses)
             return
-        while addresses is not self._set_to or self._changes != engine.changes:
-            self._set_to, self._changes = addresses, engine.changes
-            for prepared in self._every:
-                prepared.place(addresses)  # may change where the memory of those before it lies
         if self._launch is None:
             self._launch = engine.team.bind([[[p.call for p in chunk] for chunk in stage] for stage in self._stages])
-        if status := self._launch():
-            raise RuntimeError(f"oneDNN: dnnl_primitive_execute: status {status}")
+            self._place = engine.team.places([given for prepared in self._every for given in prepared.given])
+        while self._changes != engine.changes:
+            self._changes = engine.changes
+            for prepared in self._every:
+                prepared.make_room()  # may change where the memory of those before it lies
+        status = 0
+        if addresses is not self._set_to:
+            status, self._set_to = self._place(addresses), addresses
+        if status := status or self._launch():
+            raise RuntimeError(f"oneDNN: status {status}")
 
-    def _by_threads_of_python(self, addresses: Sequence[int]) -> None:
+    def _by_threads_of_python(self, addresses: Addresses) -> None:
         for stage in self._stages:
             if len(stage) == 1:
                 for prepared in stage[0]:
@@ -557,7 +563,7 @@ class Primitive:
             else:
                 threads.run(functools.partial(self._run_slice, addresses), stage)
 
-    def _run_slice(self, addresses: Sequence[int], chunk: Sequence[PreparedPrimitive]) -> None:
+    def _run_slice(self, addresses: Addresses, chunk: Sequence[PreparedPrimitive]) -> None:
         self._engine.set_threads(1)  # OpenMP keeps the number by thread
         for prepared in chunk:
             prepared(addresses)

@@ -27,6 +27,13 @@ struct stage {
     int64_t n;
 };
 
+/* The memory of an argument, which lies so many bytes from the start of an array. */
+struct place {
+    void *memory;
+    int64_t array, offset;
+};
+typedef int (*set_handle_t)(void *memory, void *data); /* dnnl_memory_set_data_handle */
+
 struct team {
     set_threads_t set_threads; /* OpenMP keeps the number by thread */
     int64_t looks_ns;
@@ -165,5 +172,13 @@ int team_run(struct team *team, const struct stage *stages, int n) {
     }
     status = atomic_exchange(&team->status, 0);
     atomic_flag_clear(&team->busy);
+    return status;
+}
+
+/* Tells oneDNN where arguments lie once arrays are at these addresses: its first status that is not 0. */
+int place(set_handle_t set_handle, const struct place *places, int n, char *const *addresses) {
+    int status = 0;
+    for (int i = 0; i < n && !status; i++)
+        status = set_handle(places[i].memory, addresses[places[i].array] + places[i].offset);
     return status;
 }

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import c_int, c_int64, c_void_p
+from ctypes import c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,24 @@ class _Stage(ctypes.Structure):
     _fields_ = (("chunks", ctypes.POINTER(_CallChunk)), ("n", c_int64))
 
 
+class _ArrayPlace(ctypes.Structure):
+    _fields_ = (("memory", c_void_p), ("array", c_int64), ("offset", c_int64))
+
+
 EXECUTE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_void_p)
 """dnnl_primitive_execute: of a primitive, a stream, the number of arguments and these."""
 
+Addresses = ctypes.Array[c_size_t]
+"""Of arrays, in the order of a work's operands."""
 Stages = Sequence[Sequence[Sequence[PrimitiveCall]]]
 """One after another; of chunks that run side by side, at most 65,535; of calls in order."""
 
 
 class Team:
-    """So many threads that live as long as the process. `set_threads`: omp_set_num_threads."""
+    """So many threads that live as long as the process. `set_threads`: omp_set_num_threads. `set_handle`:
+    dnnl_memory_set_data_handle."""
 
-    def __init__(self, library: ctypes.CDLL, set_threads: Any, n_threads: int) -> None:
+    def __init__(self, library: ctypes.CDLL, set_threads: Any, set_handle: Any, n_threads: int) -> None:
         library.team_new.argtypes = (c_void_p, c_int, c_int64)
         library.team_new.restype = c_void_p
         library.team_run.argtypes = (c_void_p, ctypes.POINTER(_Stage), c_int)
@@ -59,6 +66,9 @@ class Team:
         if not self._team:
             raise MemoryError("no threads for launches")
         self._run = library.team_run
+        # It takes less time than giving the interpreter lock to another thread and waiting to get it back.
+        self._place, self._set_handle = ctypes.PyDLL(library._name).place, ctypes.cast(set_handle, c_void_p)
+        self._place.argtypes = (c_void_p, ctypes.POINTER(_ArrayPlace), c_int, c_void_p)
 
     def bind(self, stages: Stages) -> Callable[[], int]:
         """The launch of these calls. Returns oneDNN's first status that is not 0, after which no call begins."""
@@ -73,20 +83,27 @@ class Team:
         run, team, n = self._run, self._team, len(stages)
         return lambda: run(team, table, n)
 
+    def places(self, given: Sequence[tuple[int, int, int]]) -> Callable[[Addresses], int]:
+        """What tells oneDNN where arguments lie, of the addresses of arrays: each argument's memory, the number of its
+        array, and bytes from that one's start. Returns oneDNN's first status that is not 0."""
+        place, set_handle, table, n = self._place, self._set_handle, _array(_ArrayPlace, given), len(given)
+        return lambda addresses: place(set_handle, table, n, addresses)
+
 
 def _array(kind: Any, items: Sequence[Any]) -> Any:
     """ctypes keeps what a structure's pointer is set to."""
     return (kind * len(items))(*items)
 
 
-def team(set_threads: Any, n_threads: int) -> Team | None:
+def team(set_threads: Any, set_handle: Any, n_threads: int) -> Team | None:
     """None where there is no compiler."""
     made = compiled.library(Path(__file__).with_suffix(".c"), works)
-    return None if made is None else Team(made, set_threads, n_threads)
+    return None if made is None else Team(made, set_threads, set_handle, n_threads)
 
 
 def works(made: ctypes.CDLL) -> bool:
-    """Whether each call is made once, a chunk's in order, a stage's before the next one's, and a status ends it."""
+    """Whether each call is made once, a chunk's in order, a stage's before the next one's, a status ends it, and each
+    argument is where its array is."""
     calls: list[tuple[int, int]] = []
     lock = threading.Lock()
 
@@ -98,8 +115,12 @@ def works(made: ctypes.CDLL) -> bool:
     execute = EXECUTE(note)
     call = functools.partial(PrimitiveCall, ctypes.cast(execute, c_void_p))
     set_threads = ctypes.CFUNCTYPE(None, c_int)(lambda _: None)
-    _kept.append((execute, set_threads))  # the team's threads stay
-    tried = Team(made, set_threads, 3)
+    lies: dict[int, int] = {}
+    set_handle = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)(lambda memory, at: lies.update({memory: at}) or 0)
+    _kept.append((execute, set_threads, set_handle))  # the team's threads stay
+    tried = Team(made, set_threads, set_handle, 3)
+    if tried.places([(1, 0, 5), (2, 1, 0), (3, 0, 0)])((c_size_t * 2)(100, 200)) or lies != {1: 105, 2: 200, 3: 100}:
+        return False
     stages = [[[call(s + 1, None, None, 10 * c + k) for k in range(3)] for c in range(width)] for s, width in STAGES]
     run = tried.bind(stages)
     for _ in range(50):

@@ -50,7 +50,7 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
 
     execute = team.EXECUTE(note)
     address = ctypes.cast(execute, ctypes.c_void_p)
-    own = team.team(engine.set_threads, 2)
+    own = team.team(engine.set_threads, engine.set_handle, 2)
     assert own is not None
     first, second = (
         own.bind([[[team.PrimitiveCall(address, n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3))
@@ -64,9 +64,12 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
     assert made == [1, 2, 2, 2]
 
 
-def test_the_status_of_a_launch_that_fails_is_told(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("made", ["bind", "places"])
+def test_the_status_of_a_launch_that_fails_is_told(
+    made: str, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accelerator = OneDnnAccelerator(threads=2)
-    monkeypatch.setattr(accelerator.engine.team, "bind", lambda _: lambda: 2)
+    monkeypatch.setattr(accelerator.engine.team, made, lambda _: lambda *_: 2)
     with pytest.raises(RuntimeError, match="status 2"):
         launched(WORKS[0], accelerator)
 
@@ -78,6 +81,8 @@ def test_the_status_of_a_launch_that_fails_is_told(fresh_engine: None, monkeypat
         ("atomic_exchange(&team->status, 0)", "atomic_load(&team->status)"),
         ("if (status) atomic_store(&team->status, status);", "(void)status;"),
         ("chunks + (word & 0xffff)", "chunks"),
+        (" + places[i].offset", ""),
+        ("addresses[places[i].array]", "addresses[0]"),
     ],
 )
 def test_a_team_that_does_not_make_each_call_once_is_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
