@@ -320,8 +320,8 @@ def entry(folder: Path, line: str, whole: bool) -> str:
     code, out, err = tcbench_main(shlex.split(line))
     parts = [f"$ tcbench {normal(line, folder)}\nexit code {code}"]
     for name, text in (("standard output", out), ("standard error", err)):
-        if text:
-            parts += [f"--- {name}", *shortened(normal(text, folder).splitlines(), whole)]
+        if said := normal(text, folder):
+            parts += [f"--- {name}", *shortened(said.splitlines(), whole)]
     for path, stat in sorted(files(folder).items()):
         if before.get(path) != stat:
             parts += [f"--- {normal(str(path.relative_to(folder)), folder)}"]
