@@ -18,7 +18,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,10 +28,12 @@ from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell, Input, MeasureSettings
 from tcbench.engine.accelerators.device import Progress
-from tcbench.engine.accelerators.tracing import Trace
 from tcbench.engine.backends import trace
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
+
+if TYPE_CHECKING:
+    from tcbench.engine.accelerators.tracing import Trace  # which takes NumPy: a tenth of a second of every `run`
 
 TRACES = "traces-v3"
 """Names the form of kept traces."""

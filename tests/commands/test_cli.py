@@ -170,9 +170,10 @@ INNER = ["data make", "baseline set", "baseline list", "baseline show", "baselin
 HELPS = [words.split() for words in (*COMMANDS, *INNER)]
 
 
-def test_the_start_of_every_command_imports_no_library_that_takes_long():
+@pytest.mark.parametrize("module", ["tcbench.commands", "tcbench.run.prediction"], ids=["every command", "run"])
+def test_the_start_of_a_command_imports_no_library_that_takes_long(module):
     heavy = ("chainer", "cupy", "matplotlib", "numpy", "rich", "scipy", "torch")
-    look = f"import sys, tcbench.commands; print([name for name in {heavy} if name in sys.modules])"
+    look = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
