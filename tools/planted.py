@@ -7,6 +7,7 @@
 
 tests/planted.jsonl is frozen, and results/planted.tsv says what found each. A fault whose code is gone is replaced, in
 its line of the file, by one of the same rule in the code that took over: `draw --count 1 --under tcbench.ROOM.MODULE`.
+results/planted-seed2-*.tsv are of others, drawn by seed 2 in the code of 0.1.0 and in that of 2026-11-27.
 
 Tests run in clones of what is committed, under build/planted. The suite runs once under coverage for each state of the
 code, to say which test files reach each fault (minutes: twice the suite's). `run` takes those, first the ones with the
