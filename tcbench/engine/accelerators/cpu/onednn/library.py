@@ -234,7 +234,7 @@ class Engine:
         self.set_threads(1)
         self._engine = self._create("engine_create", 1, 0)
         self.plain, self.adding = self.attributes(), self.attributes(added=1.0)
-        self.team = team(quick.omp_set_num_threads, quick.dnnl_memory_set_data_handle, n_threads)
+        self.team = team(self.set_threads, self.set_handle, n_threads)
         self.execute = ctypes.cast(library.dnnl_primitive_execute, c_void_p)
         self._descriptors: dict[Any, Descriptor] = {}
         self.shared: dict[str, Array] = {}
@@ -549,9 +549,8 @@ class Primitive:
             self._changes = engine.changes
             for prepared in self._every:
                 prepared.make_room()  # may change where the memory of those before it lies
-        status = 0
-        if addresses is not self._set_to:
-            status, self._set_to = self._place(addresses), addresses
+        status = 0 if addresses is self._set_to else self._place(addresses)
+        self._set_to = None if status else addresses
         if status := status or self._launch():
             raise RuntimeError(f"oneDNN: status {status}")
 
