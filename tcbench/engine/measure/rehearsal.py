@@ -1,10 +1,10 @@
-"""The parts of a step's time on the host, told without a step being run.
+"""The parts of a step's time on the host, of a cell that was not run.
 
-A cell's program is run on an accelerator that binds every launch and makes none, but writes its operands over, so that
-the caches hold as little of the program as after a launch. That takes the host's part of a step, and tells what would
-be launched and where its operands lie. Memory of the same shape is then laid out and the launches are made on it in the
-step's order: what the caches hold decides as much of their time as what is computed. Cells that launch the same, in the
-same order, are timed once for all of them. What a feed takes to make a batch is timed apart.
+A cell's program is run a few times on an accelerator that times each launch where the program makes it: on the step's
+own memory, between the launches and the parts of the program that it stands between, since what the caches hold decides
+as much of its time as what is computed. What is left is the host's part. Phases that launch the same are timed once for
+all cells; in the others' steps operands are written over in the launches' place. What a feed takes to make a batch is
+timed apart. No process is started for a cell, nothing is settled, and no statistics are kept: that is a trial's.
 
 Run as `python -m tcbench.engine.measure.rehearsal FD`: cells (a JSON list) in on standard input, an answer for each out
 on the pipe. docs/method.md says how well this predicts.
@@ -12,12 +12,11 @@ on the pipe. docs/method.md says how well this predicts.
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,65 +30,61 @@ from tcbench.engine.accelerators.cpu.heap import LARGEST_FROM_HEAP
 from tcbench.engine.accelerators.device import OpenDevice, kind_of
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.accelerators.tracing import SETTLING_STEPS
-from tcbench.engine.backends import Backend, backend
-from tcbench.engine.feeds.synthetic import UnfilledFeed
+from tcbench.engine.backends import Backend, backend, initial
+from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure.pipe import serve
 from tcbench.engine.rung import Rung
-from tcbench.engine.work import Norm, Operand, Work
+from tcbench.engine.work import Norm, Work
 
 PASSES = 4
-"""Over the launches of a step, and over the host's part of one; after one that is not counted. The mean counts, as it
-does where steps are measured."""
+"""Over a step and over its input, or more; after one that is not counted. The mean counts, as it does where steps are
+measured."""
+SPENT_S = 6.0
+"""Passes go on as long as all cells together have this for their steps, and half of it for their input: four passes of
+one cell take a second or less, and on shared processors one second's speed is up to a quarter off the next one's."""
 INPUT = "io"
 _ALIGNED_TO = 4096
 
-
-@dataclass(frozen=True)
-class OperandPlace:
-    """An operand of a launch: where its bytes lie, and its contents where those decide what the launch does."""
-
-    address: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    contents: Array | None
-
-    @classmethod
-    def of(cls, operand: Operand, array: Array) -> OperandPlace:
-        return cls(array.ctypes.data, array.shape, array.dtype, array.copy() if _decides(operand) else None)
-
-    @property
-    def end(self) -> int:
-        return self.address + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+Instead = Callable[[Callable[[], None], Work, tuple[Array, ...]], None]
+"""What is done where a step makes a launch: it, its work and its operands."""
 
 
-@dataclass(frozen=True)
-class LoggedLaunch:
-    """A piece of work on operands, in the order of `work.operands`."""
-
-    work: Work
-    places: tuple[OperandPlace, ...]
+def nothing(launch: Callable[[], None], work: Work, arrays: tuple[Array, ...]) -> None:
+    """Makes no launch."""
 
 
-class BoundOnly(HostArrays):
-    """Binds what another accelerator would launch, and launches nothing: `instead` is called at that moment."""
-
-    computes = False
+class Observed(HostArrays):
+    """Prepares what another accelerator launches, and calls `instead` where that would be. `prepared` counts."""
 
     def __init__(self, other: Accelerator, threads: int) -> None:
         super().__init__(threads)
         self.adds_to_dgrad = other.adds_to_dgrad  # type: ignore[misc]
-        self.instead: Callable[[Work, tuple[Array, ...]], None] = lambda *_: None
+        self.instead: Instead = nothing
+        self.prepared = 0
         self._other = other
 
     def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
         return self._other.batch_norm(norm, eps, momentum)
 
     def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
-        self._other.prepare(work, *arrays)
-        return lambda: self.instead(work, arrays)
+        launch = self._other.prepare(work, *arrays)
+        self.prepared += 1
+        return lambda: self.instead(launch, work, arrays)
 
 
-class Overwriting:
+class Making:
+    """Makes the launches. `taken_s`: what that took, which is not the host's."""
+
+    def __init__(self) -> None:
+        self.taken_s = self.pages_s = 0.0
+
+    def __call__(self, launch: Callable[[], None], work: Work, arrays: tuple[Array, ...]) -> None:
+        begin = time.perf_counter()
+        launch()
+        self.taken_s += time.perf_counter() - begin
+
+
+class Overwriting(Making):
     """In a launch's place its operands are written over: after it the caches hold as little of the program as after a
     launch, and pages that were new to the process are not any more.
 
@@ -97,13 +92,10 @@ class Overwriting:
     does: of operands so large that each comes from the system anew, the first writing takes that much longer.
     """
 
-    def __init__(self) -> None:
-        self.taken_s = self.pages_s = 0.0
-
-    def __call__(self, work: Work, arrays: tuple[Array, ...]) -> None:
+    def __call__(self, launch: Callable[[], None], work: Work, arrays: tuple[Array, ...]) -> None:
         begin = time.perf_counter()
         for operand, array in zip(work.operands, arrays, strict=True):
-            if array.nbytes < _ALIGNED_TO or _decides(operand):
+            if array.nbytes < _ALIGNED_TO or operand.name == "state" or operand.dtype == "int64":
                 continue  # it fills no cache, and may be part of a state that another launch names
             written_s = _filled_s(array)
             if array.nbytes > LARGEST_FROM_HEAP:
@@ -117,71 +109,21 @@ def _filled_s(array: Array) -> float:
     return time.perf_counter() - begin
 
 
-def _decides(operand: Operand) -> bool:
-    """Whether its contents decide what a launch does."""
-    return operand.name == "state" or operand.dtype == "int64"
-
-
-class StepMemory:
-    """A step's memory, laid out anew: operands that share bytes there share them here. Zeros, but for contents."""
-
-    def __init__(self, log: Sequence[LoggedLaunch]) -> None:
-        regions: list[list[int]] = []
-        for begin, end in sorted({(place.address, place.end) for launch in log for place in launch.places}):
-            if regions and begin <= regions[-1][1]:
-                regions[-1][1] = max(end, regions[-1][1])
-            else:
-                regions.append([begin, end])
-        self._begins = [begin for begin, _ in regions]
-        self._arrays = []
-        for begin, end in regions:
-            room = np.zeros(end - begin + _ALIGNED_TO, np.uint8)
-            self._arrays.append(room[(begin - room.ctypes.data) % _ALIGNED_TO :][: end - begin])
-
-    def operands(self, launch: LoggedLaunch) -> list[Array]:
-        """Arrays for a launch. Addresses in a table become those of here."""
-        made = []
-        for operand, place in zip(launch.work.operands, launch.places, strict=True):
-            region, begin = self._find(place.address)
-            held = self._arrays[region][begin : begin + place.end - place.address]
-            array = held.view(place.dtype).reshape(place.shape)
-            if place.contents is not None:
-                array[...] = place.contents
-            if operand.name == "table":
-                for entry in zip(*np.nonzero(array), strict=True):
-                    region, begin = self._find(int(array[entry]))
-                    array[entry] = self._arrays[region].ctypes.data + begin
-            made.append(array)
-        return made
-
-    def _find(self, address: int) -> tuple[int, int]:
-        """The region that an address lies in, and its place there."""
-        region = bisect.bisect_right(self._begins, address) - 1
-        return region, address - self._begins[region]
-
-
-def launches_s(site: OpenDevice, log: Sequence[LoggedLaunch]) -> list[float]:
-    """Seconds that each of these launches takes, made in this order."""
-    memory = StepMemory(log)
-    bound = []
-    for launch in log:
-        arrays = memory.operands(launch)
-        bound.append((site.accelerator.prepare(launch.work, *arrays), arrays))
-    times_s = np.empty((PASSES + 1, len(bound)))
-    with site.scope(), np.errstate(all="ignore"):
-        for taken in times_s:
-            for number, (run, _) in enumerate(bound):
-                begin = time.perf_counter()
-                run()
-                taken[number] = time.perf_counter() - begin
-    return [float(seconds) for seconds in np.mean(times_s[1:], axis=0)]
+def passes(spent_s: float) -> Iterator[int]:
+    """The number of each pass, until there are enough and they took so many seconds. The first is not to be counted."""
+    begin = time.perf_counter()
+    for number in itertools.count():
+        if number > PASSES and time.perf_counter() - begin >= spent_s:
+            return
+        yield number
 
 
 @dataclass
 class Rehearsals:
     """Cells of one device and one number of threads, each rehearsed when it is asked for. What several have in common
-    is timed once."""
+    is timed once. `spent_s`: seconds that passes over a cell's steps may take."""
 
+    spent_s: float = 0.0
     device_s: dict[Hashable, float] = field(default_factory=dict)
     input: dict[Hashable, tuple[float, bool]] = field(default_factory=dict)
 
@@ -189,30 +131,46 @@ class Rehearsals:
         """The parts of a cell's step. Raises TcbenchError where its backend cannot tell them."""
         site = kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads)
         its_backend = backend(cell.backend)
-        accelerator = BoundOnly(site.accelerator, cell.threads)
+        accelerator = Observed(site.accelerator, cell.threads)
         stand_in = replace(site, accelerator=accelerator)
-        session = its_backend.open_on(cell, stand_in, UnfilledFeed)
+        with initial.given(cell.seed, initial.Repeated(cell.seed)):
+            session = its_backend.open_on(cell, stand_in, make_synthetic_feed)
         try:
+            # What is made at a first launch lies where it would in a run. Without, the steps that follow take up to a
+            # quarter longer.
+            accelerator.instead = Making()
             for _ in range(SETTLING_STEPS):
                 _run(session.phases)
-            host_s = _host_s(session.phases, accelerator)
+                accelerator.instead = nothing
             period = session.facts().period
-            phases = [_logged(phase, accelerator) for _ in range(period) for phase in session.phases]
+            device_s, host_s = self._step(list(session.phases) * period, accelerator)
         finally:
             session.close()
         input_s, overlapped = self._input(its_backend, cell, stand_in)
-        device_s = self._device_s(site, phases) / period
-        return StepTime(device_s=device_s, host_s=host_s, input_s=input_s, overlapped=overlapped, on_host=True)
+        return StepTime(
+            device_s=device_s / period,
+            host_s=host_s / period,
+            input_s=input_s,
+            overlapped=overlapped,
+            on_host=True,
+        )
 
-    def _device_s(self, site: OpenDevice, phases: Sequence[Sequence[LoggedLaunch]]) -> float:
-        """Phases that launch what another's did take what that one's took: so that what tells two configs apart is not
-        how noisy the machine was when each was timed."""
-        works = [tuple(launch.work.key for launch in phase) for phase in phases]
-        if not self.device_s.keys() >= {*works}:
-            times_s = iter(launches_s(site, [launch for phase in phases for launch in phase]))
-            for phase in works:
-                self.device_s.setdefault(phase, sum([next(times_s) for _ in phase]))
-        return sum(map(self.device_s.__getitem__, works))
+    def _step(self, phases: Sequence[Phase], accelerator: Observed) -> tuple[float, float]:
+        """Seconds of the launches, and of the program beside them. Phases that launch what another's did take what
+        that one's took: so that what tells two configs apart is not how noisy the machine was when each was timed."""
+        launched = [launches(phase, accelerator) for phase in phases]
+        kinds = [Overwriting if key in self.device_s else Making for key in launched]
+        times_s = []
+        for _ in passes(self.spent_s):
+            times_s.append(taken := np.empty((len(phases), 2)))
+            for number, (phase, kind) in enumerate(zip(phases, kinds, strict=True)):
+                accelerator.instead = watch = kind()
+                whole_s = _run([phase])
+                taken[number] = watch.taken_s, whole_s - watch.taken_s + watch.pages_s
+        means_s = np.mean(times_s[1:], axis=0)
+        for key, device_s in zip(launched, means_s[:, 0], strict=True):
+            self.device_s.setdefault(key, float(device_s))
+        return sum(map(self.device_s.__getitem__, launched)), float(means_s[:, 1].sum())
 
     def _input(self, its_backend: Backend, cell: Cell, site: OpenDevice) -> tuple[float, bool]:
         """Seconds that a batch takes, and whether it is made beside the step: by threads that take the processors from
@@ -226,35 +184,27 @@ class Rehearsals:
             try:
                 depth = session.facts().prefetch_depth
                 io = [phase for phase in session.phases if phase.name == INPUT]
-                for _ in range(depth + 1):
+                for _ in range(depth):
                     _run(io)
-                begin_s, used_s = time.perf_counter(), time.process_time()
-                for _ in range(PASSES):
-                    _run(io)
-                taken_s, used_s = time.perf_counter() - begin_s, time.process_time() - used_s
+                times_s = []
+                for _ in passes(self.spent_s / 2):
+                    used_s = time.process_time()
+                    taken_s = _run(io)
+                    times_s.append((time.process_time() - used_s) / cell.threads if depth else taken_s)
             finally:
                 session.close()
-            self.input[key] = (used_s / cell.threads if depth else taken_s) / PASSES, bool(depth)
+            self.input[key] = statistics.fmean(times_s[1:]), bool(depth)
         return self.input[key]
 
 
-def _host_s(phases: Sequence[Phase], accelerator: BoundOnly) -> float:
-    """Seconds of a step beside its launches."""
-    times_s = []
-    for _ in range(PASSES + 1):
-        accelerator.instead = overwriting = Overwriting()
-        times_s.append(_run(phases) - overwriting.taken_s + overwriting.pages_s)
-    return statistics.fmean(times_s[1:])
-
-
-def _logged(phase: Phase, accelerator: BoundOnly) -> list[LoggedLaunch]:
-    """The launches of a phase."""
-    log: list[LoggedLaunch] = []
-    accelerator.instead = lambda work, arrays: log.append(
-        LoggedLaunch(work, tuple(map(OperandPlace.of, work.operands, arrays)))
-    )
+def launches(phase: Phase, accelerator: Observed) -> Hashable:
+    """What a phase launches, in its order, and whether each launch is prepared anew: behind a program that looks it up
+    and binds it, work finds less of its operands in the caches."""
+    keys: list[str] = []
+    accelerator.instead = lambda _, work, __: keys.append(work.key)
+    before = accelerator.prepared
     phase.run()
-    return log
+    return tuple(keys), accelerator.prepared - before > len(keys) // 2
 
 
 def _run(phases: Sequence[Phase]) -> float:
@@ -267,7 +217,7 @@ def _run(phases: Sequence[Phase]) -> float:
 
 def answers(cells: Sequence[Cell]) -> Iterator[Told]:
     """An answer for each cell, in order."""
-    rehearsals = Rehearsals()
+    rehearsals = Rehearsals(SPENT_S / len(cells))
     for cell in cells:
         try:
             yield rehearsals.of(cell)

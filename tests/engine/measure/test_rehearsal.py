@@ -18,7 +18,7 @@ from tcbench.engine.backends import backend
 from tcbench.engine.feeds import generated
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure import rehearsal
-from tcbench.engine.measure.rehearsal import BoundOnly, LoggedLaunch, OperandPlace, Rehearsals, StepMemory
+from tcbench.engine.measure.rehearsal import Observed, Rehearsals
 from tcbench.engine.work import Operand, Work
 
 pytestmark = pytest.mark.usefixtures("thin_network")
@@ -30,15 +30,18 @@ def cell_of(config: str = "fp32", **changes: Any) -> Cell:
     return make_cell(config, 2, model="thin", image_size=32, threads=2, input=Input(kind="synthetic"), **changes)
 
 
-def logged(monkeypatch: pytest.MonkeyPatch, cell: Cell) -> list[LoggedLaunch]:
-    """The launches that a rehearsal makes."""
-    seen: list[LoggedLaunch] = []
+def observed(monkeypatch: pytest.MonkeyPatch, cell: Cell) -> list[list[str]]:
+    """The works of each pass over a cell's step, made or not."""
+    seen: list[list[str]] = []
 
-    def launches_s(site: Any, log: list[LoggedLaunch]) -> list[float]:
-        seen.extend(log)
-        return [1.0] * len(log)
+    class Noted(rehearsal.Making):
+        def __call__(self, launch: Callable[[], None], work: Work, arrays: tuple[Any, ...]) -> None:
+            seen[-1].append(work.key)
+            super().__call__(launch, work, arrays)
 
-    monkeypatch.setattr(rehearsal, "launches_s", launches_s)
+    monkeypatch.setattr(rehearsal, "Making", Noted)
+    monkeypatch.setattr(rehearsal, "passes", lambda _: (seen.append([]) or number for number in range(2)))
+    seen.append([])
     Rehearsals().of(cell)
     return seen
 
@@ -61,47 +64,47 @@ def test_it_launches_what_the_step_itself_launches_in_its_order(monkeypatch: pyt
         for phase in session.phases:
             phase.run()
     session.close()
-    assert [launch.work.key for launch in logged(monkeypatch, cell)] == launched
+    settling, *passes = observed(monkeypatch, cell)
+    assert passes == [launched] * 2
     assert len(launched) > 30
+    assert len(settling) >= len(launched)  # what a first launch makes is made
 
 
-def test_its_launches_can_be_made_again_and_change_nothing_but_their_own_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    timed = rehearsal.launches_s
+def test_it_trains_the_network_that_it_times() -> None:
+    """Numbers decide how fast work on them is: zeros are quick."""
     cell = cell_of(BEST)
-    log = logged(monkeypatch, cell)
-    site = kind_of("cpu").open("cpu", cell.cudnn, cell.threads)
-    times_s = timed(site, log)
-    assert len(times_s) == len(log) and min(times_s) > 0
-    # A convolution takes longer than an update of its filter: it is not the launching that was timed.
-    names = [launch.work.name for launch in log]
-    assert times_s[names.index("conv_fprop")] > 1e-6
+    losses = []
+    watch = rehearsal.Making.__call__
+
+    def call(self: Any, launch: Callable[[], None], work: Work, arrays: tuple[Any, ...]) -> None:
+        watch(self, launch, work, arrays)
+        if work.name == "mean_loss":
+            losses.append(float(arrays[-1].reshape(-1)[0]))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rehearsal.Making, "__call__", call)
+        Rehearsals().of(cell)
+    assert np.isfinite(losses).all() and len(set(losses)) == len(losses) > rehearsal.PASSES
 
 
-def test_memory_is_shared_as_it_was_and_addresses_in_tables_follow() -> None:
-    block = np.zeros(100, np.float32)
-    table = np.array([[block.ctypes.data + 40, 0]], np.int64)
-    operands = [Operand("a", (10,), "float32", "in"), Operand("b", (5,), "float32", "out")]
-    views = [block[5:15], block[10:15]]
-    places = tuple(map(OperandPlace.of, operands, views))
-    told = OperandPlace.of(Operand("table", (1, 2), "int64", "in"), table)
+def test_what_was_timed_is_written_over_and_not_launched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = Rehearsals()
+    several.of(cell_of())
+    made: list[str] = []
+    watch = rehearsal.Making.__call__
 
-    class Told:
-        name = "told"
+    def call(self: Any, launch: Callable[[], None], work: Work, arrays: tuple[Any, ...]) -> None:
+        made.append(work.name)
+        watch(self, launch, work, arrays)
 
-        def __init__(self, *names: Operand) -> None:
-            self.operands = names
-
-    first = LoggedLaunch(Told(*operands), places)  # type: ignore[arg-type]
-    second = LoggedLaunch(Told(Operand("table", (1, 2), "int64", "in")), (told,))  # type: ignore[arg-type]
-    memory = StepMemory([first, second])
-    a, b = memory.operands(first)
-    a[5:10] = 7
-    assert b.tolist() == [7.0] * 5 and not np.shares_memory(a, block)
-    [moved] = memory.operands(second)
-    assert moved[0].tolist() == [b.ctypes.data, 0]
-    assert told.contents is not None and told.contents[0, 0] == table[0, 0]  # as it was told
+    monkeypatch.setattr(rehearsal.Making, "__call__", call)
+    monkeypatch.setattr(rehearsal, "SETTLING_STEPS", 2)
+    several.of(cell_of(seed=1))
+    once = len(made)
+    several.of(cell_of("fp32+batched"))
+    again = made[once:]
+    assert made[:once].count("mean_loss") == 1  # the first of the settling steps
+    assert again.count("mean_loss") == 1 and again.count("batched_update") > rehearsal.PASSES
 
 
 def test_the_program_is_timed_beside_launches_that_write_over_their_operands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,16 +122,48 @@ def test_the_program_is_timed_beside_launches_that_write_over_their_operands(mon
             self.pages = 0.0
 
     class Told:
+        key = "told"
         operands = tuple(Operand(name, (1,), dtype, "out") for name, dtype in (("x", "float32"), ("table", "int64")))
 
-    accelerator = BoundOnly(kind_of("cpu").open("cpu", cell_of().cudnn, 1).accelerator, 1)
+    accelerator = Observed(kind_of("cpu").open("cpu", cell_of().cudnn, 1).accelerator, 1)
 
     def step() -> None:
         for nbytes in (heap.LARGEST_FROM_HEAP, heap.LARGEST_FROM_HEAP + 1):
-            accelerator.instead(Told(), (Memory(nbytes), np.zeros(1000)))  # type: ignore[arg-type]
+            accelerator.instead(lambda: None, Told(), (Memory(nbytes), np.zeros(1000)))  # type: ignore[arg-type]
         clock[0] += 10
 
-    assert rehearsal._host_s([Phase("forward", step)], accelerator) == 10.25
+    phases = [Phase("forward", step)]
+    times = Rehearsals(device_s={rehearsal.launches(phases[0], accelerator): 3.0})
+    assert times._step(phases, accelerator) == (3.0, 10.25)
+
+
+def test_launches_that_are_bound_anew_are_not_those_that_are_made_again() -> None:
+    """Behind a program they find less of their operands in the caches."""
+    several = Rehearsals()
+    rungs = "fp32+batched+nhwc+fused"
+    several.of(cell_of(rungs))
+    before = len(several.device_s)
+    several.of(cell_of(f"{rungs}+static_graph"))
+    assert len(several.device_s) > before
+    assert {key[0] for key in [*several.device_s][before:]} <= {key[0] for key in [*several.device_s][:before]}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("spent_s", "number"), [(0.0, rehearsal.PASSES + 1), (7.5, 8)])
+def test_passes_go_on_until_they_are_enough_and_took_their_time(
+    monkeypatch: pytest.MonkeyPatch, spent_s: float, number: int
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(rehearsal.time, "perf_counter", lambda: clock[0])
+    for seen in rehearsal.passes(spent_s):
+        clock[0] = seen + 1.0
+    assert clock[0] == number
+
+
+def test_cells_share_the_time_of_their_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(Rehearsals, "of", lambda self, _: seen.append(self.spent_s))
+    assert [*rehearsal.answers([cell_of()] * 3)] and [*rehearsal.answers([cell_of()])]
+    assert seen == [pytest.approx(seen[-1] / 3)] * 3 + [rehearsal.SPENT_S]
 
 
 def test_what_cells_have_in_common_is_timed_once() -> None:
