@@ -36,11 +36,11 @@ from tcbench.engine.measure.pipe import serve
 from tcbench.engine.rung import Rung
 from tcbench.engine.work import Norm, Work
 
-PASSES = 4
+PASSES = 2
 """Over a step and over its input, or more; after one that is not counted. The mean counts, as it does where steps are
 measured."""
 SPENT_S = 6.0
-"""Passes go on as long as all cells together have this for their steps, and half of it for their input: four passes of
+"""Passes go on as long as all cells together have this for their steps, and half of it for their input: few passes of
 one cell take a second or less, and on shared processors one second's speed is up to a quarter off the next one's."""
 INPUT = "io"
 _ALIGNED_TO = 4096
