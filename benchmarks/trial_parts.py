@@ -25,7 +25,6 @@ def seconds_of(planned: plan.PlannedCell) -> dict[str, float]:
     """Run a trial; the seconds of its parts."""
     heard: list[tuple[Message, float]] = []
     begin = time.perf_counter()
-
     [record] = Runner(
         "trial-parts", timeout_s=3600.0, listen=lambda *of: heard.append((of[-1], time.perf_counter() - begin))
     ).run([(planned, 0)])
@@ -38,8 +37,8 @@ def seconds_of(planned: plan.PlannedCell) -> dict[str, float]:
     done_s = max(at for stage, at in steps if stage == "timed")
     first, *others = record.measurement.warmup_times_s
     begun_s = warm_s - first - sum(others)
-    ends = (started_s, imported_s, begun_s, begun_s + first, warm_s, done_s, end_s)
-    return {name: later - sooner for name, sooner, later in zip(PARTS, (0.0, *ends), ends, strict=False)}
+    ends = (0.0, started_s, imported_s, begun_s, begun_s + first, warm_s, done_s, end_s)
+    return {name: later - sooner for name, sooner, later in zip(PARTS, ends, ends[1:], strict=False)}
 
 
 def main() -> None:

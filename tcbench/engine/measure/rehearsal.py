@@ -23,7 +23,7 @@ import numpy as np
 
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell
-from tcbench.core.session import Phase
+from tcbench.core.session import Phase, Session
 from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.cpu.arrays import HostArrays
 from tcbench.engine.accelerators.cpu.heap import LARGEST_FROM_HEAP
@@ -31,6 +31,8 @@ from tcbench.engine.accelerators.device import OpenDevice, kind_of
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.accelerators.tracing import SETTLING_STEPS
 from tcbench.engine.backends import Backend, backend, initial
+from tcbench.engine.feeds.base import Feed
+from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure.pipe import serve
 from tcbench.engine.rung import Rung
@@ -133,8 +135,7 @@ class Rehearsals:
         its_backend = backend(cell.backend)
         accelerator = Observed(site.accelerator, cell.threads)
         stand_in = replace(site, accelerator=accelerator)
-        with initial.given(cell.seed, initial.Repeated(cell.seed)):
-            session = its_backend.open_on(cell, stand_in, make_synthetic_feed)
+        session = _opened(its_backend, cell, stand_in, make_synthetic_feed)
         try:
             # What is made at a first launch lies where it would in a run. Without, the steps that follow take up to a
             # quarter longer.
@@ -180,7 +181,7 @@ class Rehearsals:
         feeding = tuple(name for name in cell.rungs if type(its_backend.RUNGS[name]).feed is not Rung.feed)
         key = (cell.input, cell.batch_size, cell.image_size, feeding)
         if key not in self.input:
-            session = its_backend.open_on(cell, site, None)
+            session = _opened(its_backend, cell, site, None)
             try:
                 depth = session.facts().prefetch_depth
                 io = [phase for phase in session.phases if phase.name == INPUT]
@@ -195,6 +196,14 @@ class Rehearsals:
                 session.close()
             self.input[key] = statistics.fmean(times_s[1:]), bool(depth)
         return self.input[key]
+
+
+def _opened(
+    its_backend: Backend, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None
+) -> Session:
+    """A cell's session, whose weights are of the right size and quickly drawn: nobody looks at what they learn."""
+    with initial.given(cell.seed, initial.Repeated(cell.seed)):
+        return its_backend.open_on(cell, site, make_feed)
 
 
 def launches(phase: Phase, accelerator: Observed) -> Hashable:

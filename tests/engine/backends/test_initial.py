@@ -47,3 +47,13 @@ def test_a_thread_with_nowhere_to_put_its_numbers_ends_too(monkeypatch):
     rng.end()
     assert_no_thread_is_left()
     assert rng.standard_normal(2).tolist() == np.random.RandomState(0).standard_normal(5)[3:].tolist()
+
+
+def test_repeated_numbers_are_normal_and_the_first_network_s_alone():
+    with initial.given(3, initial.Repeated(3)):
+        with initial.numbers(3) as rng:
+            drawn = rng.standard_normal((2, initial._BLOCK))
+        with initial.numbers(3) as rng:
+            assert type(rng) is np.random.RandomState
+    assert (drawn[0] == drawn[1]).all()
+    assert abs(drawn.mean()) < 0.01 and abs(drawn.std() - 1) < 0.01
