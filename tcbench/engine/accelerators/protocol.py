@@ -83,6 +83,10 @@ class Accelerator(Protocol):
     def upload(self, host: Any) -> Array:
         """A new array with the contents of a NumPy array."""
 
+    def take(self, host: Any) -> Array:
+        """The same for a NumPy array that nobody else will write to: where memory is shared it may be that array."""
+        return self.upload(host)
+
     def copy(self, source: Array, target: Array) -> None:
         """From the host (NumPy) or the device, to a device array of the same shape and dtype."""
 

@@ -17,8 +17,8 @@ def he_normal(shape: tuple[int, ...], fan_in: int, rng: np.random.RandomState) -
 
 def normal(shape: tuple[int, ...], std: float, rng: np.random.RandomState) -> np.ndarray:
     """Normal with this standard deviation, float32."""
-    values: np.ndarray = rng.standard_normal(shape) * std
-    return values.astype(np.float32)
+    drawn = rng.standard_normal(shape)
+    return np.multiply(drawn, std, out=np.empty(shape, np.float32), casting="same_kind")
 
 
 class NoNumbers(np.random.RandomState):
@@ -26,11 +26,11 @@ class NoNumbers(np.random.RandomState):
 
 
 _BLOCK = 1 << 18
-_MOST_BLOCKS = 128
+_MOST_BLOCKS = 32
 
 
 class DrawnAhead(np.random.RandomState):
-    """A RandomState of a seed whose normal numbers a thread draws before they are asked for, at most 256 MiB of them.
+    """A RandomState of a seed whose normal numbers a thread draws before they are asked for, at most 64 MiB of them.
     It holds no GIL meanwhile, so that a process can import what it needs. The numbers are the same to the bit."""
 
     def __init__(self, seed: int) -> None:

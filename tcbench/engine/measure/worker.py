@@ -7,6 +7,7 @@ absence, into a Record. Standard output and error are free for libraries to writ
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import sys
@@ -52,6 +53,7 @@ def run(
     """Build and measure one cell; never raises but on a signal. `opened` is called with its session before it runs."""
     environment: Environment | None = None
     token = SEND.set(send)
+    gc.disable()  # until the first step: what is imported and built is a lot, and none of it garbage
     try:
         send(Building("imports", os.getpid()))
         from tcbench.engine.backends import initial
@@ -66,6 +68,7 @@ def run(
     except Exception as error:
         return Finished(*failure(cell, error), None, environment)
     finally:
+        gc.enable()
         SEND.reset(token)
     return Finished("ok", None, measurement, environment)
 
@@ -150,6 +153,8 @@ def measured(
     session = the_backend.open_session(cell)
     try:
         opened(session)
+        gc.freeze()
+        gc.enable()
         measurement = loop.measure(session, cell.measure, send, profiling=profiling)
     except Exception as error:
         phase = _raised_in(error, session.phases)

@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -224,3 +225,15 @@ def test_a_rung_that_this_version_does_not_know_is_named(capsys):
     finished = worker.run(cell, lambda message: None)
     assert finished.status == "failed"
     assert finished.reason.startswith("config 'fp32+from_tomorrow': unknown rung 'from_tomorrow' (known: batched, ")
+
+
+def test_garbage_is_collected_in_steps_and_not_while_they_are_built(thin_network):
+    seen = []
+    few = MeasureSettings(max_time_s=0.1, min_timed_steps=4, profiled_steps=2)
+    finished = worker.run(
+        factories.make_cell("fp32", 2, image_size=32, model="thin", input=Input(kind="synthetic"), measure=few),
+        lambda message: seen.append(("step", gc.isenabled())) if isinstance(message, Stepped) else None,
+        opened=lambda session: seen.append(("built", gc.isenabled())),
+    )
+    assert finished.status == "ok", finished.reason
+    assert set(seen) == {("built", False), ("step", True)} and gc.isenabled()

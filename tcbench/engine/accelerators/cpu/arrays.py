@@ -34,6 +34,9 @@ class HostArrays(Accelerator):
     def upload(self, host: Any) -> Array:
         return np.array(host, order="C")
 
+    def take(self, host: Any) -> Array:
+        return np.asarray(host, order="C")
+
     def copy(self, source: Array, target: Array) -> None:
         np.copyto(target, source)
 

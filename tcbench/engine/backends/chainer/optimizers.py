@@ -77,7 +77,7 @@ class PerParameterSGD(Optimizer):
         accelerator = self.accelerator
         self._velocities = [accelerator.zeros(p.shape, work.wide(dtype_of(p.array))) for p in self._parameters]
         self._weights = [
-            accelerator.upload(accelerator.download(p.array).astype("f4")) if half_of(p.array) else p.array
+            accelerator.take(accelerator.download(p.array).astype("f4")) if half_of(p.array) else p.array
             for p in self._parameters
         ]
 
@@ -147,7 +147,7 @@ class BatchedSGD(Optimizer):
             master[place : place + array.size] = array
             if half_of(array):
                 narrow[half_place : half_place + array.size] = array
-        self._master, self._half = accelerator.upload(master), accelerator.upload(narrow)
+        self._master, self._half = accelerator.take(master), accelerator.take(narrow)
         self._velocity = accelerator.zeros((described.total,), np.float32)
         self._chunks = accelerator.upload(np.array(list(described.chunks()), np.int64).reshape(-1, 4))
         self._rows = np.zeros((len(arrays), 2), np.int64)

@@ -66,6 +66,8 @@ class ChainerSession(BaseSession):
 
     def build(self, stack: contextlib.ExitStack) -> Step:
         parts = self.fold("parts", Parts(TensorSpec()))
+        feed = self.feed(parts.spec)  # first, since what it imports passes while weights are drawn
+        stack.callback(feed.close)
         with sites.random(self.site, self.cell.seed) as rng:
             model = Network(parts, self._stages, rng)
         sites.adopt(self.site, model)
@@ -80,8 +82,6 @@ class ChainerSession(BaseSession):
         if spec.precondition is not None:
             preconditioner = spec.precondition(replica)
             stack.callback(preconditioner.close)
-        feed = self.feed(parts.spec)
-        stack.callback(feed.close)
         return self.step_of(model, replica.optimizer, feed, exchange, preconditioner)
 
     def optimizer_spec(self) -> OptimizerSpec:

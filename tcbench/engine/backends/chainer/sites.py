@@ -19,15 +19,15 @@ def random(site: OpenDevice, seed: int) -> contextlib.AbstractContextManager[np.
 
 def adopt(site: OpenDevice, model: Any) -> None:
     """Bring a model's parameters, running statistics and counters to a device."""
-    upload = site.accelerator.upload
+    take = site.accelerator.take
     for parameter in model.params():
-        parameter.array = upload(parameter.array)
+        parameter.array = take(parameter.array)
     for link in model.links():
         running = getattr(link, "running", None)
         if running is not None:
-            running.mean, running.var = upload(running.mean), upload(running.var)
+            running.mean, running.var = take(running.mean), take(running.var)
         if getattr(link, "counter", None) is not None:
-            link.counter = upload(link.counter)
+            link.counter = take(link.counter)
 
 
 def deliver(site: OpenDevice, feed: Feed) -> Feed:
