@@ -7,7 +7,7 @@ import numpy as np
 
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.library import Binding, Descriptor, Engine, Unimplemented
-from tcbench.engine.accelerators.cpu.onednn.tuning import Alternative, Choice, descriptions, fastest
+from tcbench.engine.accelerators.cpu.onednn.tuning import Alternative, Choice, Unmade, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference import half
 from tcbench.engine.accelerators.cpu.reference.im2col import col2im, im2col
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
@@ -73,7 +73,11 @@ def _cut(
         for i, (index, name) in enumerate(arguments)
     ]
     partial = slices > 1 and not operands[-1].step
-    return [engine.primitive(each, operands, slices) for each in _convolutions(engine, work, part, partial)]
+    return [_unmade(engine, each, operands, slices) for each in _convolutions(engine, work, part, partial)]
+
+
+def _unmade(engine: Engine, described: int, operands: list[Binding], slices: int) -> Unmade:
+    return Unmade(engine.implementation(described), functools.partial(engine.primitive, described, operands, slices))
 
 
 _ARGUMENTS = {
@@ -179,7 +183,7 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:
             continue
         if isinstance(work, ConvWgrad):
             operands[:2] = reversed(operands[:2])
-        made.append(engine.primitive(described, operands, slices))
+        made.append(_unmade(engine, described, operands, slices))
     return made
 
 

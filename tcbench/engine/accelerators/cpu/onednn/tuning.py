@@ -75,7 +75,20 @@ def descriptions(
     raise Unimplemented(dtype)
 
 
-Alternative = Choice | Primitive
+@dataclass(frozen=True)
+class Unmade:
+    """A primitive by its name, which is made when it is first asked for: of seven that are described one is taken, and
+    to make it takes longer than to describe it."""
+
+    name: str
+    make: Callable[[], Primitive]
+
+    @functools.cached_property
+    def bind(self) -> Callable[..., Callable[[], None]]:
+        return self.make().bind
+
+
+Alternative = Choice | Unmade
 """A way to do a piece of work, with its `name` and `bind`."""
 
 

@@ -139,6 +139,18 @@ def test_a_way_that_earlier_processes_knew_to_be_far_behind_is_not_run(clock: li
     assert [way.runs for way in ways] == [0, 1 + tuning.RUNS]
 
 
+def test_of_ways_whose_times_are_kept_one_is_made(clock: list[float]) -> None:
+    made: list[str] = []
+
+    def unmade(name: str, ticks: float) -> tuning.Unmade:
+        return tuning.Unmade(name, lambda: made.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value]
+
+    for processes in range(tuning.PROCESSES + 1):
+        made.clear()
+        assert fastest([unmade("slow", 30), unmade("fast", 10)]).name == "fast"
+        assert made == [["slow", "fast"], ["fast"]][processes > 0], processes
+
+
 @pytest.mark.parametrize("content", ["other ways", "damaged", "fresh"])
 def test_what_was_kept_of_other_ways_or_is_not_wanted_counts_for_nothing(
     content: str, clock: list[float], cache: Path, monkeypatch: pytest.MonkeyPatch
