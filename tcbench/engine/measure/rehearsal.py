@@ -12,6 +12,7 @@ on the pipe. docs/method.md says how well this predicts.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import statistics
 import time
@@ -144,8 +145,11 @@ class Rehearsals:
                 _run(session.phases)
                 accelerator.instead = nothing
             period = session.facts().period
+            gc.collect()
+            gc.freeze()  # as a trial does before its timed pass
             device_s, host_s = self._step(list(session.phases) * period, accelerator)
         finally:
+            gc.unfreeze()
             session.close()
         input_s, overlapped = self._input(its_backend, cell, stand_in)
         return StepTime(

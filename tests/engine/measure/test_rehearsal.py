@@ -1,5 +1,6 @@
 """What a rehearsal tells of a step is what the step itself launches, on memory of the same shape."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,14 @@ def test_passes_go_on_until_they_are_enough_and_took_their_time(
     for seen in rehearsal.passes(spent_s):
         clock[0] = seen + 1.0
     assert clock[0] == number
+
+
+def test_no_garbage_of_what_was_built_is_looked_for_in_steps_that_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    passes = rehearsal.passes
+    monkeypatch.setattr(rehearsal, "passes", lambda s: (frozen.append(gc.get_freeze_count()) or n for n in passes(s)))
+    Rehearsals().of(cell_of())
+    assert min(frozen) > 0 == gc.get_freeze_count()
 
 
 def test_cells_share_the_time_of_their_passes(monkeypatch: pytest.MonkeyPatch) -> None:
