@@ -98,6 +98,7 @@ def in_c(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDnn
     """Arrays of any size go through C, those of 16 bits also where oneDNN has no vectors of them."""
     if batch_norm._compiled() is None:
         pytest.skip("no C compiler, or no vectors of 256 bits")
+    monkeypatch.setattr(batch_norm, "_LEAST_BYTES", 0)
     monkeypatch.setattr(batch_norm, "_LARGE_BYTES", 0)
     monkeypatch.setattr(Engine, "converts", lambda engine, dtype: True)
     accelerator = OneDnnAccelerator(threads=2)
@@ -128,6 +129,30 @@ def test_in_c_what_is_not_a_number_goes_on(value: float, dtype: w.DType, in_c: O
     assert in_c.engine.met_nan
     assert np.isnan(y.astype(np.float32)[..., 3]).all()
     assert np.isfinite(y.astype(np.float32)).sum() == y.size * 15 // 16
+
+
+@pytest.mark.parametrize("taken", [0, 1], ids=["oneDNN", "C"])
+def test_both_passes_of_a_middling_array_go_the_way_that_is_faster_forward(
+    taken: int, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever backward's own time says: it reads forward's mask."""
+    if batch_norm._compiled() is None:
+        pytest.skip("no C compiler, or no vectors of 256 bits")
+    asked: list[str] = []
+
+    def fastest(engine: object, work: w.Work, ways: Sequence[tuning.Choice]) -> tuning.Choice:
+        assert [way.name == IN_C for way in ways] == [False, True]
+        asked.append(work.name)
+        return ways[taken]
+
+    monkeypatch.setattr(batch_norm, "fastest", fastest)
+    norm = w.Norm(8, 64, 16, 16, "NHWC", "float32", "relu")
+    accelerator = OneDnnAccelerator(threads=2)
+    with accelerator.enter():
+        for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
+            check_against_reference(accelerator, work)
+    assert [plan.plan == IN_C for plan in accelerator.plans()] == 2 * [bool(taken)]
+    assert asked == ["batch_norm_forward"]
 
 
 def test_in_c_what_is_stored_as_0_lets_no_gradient_pass(in_c: OneDnnAccelerator) -> None:
