@@ -41,8 +41,8 @@ def test_the_function_does_as_numpy() -> None:
     ("right", "wrong"),
     [
         ("next += of_weight * w[i];", "next += of_weight * g[i];"),
-        ("v[i] = finite ? next : v[i];", "v[i] = next;"),
-        ("overflow |= !finite;", ""),
+        ("if (overflow && !is_finite(g[i])) continue;", ""),
+        ("overflow |= !is_finite(g[i]);", ""),
         ("+ (bits[i] >> 16 & 1)", ""),
         ("from[i], 0)", "from[i], 3)"),
         ("gradients[narrowed != NULL]", "gradients[1]"),
