@@ -13,6 +13,7 @@ def one_gpu(folder: Path) -> Path:
     """The folder, with the library in it."""
     if not shutil.which("g++"):
         pytest.skip("no C++ compiler (g++) on this machine")
+    # Without a soname, by which dlopen would find it for all that ask for libcuda.so.1 in this process later.
     options = ["-x", "c", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1")]
     subprocess.run(["g++", *options, str(SOURCE)], check=True)
     return folder

@@ -46,12 +46,11 @@ def route(norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
 
 def forward(engine: Engine, work: w.BatchNormForward) -> Choice:
     """See BatchNormForward, without a residual."""
-    norm = work.norm
-    if _goes_through_c(engine, norm):
-        return _in_c(engine, work)
-    if not engine.converts(norm.dtype):
+    if _goes_through_c(engine, work.norm):
+        return _as_timed(engine, work.norm, _in_c(engine, work))
+    if not engine.converts(work.norm.dtype):
         return widened.choose(engine, work, forward)
-    return _forward_by_onednn(engine, work)
+    return _as_timed(engine, work.norm, _forward_by_onednn(engine, work))
 
 
 def _forward_by_onednn(engine: Engine, work: w.BatchNormForward) -> Choice:
@@ -92,9 +91,13 @@ def _forward_by_onednn(engine: Engine, work: w.BatchNormForward) -> Choice:
 def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
     """See BatchNormBackward, without a residual."""
     if _goes_through_c(engine, work.norm):
-        return _in_c(engine, work)
+        return _as_timed(engine, work.norm, _in_c(engine, work))
     if not engine.converts(work.norm.dtype):
         return widened.choose(engine, work, backward)
+    return _as_timed(engine, work.norm, _backward_by_onednn(engine, work))
+
+
+def _backward_by_onednn(engine: Engine, work: w.BatchNormBackward) -> Choice:
     primitive = _primitive(engine, work.norm, 0.0, backward=True)
 
     def bind(gy: Array, x: Array, gamma: Array, mean: Array, inv_std: Array, *rest: Array) -> Callable[[], None]:
@@ -120,14 +123,28 @@ def _goes_through_c(engine: Engine, norm: w.Norm) -> bool:
     n_bytes, converts = norm.size * w.ITEM_BYTES[norm.dtype], engine.converts(norm.dtype)
     if (converts and n_bytes < _LEAST_BYTES) or _compiled() is None:
         return False
-    if not converts or n_bytes > _LARGE_BYTES:
-        return True
+    return not converts or n_bytes > _LARGE_BYTES or _timed(engine, norm).name == _IN_C
+
+
+def _timed(engine: Engine, norm: w.Norm) -> Choice:
+    """The faster way forward of a norm that may go either."""
     work = w.BatchNormForward(norm, eps=1e-5, momentum=0.1)
-    if (asked := f"way of {work.key}") not in engine.prepared:
+    if (asked := _asked(norm)) not in engine.prepared:
         with engine.rooms_given_back():
             ways = [_forward_by_onednn(engine, work), _in_c(engine, work)]
-            engine.prepared[asked] = fastest(engine, work, ways).name == _IN_C
-    return bool(engine.prepared[asked])
+            engine.prepared[asked] = fastest(engine, work, ways)
+    chosen: Choice = engine.prepared[asked]
+    return chosen
+
+
+def _asked(norm: w.Norm) -> str:
+    return f"way of {norm}"
+
+
+def _as_timed(engine: Engine, norm: w.Norm, choice: Choice) -> Choice:
+    """The same, and by whose times it was chosen, where there were any."""
+    timed = engine.prepared.get(_asked(norm))
+    return choice if timed is None else replace(choice, from_cache=timed.from_cache, provisional=timed.provisional)
 
 
 _IN_C = "C, two passes"
