@@ -171,13 +171,13 @@ def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Eva
     judges = ((COMPARISONS, _compared), (RUNS, _ran), (BOUNDS, _bound))
     judge = next((judge for relations, judge in judges if claim.relation in relations), None)
     if judge is None:
-        return _from_other_source(claim, cells, other)
+        return _from_other_source(claim, cells, run, other)
     at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
     missing = [missing for judged in at for missing in judged.missing]
     return Evaluated(claim, _together(claim, at), at, command=_command(run, missing))
 
 
-def _from_other_source(claim: Claim, cells: _Cells, other: OtherSource) -> Evaluated:
+def _from_other_source(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Evaluated:
     finding = other(claim)
     if finding is not None:
         return Evaluated(claim, finding.outcome, why=finding.why)
@@ -185,7 +185,10 @@ def _from_other_source(claim: Claim, cells: _Cells, other: OtherSource) -> Evalu
         configs = [side.config for side in (claim.left, claim.right) if side is not None]
         if any(m.summary.cell.device == host_kind().name for m in cells.values()):
             return Evaluated(claim, "not testable here", why="no GPU here, and so no kernels")
-        profiles = [["tcbench", "profile", config, "--bs", str(n)] for n in claim.batch_sizes for config in configs]
+        setting = shlex.split(run)[2:]
+        profiles = [
+            ["tcbench", "profile", config, *setting, "--bs", str(n)] for n in claim.batch_sizes for config in configs
+        ]
         why = "needs timelines of `tcbench profile`, taken on a GPU and named beside the records"
         return Evaluated(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
     command = "tcbench numerics --ranks 4" if claim.relation == "scales" else "tcbench numerics"
@@ -291,8 +294,8 @@ def _why_missing(cell: _Measured | None) -> str:
 def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | None) -> AtBatchSize:
     one = left.summary.throughput
     assert one is not None
-    # A stated rate does not vary.
-    other = right.summary.throughput if right is not None else Group(one.n, math.log(claim.images_per_s or 1.0), 0.0)
+    stated = Group(one.n, math.log(claim.images_per_s or 1.0), 0.0, math.inf)  # it does not vary
+    other = stated if right is None else right.summary.throughput
     assert other is not None
     by_trials = all(side is None or side.summary.unit != "steps" for side in (left, right))
     ratio = welch.log_ratio(one, other).interval()

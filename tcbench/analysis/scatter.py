@@ -49,7 +49,8 @@ class Scatter:
         variance = (weight * self.variance + own) / (weight + n - 1)
         # Where there are hardly other cells, the scatter is the cell's own variance.
         degrees = min(weight + n - 1, self.degrees)
-        return Group(n, mean, variance, degrees, weight, self.drift, self.drift_degrees, self.pool)
+        rounds = frozenset(of_round for of_round, _ in trials)
+        return Group(n, mean, variance, degrees, weight, self.drift, self.drift_degrees, self.pool, rounds)
 
 
 def scatter(cells: Sequence[Trials], pool: tuple[str, ...] = ("run",)) -> Scatter | None:

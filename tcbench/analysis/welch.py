@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -29,8 +29,8 @@ LEAST_TRIALS = 2
 class Group:
     """Numbers of one side: the mean and the variance of the logarithms of their figures, or of the plain figures. `n`
     is how many there are, or how many independent ones carry as much. `degrees`: of the variance, n - 1 where it is
-    None. Sides of one `pool` have `shared` of these in common, and rounds, whose variance is `drift`
-    (`tcbench.analysis.scatter`)."""
+    None. Sides of one `pool` have `shared` of these in common, and those `rounds` that are in both, whose variance is
+    `drift` (`tcbench.analysis.scatter`)."""
 
     n: float
     mean: float
@@ -40,6 +40,7 @@ class Group:
     drift: float = 0.0
     drift_degrees: float = 1.0
     pool: tuple[str, ...] = ()
+    rounds: frozenset[Hashable] = frozenset()
 
     @staticmethod
     def of(figures: Sequence[float]) -> Group:
@@ -206,8 +207,11 @@ def _of_difference(one: Group, other: Group) -> tuple[float, float]:
     parts = [one.part, other.part]
     if not one.pool or one.pool != other.pool:
         return _combined([*parts, *((side.drift / side.n, side.drift_degrees) for side in (one, other))])
-    # Rounds that both sides have cancel: what is left is those of the one with more.
-    error, degrees = _combined([*parts, (one.drift * abs(1 / one.n - 1 / other.n), one.drift_degrees)])
+    # Rounds that both sides have cancel. Those to come would be of both.
+    to_come = min(side.n - len(side.rounds) for side in (one, other))
+    both = len(one.rounds & other.rounds) + to_come
+    apart = max(0.0, 1 / one.n + 1 / other.n - 2 * both / (one.n * other.n))
+    error, degrees = _combined([*parts, (one.drift * apart, one.drift_degrees)])
     return error, min(degrees, one.part[1] + other.part[1] - one.shared)
 
 
@@ -219,7 +223,7 @@ def _combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     if math.isinf(power):
         return math.inf, 1.0
     # Shares before squares: the square of a tiny variance is 0.
-    return math.sqrt(power), 1 / math.fsum((squared / power) ** 2 / degrees for squared, degrees in parts)
+    return math.sqrt(power), 1 / math.fsum((squared / power) ** 2 / degrees for squared, degrees in parts if squared)
 
 
 def exp(x: float) -> float:

@@ -255,6 +255,17 @@ def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: C
     [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], other=seen)
     assert other.outcome == "not measured"
     assert other.command == "tcbench profile fp16+nhwc --bs 4 && tcbench profile fp32 --bs 4"
+    setting = "cpu --device virtual:V100 --data synthetic"
+    [other] = evaluate([make_claim("fewer kernels", "fp16", "fp32")], [], run=f"tcbench run {setting}", other=seen)
+    assert other.command == f"tcbench profile fp16 {setting} --bs 4 && tcbench profile fp32 {setting} --bs 4"
+
+
+def test_a_stated_rate_stands_beside_a_cell_of_one_trial_among_others_of_more() -> None:
+    few, more = trials("fp16", 120.0), trials("fp32", *STEADY)
+    evaluated = judged(make_claim("about", right=None, images_per_s=100.0, margin=0.5), few, more)
+    [at] = evaluated.at
+    assert (evaluated.outcome, at.unit, at.ratio.value) == ("holds", "trials", pytest.approx(1.2))
+    assert at.ratio.low < 1.2 < at.ratio.high
 
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:

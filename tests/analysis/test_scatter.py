@@ -51,6 +51,9 @@ def test_what_rounds_have_in_common_cancels_between_cells_of_the_same_rounds_alo
     same, fewer = (ratio(of, one, there[0]) for one in (there[1], there[-1]))
     assert same.high - same.low < 0.1
     assert math.log(fewer.high / fewer.low) > 0.6
+    lacking = [of.group(there[n][:n] + there[n][n + 1 :]) for n in range(2)]  # as many rounds each, and one of both
+    differ = welch.log_ratio(*lacking).interval()
+    assert math.log(differ.high / differ.low) > 0.6
     other_run = scatter.scatter(there, ("another",)).group(there[1])
     apart = welch.log_ratio(other_run, of.group(there[0])).interval()
     assert apart.high - apart.low > 3 * (same.high - same.low)
