@@ -135,7 +135,7 @@ def workshop(setup: str | None, say: Callable[[str], None]) -> Iterator[Callable
 def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str], None]) -> tuple[Build, Build]:
     project = revisions.project(here)
     if requested.base is None:
-        commit, which = revisions.default_base(project)
+        commit, which = revisions.default_base(project, requested.current)
         requested = replace(requested, base=commit[:12])
         say(f"--base {requested.base}: {which}")
     # Both are looked up before anything takes long.

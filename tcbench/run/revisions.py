@@ -73,23 +73,25 @@ _MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 """Where a project's main branch may stand; the first that is there."""
 
 
-def default_base(of: Project) -> tuple[str, str]:
-    """The commit that a gate without a base compares the working tree with, and which that is: where the branch left
-    the main one; where it has no commit of its own, the last commit. Raises BuildError where that is the same code."""
-    head = commit(of, "--base", "HEAD")
+def default_base(of: Project, current: str | None = None) -> tuple[str, str]:
+    """The commit that a gate without a base compares the working tree (or the revision `current`) with, and which that
+    is: where its branch left the main one; of a working tree without a commit of its own, the last commit. Raises
+    BuildError where that is the same code."""
+    head = commit(of, "--current" if current else "--base", current or "HEAD")
     for name in _MAIN:
         with contextlib.suppress(GitError):
-            left = of.repository.ask("merge-base", "HEAD", name)
+            left = of.repository.ask("merge-base", head, name)
             if left != head:
-                return left, f"where this branch left {name}"
+                return left, f"where {current or 'this branch'} left {name}"
             break
     try:
-        changed = of.repository.commit().endswith("+")
+        changed = current is None and of.repository.commit().endswith("+")
     except (OSError, GitError) as error:
         raise BuildError(str(error)) from None
     if not changed:
+        has = f"{current} has no commits" if current else f"{of.repository.top} has neither changes nor commits"
         raise BuildError(
-            f"nothing to compare: {of.repository.top} has neither changes nor commits beside the main branch; "
+            f"nothing to compare: {has} beside the main branch; "
             "expected --base REVISION, --base-python PYTHON or --bisect GOOD..BAD"
         )
     return head, "the last commit, as the working tree has changes"

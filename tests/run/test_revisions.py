@@ -209,3 +209,17 @@ def test_without_a_base_it_is_where_the_branch_left_the_main_one_or_the_last_com
     git(repository, "update-ref", "refs/remotes/origin/main", git(repository, "rev-parse", "HEAD"))
     (repository / "my_step.py").write_text("changed again", "utf-8")
     assert revisions.default_base(project)[1] == "the last commit, as the working tree has changes"
+
+
+def test_without_a_base_a_named_revision_is_compared_with_where_that_left_the_main_one(project, repository):
+    git(repository, "branch", "-M", "main")
+    first = git(repository, "rev-parse", "HEAD")
+    (repository / "my_step.py").write_text("changed", "utf-8")  # which is not what was asked for
+    with pytest.raises(BuildError, match="nothing to compare: main has no commits beside the main branch"):
+        revisions.default_base(project, "main")
+    git(repository, "checkout", "-q", "-b", "mine")
+    commit(repository, my_step__py="mine")
+    git(repository, "checkout", "-q", "main")
+    assert revisions.default_base(project, "mine") == (first, "where mine left main")
+    with pytest.raises(BuildError, match="--current 'nothing': no such commit"):
+        revisions.default_base(project, "nothing")
