@@ -6,6 +6,7 @@ GPU, or on a model of one, is traced, and its works have the times of the table
 """
 
 import contextlib
+import functools
 import platform
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from tcbench.core.record import Cell, Environment, MeasureSettings, Record
 from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.attained import attained, expected_s
 from tcbench.engine.accelerators.device import Progress, host, is_on_host, kind_of
+from tcbench.engine.backends import backend
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
@@ -118,8 +120,21 @@ def _key(cell: Cell) -> Key:
         "cell": same.key,
         "machine": here.machine,
         "library": kind_of(here.name).library() or "",
+        "packages": _versions(cell.backend),
         "program": program(_REHEARSES),
     }
+
+
+def _is_installed(cell: Cell) -> bool:
+    """Whether what its rungs need is."""
+    rungs = backend(cell.backend).RUNGS
+    known = (rungs[name].requires for name in cell.rungs if name in rungs)
+    return all(package.is_installed() for requires in known for package in requires.packages)
+
+
+@functools.cache
+def _versions(backend_name: str) -> str:
+    return " ".join(f"{name} {version}" for name, version in machine.versions(backend(backend_name).PACKAGES).items())
 
 
 # -- of the configs that could be tried beside measured ones ---------------------------------------------------------
@@ -131,27 +146,31 @@ def explained(records: Iterable[Record], *, processes: int, progress: Progress) 
     `processes`: only what is kept."""
     records = tuple(records)
     asked: dict[Cell, CellSummary] = {}
-    at_once: set[Cell] = set()
+    at_once: dict[Cell, set[Cell]] = {}
     for e in explain(records, advisable):
         if e.bottleneck is not None:
             own = e.summary.cell
             others = {with_rungs(own, gain.rungs): gain for gain in e.gains}
             asked |= dict.fromkeys([own, *others], e.summary)
             if e.advice is None or e.advice.ratio is None:
-                at_once |= {own, *(cell for cell, gain in others.items() if gain.ratio is None)}
-    by_host = [cell for cell, summary in asked.items() if is_on_host(cell) and _was_here(summary.environment)]
+                at_once[own] = {cell for cell, gain in others.items() if gain.ratio is None}
+    here = [cell for cell, summary in asked.items() if is_on_host(cell) and _was_here(summary.environment)]
+    by_host = [cell for cell in here if _is_installed(cell)]
     parts = kept(by_host)
     if processes:
-        new = [cell for cell in by_host if cell in at_once and cell not in parts]
-        told = predict(new, fresh=False, progress=progress)
+        # What others are set beside is rehearsed with them: parts of another moment are of another load.
+        left = {own: (others & {*by_host}) - parts.keys() for own, others in at_once.items()}
+        new = {cell for own, others in left.items() if others or own not in parts for cell in (own, *others)}
+        told = predict([cell for cell in by_host if cell in new], fresh=True, progress=progress)
         parts |= {cell: answer for cell, answer in told.items() if isinstance(answer, StepTime)}
-    by_name = {cell: card_of(summary) for cell, summary in asked.items() if cell not in by_host and cell.ranks == 1}
+    by_name = {cell: card_of(summary) for cell, summary in asked.items() if cell not in here and cell.ranks == 1}
     for card in dict.fromkeys(filter(None, by_name.values())):
         on_card = [cell for cell, its in by_name.items() if its == card]
         parts |= by_table(on_card, card, processes=0, progress=progress)
         if processes:
-            new = [cell for cell in on_card if cell in at_once and cell not in parts]
-            parts |= by_table(new, card, processes=processes, progress=progress)
+            at_all = at_once.keys() | set[Cell]().union(*at_once.values())
+            new_on_card = [cell for cell in on_card if cell in at_all and cell not in parts]
+            parts |= by_table(new_on_card, card, processes=processes, progress=progress)
     return explain(records, advisable, parts)
 
 

@@ -1,11 +1,14 @@
 """Parts of steps: told by a process, kept, and asked for where they tell something."""
 
+from pathlib import Path
+
 import pytest
 from factories import make_cell, make_environment, make_measurement, make_phases, make_record
 
 from tcbench.core.record import Cell, Input, Record
 from tcbench.core.step_time import StepTime
 from tcbench.engine.accelerators.device import host
+from tcbench.engine.rung import Package
 from tcbench.hardware import gpus
 from tcbench.run import prediction
 
@@ -17,8 +20,9 @@ def silent(*_: object) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
-    """The cells that were rehearsed, none of them really."""
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Cell]:
+    """The cells that were rehearsed, none of them really; none is kept at first."""
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
     cells: list[Cell] = []
 
     def rehearsed(some: list[Cell]) -> object:
@@ -84,6 +88,36 @@ def test_only_what_results_know_nothing_faster_of_is_rehearsed(asked: list[Cell]
     asked.clear()
     explained_with([record("fp32", 1.0)], processes=0)
     assert asked == []
+
+
+def test_what_candidates_are_set_beside_is_rehearsed_with_them_and_without_new_ones_nothing(asked: list[Cell]) -> None:
+    """Parts of an earlier call are of another load than those of this one."""
+    own = record("fp32", 1.0)
+    prediction.predict([own.cell], fresh=False, progress=silent)
+    asked.clear()
+    explained_with([own])
+    assert asked[0] == own.cell and len(asked) > 1
+    asked.clear()
+    explained_with([own])
+    assert [cell for cell in asked if "kfac" not in cell.rungs] == []
+
+
+def test_a_config_whose_package_is_not_installed_is_not_rehearsed(
+    asked: list[Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "cv2")
+    (cell,) = explained_with([record("fp32", 1.0)])
+    assert asked and not any("opencv" in one.rungs for one in asked)
+    assert {gain.expected is None for gain in cell.gains if "opencv" in gain.rungs} == {True}
+
+
+def test_parts_are_those_of_the_versions_that_are_installed(asked: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = make_cell("fp32")
+    prediction.predict([cell], fresh=False, progress=silent)
+    prediction._versions.cache_clear()
+    monkeypatch.setattr(prediction.machine, "versions", lambda _: {"numpy": "3.0"})
+    assert not prediction.kept([cell])
+    prediction._versions.cache_clear()
 
 
 def test_nothing_is_rehearsed_of_another_machine_or_of_other_code(asked: list[Cell]) -> None:

@@ -234,7 +234,7 @@ def answers(cells: Sequence[Cell]) -> Iterator[Told]:
     for cell in cells:
         try:
             yield rehearsals.of(cell)
-        except TcbenchError as error:
+        except (TcbenchError, ImportError, MemoryError) as error:  # of one cell: the others go on
             yield " ".join(str(error).split())
 
 

@@ -11,7 +11,7 @@ import pytest
 from factories import make_cell
 
 from tcbench.core.record import Cell, Input
-from tcbench.core.session import Phase
+from tcbench.core.session import Phase, Session
 from tcbench.core.step_time import StepTime
 from tcbench.engine.accelerators.cpu import heap
 from tcbench.engine.accelerators.device import kind_of
@@ -28,7 +28,8 @@ BEST = "fp32+batched+nhwc+fused+static_graph"
 
 
 def cell_of(config: str = "fp32", **changes: Any) -> Cell:
-    return make_cell(config, 2, model="thin", image_size=32, threads=2, input=Input(kind="synthetic"), **changes)
+    fields = {"batch_size": 2, "threads": 2, "input": Input(kind="synthetic")} | changes
+    return make_cell(config, model="thin", image_size=32, **fields)
 
 
 def observed(monkeypatch: pytest.MonkeyPatch, cell: Cell) -> list[list[str]]:
@@ -192,7 +193,19 @@ def test_a_feed_of_images_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert Rehearsals().of(cell_of()).input_s == 0.0
 
 
-def test_what_cannot_be_rehearsed_says_why_and_leaves_the_others_alone() -> None:
-    told, not_told = rehearsal.answers([cell_of(), cell_of("fp32", backend="torch")])
+@pytest.mark.parametrize("error", [ImportError("No module named 'cv2'"), MemoryError("Unable to allocate 1 TiB")])
+def test_what_cannot_be_rehearsed_says_why_and_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def opened(its_backend: object, cell: Cell, *rest: Any) -> Session:
+        if cell.batch_size == 3:
+            raise error
+        return given(its_backend, cell, *rest)
+
+    given = rehearsal._opened
+    monkeypatch.setattr(rehearsal, "_opened", opened)
+    cells = [cell_of("fp32", backend="torch"), cell_of(batch_size=3), cell_of()]
+    of_torch, failed, told = rehearsal.answers(cells)
+    assert isinstance(of_torch, str) and "PyTorch" in of_torch
+    assert failed == str(error)
     assert isinstance(told, StepTime) and told.step_s > 0
-    assert isinstance(not_told, str) and "PyTorch" in not_told
