@@ -174,6 +174,14 @@ def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
     return welch.log_ratio(numerator.throughput, denominator.throughput).interval()
 
 
+def judged(summaries: Sequence[CellSummary]) -> frozenset[CellKey]:
+    """The cells whose factor over the base has more than the steps of one trial on either side."""
+    base = base_config(summaries)
+    by_steps = {(s.setting, s.cell.batch_size) for s in summaries if s.cell.config == base and s.unit == "steps"}
+    places = ((s.key, (s.setting, s.cell.batch_size)) for s in summaries if s.unit != "steps")
+    return frozenset(key for key, place in places if place not in by_steps)
+
+
 def unsure(numerator: CellSummary, denominator: CellSummary) -> bool:
     """Whether one cell may as well be as fast as another: the interval of their ratio holds 1, or nothing tells how the
     trials of its runs differ: the steps of one tell how steady that process was and not how the next one will be."""

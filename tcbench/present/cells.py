@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Unit, base_config
+from tcbench.analysis.summary import CellSummary, Unit, base_config, judged
 from tcbench.present.format import counted, limits
 from tcbench.present.naming import rate_unit
 from tcbench.present.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Column
@@ -24,9 +24,10 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
     def style(row: Row) -> str:
         """Pale where the factor's interval includes 1, or is over the steps of one trial, and so may be none."""
         ratio = row.over_base
-        surely = ratio is None or ratio.low == ratio.high or not (ratio.holds(1.0) or row.summary.unit == "steps")
+        surely = ratio is None or ratio.low == ratio.high or (row.summary.key in sides and not ratio.holds(1.0))
         return "" if surely else "dim"
 
+    sides = judged(summaries)
     declared = any(summary.flops for summary in summaries)
     return (
         Column(rate_unit(s.cell for s in summaries), lambda row: row.summary.images_per_s, RATE, mark=_marks),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, base_config, best, ratio, unsure
+from tcbench.analysis.summary import CellSummary, base_config, best, judged, ratio, unsure
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present.cells import busy_line
@@ -84,8 +84,9 @@ def lead(settings: Settings, over_base: Speedups) -> Paragraph:
         f" {plus_minus(winner.images_per_s)}".replace("± ", f"±{_KEPT}"),
     )
     if over is not None and winner.cell.config != base:
-        within = "one trial each" if winner.unit == "steps" else limits(over, factor)
-        sure = ": ".join(filter(None, [within, _doubt(over, winner)]))
+        sides = winner.key in judged(part.summaries)
+        within = limits(over, factor) if sides else "one trial each"
+        sure = ": ".join(filter(None, [within, _doubt(over, sides)]))
         said += say(", ", strong(f"{factor(over.value)}{_KEPT}{base}"), f" ({sure})")
     # Device and network come first; what else tells settings apart stands at their headings.
     where = ", ".join(part.name.split(" · ")[:2])
@@ -116,7 +117,7 @@ class _Fastest:
 
     @property
     def judged(self) -> bool:
-        return self.cell.unit != "steps"
+        return self.cell.key in judged(self.part.summaries)
 
     @property
     def helpful(self) -> list[_Rung]:
@@ -192,11 +193,11 @@ def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
         yield f"{some} over {base} {plural(max(n, 1), 'is', 'are')} undecided"
 
 
-def _doubt(over: Interval, winner: CellSummary) -> str:
+def _doubt(over: Interval, is_judged: bool) -> str:
     """Why a factor over the base may be none; empty where it surely is one."""
     if over.low == over.high:
         return ""
-    return "not judged" if winner.unit == "steps" else "undecided" if over.holds(1.0) else ""
+    return "not judged" if not is_judged else "undecided" if over.holds(1.0) else ""
 
 
 def _setting(fastest: _Fastest) -> str:
@@ -208,7 +209,7 @@ def _setting(fastest: _Fastest) -> str:
 def _over(fastest: _Fastest) -> str:
     """What stands behind a factor: the config that it is over, and whether it is sure."""
     base, over = base_config(fastest.part.summaries), fastest.over_base
-    return "" if over is None else ", ".join(filter(None, [f" {base}", _doubt(over, fastest.cell)]))
+    return "" if over is None else ", ".join(filter(None, [f" {base}", _doubt(over, fastest.judged)]))
 
 
 _COLUMNS: tuple[Column[_Fastest], ...] = (

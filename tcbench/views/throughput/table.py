@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import BASE, CellSummary, base_config
+from tcbench.analysis.summary import BASE, CellSummary, base_config, judged
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present import cells
 from tcbench.present.cells import Row
@@ -38,7 +38,7 @@ def sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | Non
         return ""
     summary, by = max(over, key=lambda pair: pair[1].value)
     name = f"{summary.cell.config}, batch size {summary.cell.batch_size}"
-    if summary.unit == "steps":
+    if summary.key not in judged(summaries):
         return f"{name}: {factor(by.value)} {base} by one trial each, not judged."
     undecided = ": undecided, either may be the faster" if by.holds(1.0) else ""
     return f"{name}: {factor(by.value)} {base} (95% interval {limits(by, factor)}){undecided}."

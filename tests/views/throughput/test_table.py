@@ -6,7 +6,7 @@ import pytest
 from consoles import printed
 
 from tcbench.analysis.scaling import curves as scaled
-from tcbench.analysis.summary import speedups, summarise
+from tcbench.analysis.summary import judged, speedups, summarise
 from tcbench.core.record import HostLoad
 from tcbench.present import app, tables
 from tcbench.present.charts.provenance import small_print
@@ -37,6 +37,16 @@ def test_a_sentence_says_what_the_fastest_is_over_the_base_and_how_sure_that_is(
     summaries = summarise(records)
     assert console.sentence(summaries, speedups(summaries)) == expected
     assert console.sentence(summaries[:1], speedups(summaries[:1])) == ""
+
+
+def test_a_factor_over_a_base_of_one_trial_is_not_judged_though_the_other_side_has_more():
+    """Two runs: one of each cell once, and one of the best again."""
+    again = [factories.make_record("fp16", run_id=f"r{n}", images_per_s=80.0 + n) for n in range(2)]
+    records = [factories.make_record("fp32", run_id="r0"), *again]
+    summaries = summarise(records)
+    assert [summary.unit for summary in summaries] == ["steps", "trials"]
+    assert judged(summaries) == frozenset()
+    assert console.sentence(summaries, speedups(summaries)).endswith("by one trial each, not judged.")
 
 
 def test_an_ablation_says_what_it_changes_and_no_config_stands_on_it():
