@@ -33,8 +33,9 @@ ClockName = Literal["host", "device"]
 SPIKE = 2.0
 """A step that takes more than so many times its trial's median step is a spike."""
 
-NOISY = 0.1
-"""A trial is noisy when the 95% interval of its mean step is this share of it or more to either side."""
+NOISY, _TELL_NOISE = 0.1, 5
+"""A trial is noisy when the 95% interval of its mean step is this share of it or more to either side: of so many steps
+at least, since that of fewer is wide however alike they are."""
 
 _DEVICE_FILLS = 0.9
 """Phases whose times on the device add up to this share of the step are judged by these; others by the host's."""
@@ -570,7 +571,7 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
         if record.host is not None and record.host.lost >= BUSY:
             notes.append(f"{name} on a busy machine ({record.host.lost:.0%} of its processor time went to others)")
         half = relative_half_width(measurement.counted_times_s)
-        if half >= NOISY:
+        if half >= NOISY and len(measurement.counted_times_s) >= _TELL_NOISE:
             notes.append(f"{name} noisy (mean step {f'± {half:.0%}' if half < 1 else '± >100%'})")
         if not measurement.warmup_settled:
             notes.append(f"{name} not settled when its warm-up ended")

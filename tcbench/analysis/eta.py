@@ -1,10 +1,10 @@
 """The time that trials take: a pure estimate from what has been seen of a run so far.
 
-A trial costs its start-up, steps to warm up and to be profiled, and its timed pass. A cell that was seen costs what its
-trials cost. Of another one, the time of a step and the start-up are those of the configs seen, the more alike the
-heavier: how a step grows with the batch size is learned from configs seen at two. Where the model of a step's time has
-told what a cell's takes, that is in proportion to those seen. Before anything is seen or told, the network's arithmetic
-at a rate that an ordinary processor or GPU reaches stands in. Other work on the machine slows a run down or
+A trial costs its start-up, steps to warm up and on a device to be profiled, and its timed pass. A cell that was seen
+costs what its trials cost. Of another one, the time of a step and the start-up are those of the configs seen, the more
+alike the heavier: how a step grows with the batch size is learned from configs seen at two. Where the model of a step's
+time has told what a cell's takes, that is in proportion to those seen. Before anything is seen or told, the network's
+arithmetic at a rate that an ordinary processor or GPU reaches stands in. Other work on the machine slows a run down or
 no longer does: where the last trials took longer or shorter than was expected of them, so will the next.
 """
 
@@ -23,7 +23,7 @@ from tcbench.engine.backends import model_of
 _STARTUP_S = 4.0
 _ASSUMED_ITEM_S = 0.01
 """Of a model that only the user knows."""
-_WARMUP_STEPS = 5
+_MORE_TO_SETTLE = 2
 _GROWTH = 0.8
 """A step's time grows with this power of the batch size, until a config was seen at two of them."""
 _TO_TARGET = 0.5
@@ -51,7 +51,8 @@ class Seen:
         if measured is None:
             return replace(self, durations_s=(*self.durations_s, record.duration_s / pace))
         timed_s = sum(measured.step_times_s)
-        steps_s = sum(measured.warmup_times_s) + timed_s + sum(sum(phase.host_s) for phase in measured.phases)
+        profiled_s = 0.0 if measured.phases_are_timed else sum(sum(phase.host_s) for phase in measured.phases)
+        steps_s = sum(measured.warmup_times_s) + timed_s + profiled_s
         step_s = statistics.fmean(measured.step_times_s)
         least_s, most_s = _timed_s(record.cell, step_s)
         to_target = min(1.0, max(0.0, (timed_s - least_s) / (most_s - least_s))) if most_s > least_s else None
@@ -114,7 +115,8 @@ class TimeLeft:
         timed_s = least_s + (most_s - least_s) * (sum(shares) + _TO_TARGET) / (len(shares) + 1)
         startups = [(other, seen.startup_s) for other, seen in self.seen.items() if seen.startup_s is not None]
         startup_s = _alike(cell, startups) if startups else _STARTUP_S * self.slowdown
-        return startup_s + (_WARMUP_STEPS + cell.measure.profiled_steps) * step_s + timed_s
+        profiled = 0 if kind_of(cell.device).is_host else cell.measure.profiled_steps
+        return startup_s + (cell.measure.min_warmup_steps + _MORE_TO_SETTLE + profiled) * step_s + timed_s
 
     def _tuning_s(self, cell: Cell) -> float:
         """Seconds expected of tuning: what is known of the running trial, else nothing for a cell whose plans are

@@ -253,11 +253,16 @@ class RankPart(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: Bytes
 
 
+MOST_PHASE_TIMES = 1000
+"""Of a phase the times of the last so many counted steps are kept: where steps take microseconds there are millions."""
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """The raw result of one trial.
 
     `step_times_s` holds every timed step, block after block of `block_steps`; the first step of each block is stored
-    but not counted (a full prefetch queue and an empty GPU flatter it). `phases` comes from a separate profiled pass.
+    but not counted (a full prefetch queue and an empty GPU flatter it). `phases` are of the counted
+    steps where the host's clock tells them, else of a profiled pass of their own.
     `stopped_by` says which rule ended the timed pass. Memory is the peak of the worker process (CPU) or of the
     device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph,
     or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
@@ -303,7 +308,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def phases_are_timed(self) -> bool:
         """Whether the phases are those of the timed steps, which they add up to then."""
         times_s = [statistics.fmean(phase.host_s) for phase in self.phases if phase.host_s]
-        steps_s = self.counted_times_s
+        steps_s = self.counted_times_s[-MOST_PHASE_TIMES:]
         return bool(times_s and steps_s) and math.isclose(sum(times_s), statistics.fmean(steps_s), rel_tol=1e-6)
 
     @property

@@ -254,6 +254,8 @@ def test_doubtful_trials_are_named():
     assert noisy.startswith("trial 3 noisy (mean step ± ")
     assert others == ["trial 3 not settled when its warm-up ended", "trial 4 failed: ValueError: the loss is nan"]
     base[0] = throttled(base[0], 0x1)  # it was idle
+    few = factories.make_measurement((0.1, 0.1, 0.12, 0.1), block_steps=4)  # ± 27%, as three steps easily are
+    base[1] = msgspec.structs.replace(base[1], measurement=few)
     assert only(compare(base, current)).base.notes == ()
 
 

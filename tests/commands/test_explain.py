@@ -10,6 +10,7 @@ from command import next_steps, tcbench
 from factories import make_record
 
 from tcbench.commands import run as running
+from tcbench.core.record import Cell
 from tcbench.core.timeline import Span, Timeline
 from tcbench.engine import backends
 from tcbench.run.plan import Plan
@@ -102,3 +103,7 @@ def test_the_next_steps_are_in_the_cells_own_setting(tmp_path, monkeypatch, chan
     assert f"+ {planned.config.removeprefix('fp32+')}" in done.out
     names = ("scenario", "device", "batch_size", *changes)
     assert [getattr(planned, name) for name in names] == [getattr(cell, name) for name in names]
+    profiled: list[Cell] = []
+    monkeypatch.setattr("tcbench.commands.profile._with_progress", lambda _, __, one, ___: profiled.append(one.cell))
+    tcbench(tmp_path, *profile)  # which ends where it is to run
+    assert [getattr(profiled[0], name) for name in names] == [getattr(cell, name) for name in names]

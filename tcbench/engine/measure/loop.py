@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from tcbench.core.messages import Stepped
-from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
+from tcbench.core.record import MOST_PHASE_TIMES, Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.session import Detailed, Facts, Session
 from tcbench.core.stopping import StoppingRule, WarmUpRule, sample_size
 from tcbench.engine.measure.ranges import CELL_MARK, Ranges
@@ -84,7 +84,7 @@ def measure(
     stopping_rule = StoppingRule(settings.target, settings.max_time_s, settings.min_timed_steps)
     timed_s: list[float] = []
     counted_s: list[float] = []
-    phases_s: list[deque[float]] = [deque(maxlen=_MOST_PHASE_TIMES) for _ in session.phases]
+    phases_s: list[deque[float]] = [deque(maxlen=MOST_PHASE_TIMES) for _ in session.phases]
     asked_at = 0
     verdict: Literal["continue", "target", "budget"] = "continue"
     listen(Stepped("timed", 0, warmup_s[-1]))
@@ -162,8 +162,6 @@ short and many."""
 _SHORTEST_BLOCK_S = 0.1
 """Between blocks a message is sent, ranks meet, and of two that step in turns the other steps: the first step of a
 block finds cold caches, and is not counted."""
-_MOST_PHASE_TIMES = 1000
-"""Of a phase the times of the last so many counted steps are kept: where steps take microseconds there are millions."""
 
 
 def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step_s: float) -> int:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
+from tcbench.core.record import MOST_PHASE_TIMES, Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.recording import HostSpan
 from tcbench.core.session import Facts, Phase
 from tcbench.core.stopping import sample_size
@@ -145,6 +145,22 @@ def test_the_first_step_of_a_block_does_not_count_for_stopping():
     assert measured.step_times_s[0] < measured.step_times_s[1]
     assert measured.timed_steps == 12
     assert measured.stopped_by == "target"
+
+
+def test_phases_of_the_last_of_many_steps_are_still_timed_ones():
+    session = FakeSession()
+    growing = iter(range(100_000))
+
+    def slower() -> None:
+        session._run("io")
+        session.now += next(growing)  # so that the last steps are not like all
+
+    session.phases = (Phase("io", slower),)
+    measured = loop.measure(session, MeasureSettings(block_steps=6, target=1e-6, max_time_s=2e6, max_warmup_steps=5))
+    assert len(measured.counted_times_s) > len(measured.phases[0].host_s) == MOST_PHASE_TIMES
+    assert measured.phases_are_timed
+    other = msgspec.structs.replace(measured, phases=(PhaseTimes(name="io", host_s=measured.counted_times_s),))
+    assert not other.phases_are_timed
 
 
 def test_a_noisy_cell_stops_at_its_budget():
