@@ -89,6 +89,16 @@ def os_name() -> str:
         return platform.system()
 
 
+@functools.cache
+def last_level_cache_bytes() -> int:
+    """Of the third level, which all or some processors share; 0 where the system does not tell."""
+    try:
+        size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text(encoding="ascii")
+        return int(size.strip().removesuffix("K")) * 1024
+    except (OSError, ValueError):
+        return 0
+
+
 def versions(distributions: Iterable[str]) -> dict[str, str]:
     """Versions of those of the distributions that are installed."""
     return {name: found for name in distributions if (found := version(name)) is not None}

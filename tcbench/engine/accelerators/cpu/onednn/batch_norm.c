@@ -31,7 +31,7 @@ struct norm {
     void *arrays[N_ARRAYS]; /* values of x, y and their gradients; float32 all else; a bit of the mask for each value */
     float *sums;            /* two of each channel for each part */
     float *factors;         /* three of each channel */
-    int64_t rows, channels, parts, dtype, has_relu;
+    int64_t rows, channels, parts, dtype, has_relu, streams;
     float eps, momentum;
 };
 
@@ -87,13 +87,29 @@ static inline halves to_bfloat16(vec from) {
 }
 
 /* Rounded to nearest even; not a number stays so. */
+static inline halves narrowed(int dtype, vec from) {
+    return dtype == FLOAT16 ? V(cvtps_ph)(from, _MM_FROUND_TO_NEAREST_INT) : to_bfloat16(from);
+}
+
 static inline void store(int dtype, void *to, int64_t i, vec from) {
     if (dtype == FLOAT32) {
         V(storeu_ps)((float *)to + i, from);
     } else {
-        const halves narrow = dtype == FLOAT16 ? V(cvtps_ph)(from, _MM_FROUND_TO_NEAREST_INT) : to_bfloat16(from);
+        const halves narrow = narrowed(dtype, from);
         memcpy((uint16_t *)to + i, &narrow, sizeof narrow);
     }
+}
+
+/* As store, past the caches, to where vectors are aligned. */
+static inline void stream(int dtype, void *to, int64_t i, vec from) {
+    if (dtype == FLOAT32)
+        V(stream_ps)((float *)to + i, from);
+    else
+#ifdef __AVX512BW__
+        _mm256_stream_si256((halves *)((uint16_t *)to + i), narrowed(dtype, from));
+#else
+        _mm_stream_si128((halves *)((uint16_t *)to + i), narrowed(dtype, from));
+#endif
 }
 
 static inline vec gradient(const struct norm *norm, int dtype, int has_relu, int64_t i) {
@@ -164,7 +180,7 @@ static inline void apply(const struct norm *norm, int64_t part, int backward, in
             if (backward) {
                 const vec g = gradient(norm, dtype, has_relu, place) - b;
                 const vec gx = V(fnmadd_ps)(d, V(loadu_ps)(slope + c), g);
-                store(dtype, norm->arrays[GX], place, a * gx);
+                (norm->streams ? stream : store)(dtype, norm->arrays[GX], place, a * gx);
             } else {
                 vec y = V(fmadd_ps)(d, a, b);
                 if (has_relu) { /* what is not a number stays */
@@ -177,6 +193,7 @@ static inline void apply(const struct norm *norm, int64_t part, int backward, in
                 store(dtype, norm->arrays[Y], place, y);
             }
         }
+    if (backward && norm->streams) _mm_sfence(); /* what was streamed is there for the threads that read it next */
 }
 
 #define EITHER(of, backward, dtype) \

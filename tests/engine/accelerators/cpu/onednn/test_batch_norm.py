@@ -132,6 +132,31 @@ def test_in_c_what_is_not_a_number_goes_on(value: float, dtype: w.DType, in_c: O
     assert np.isfinite(y.astype(np.float32)).sum() == y.size * 15 // 16
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("offset", [0, 16], ids=["aligned", "not aligned"])
+def test_in_c_what_is_written_past_the_caches_is_the_same(
+    offset: int, dtype: w.DType, in_c: OneDnnAccelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streaming needs addresses of whole vectors, and would end the process at others."""
+    norm = w.Norm(3, 48, 7, 3, "NHWC", dtype, "relu")
+    rng, streamed = np.random.default_rng(0), []
+    gy, x = (rng.standard_normal(norm.shape).astype(norm.dtype) for _ in range(2))
+    gamma, mean, inv_std = rng.standard_normal((3, norm.c)).astype(np.float32)
+    mask = np.full(norm.shape, 0xFF, np.uint8).view(bool)
+    room = np.zeros(gy.nbytes + 128, np.uint8)
+    gx = room[-room.ctypes.data % 64 + offset :][: gy.nbytes].view(norm.dtype).reshape(norm.shape)
+    for cache in (0, 1):
+        monkeypatch.setattr(batch_norm.machine, "last_level_cache_bytes", lambda cache=cache: cache)
+        accelerator = OneDnnAccelerator(threads=2)
+        with accelerator.enter():
+            ggamma, gbeta = np.zeros((2, norm.c), np.float32)
+            accelerator.launch(w.BatchNormBackward(norm), gy, x, gamma, mean, inv_std, mask, gx, ggamma, gbeta)
+        streamed.append([gx.copy(), ggamma, gbeta])
+    for one, other in zip(*streamed, strict=True):
+        assert one.tobytes() == other.tobytes() and np.abs(one.astype(np.float32)).max() > 0
+    in_c.launch(w.BatchNormBackward(norm), gy, x, gamma, mean, inv_std, mask, gx, ggamma, gbeta)
+
+
 @pytest.mark.parametrize("taken", [0, 1], ids=["oneDNN", "C"])
 def test_both_passes_of_a_middling_array_go_the_way_that_is_faster_forward(
     taken: int, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
