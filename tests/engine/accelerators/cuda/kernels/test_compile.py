@@ -124,7 +124,7 @@ def test_what_was_compiled_is_kept(compiled, monkeypatch, tmp_path):
 
 
 def test_a_module_is_loaded_once(monkeypatch):
-    kernels = Kernels(90)
+    kernels = Kernels(90, int)
     half, _, single = (case.work for case in all_cases() if case.work.name == "relu" and case.work.size == 1)
     loaded = []
     monkeypatch.setattr(loading, "_new_module", lambda: SimpleNamespace(load=loaded.append))
