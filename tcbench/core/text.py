@@ -29,11 +29,12 @@ def plain(text: str, *, lines: bool = False) -> str:
     if text.isprintable():
         return text
     if lines:
-        return "\n".join(map(_escaped, text.expandtabs().split("\n")))
-    return _escaped(text.replace("\n", " ").replace("\t", " "))
+        return "\n".join(map(printable, text.expandtabs().split("\n")))
+    return printable(text.replace("\n", " ").replace("\t", " "))
 
 
-def _escaped(text: str) -> str:
+def printable(text: str) -> str:
+    """Text in which every character that is not printable is shown as its escape, line breaks too."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

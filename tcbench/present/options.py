@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
+from tcbench.core import files
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT
 
@@ -66,7 +67,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 ANOTHER_FILE = "name another file with -o"
-ANOTHER_FOLDER = "name another folder with --out"
+ANOTHER_FOLDER = files.ANOTHER_FOLDER
 """The remedy for a file that cannot be written, where the command has that option."""
 
 

@@ -200,7 +200,7 @@ def write(profile: HostProfile, path: Path) -> None:
         phases.append(_Sampled(phase, sum(weights), samples, weights))
     facts = msgspec.structs.replace(profile, stacks=())
     document = _Document(_Shared(tuple(numbers)), tuple(phases), facts, f"{profile.label}, {profile.device_name}")
-    files.write(path, msgspec.json.encode(document), "name another folder with --out")
+    files.write(path, msgspec.json.encode(document), files.ANOTHER_FOLDER)
 
 
 def read(path: Path) -> HostProfile:

@@ -78,7 +78,7 @@ def write(timelines: Sequence[Timeline], path: Path, record: Record | None = Non
     trace = _Trace(tuple(events), _OtherData(_Ours(SCHEMA, __version__, heads, record)))
     data = msgspec.json.encode(trace)
     data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
-    files.write(path, data, "name another folder with --out")
+    files.write(path, data, files.ANOTHER_FOLDER)
 
 
 def _events(pid: int, timeline: Timeline) -> list[_Event]:

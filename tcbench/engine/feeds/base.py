@@ -13,7 +13,8 @@ from typing import Any, Self
 import numpy as np
 
 from tcbench.core.errors import DataError
-from tcbench.engine.feeds.dataset import ImageFolder, shown
+from tcbench.core.text import printable
+from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.spec import FeedSpec
 
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
@@ -117,7 +118,7 @@ def sample_order(n_files: int, rng: np.random.Generator | np.random.RandomState 
 
 def broken_image(path: Path | str, reason: object) -> DataError:
     """The error for a file that is there but is no whole image, or is no longer there."""
-    name = shown(path)
+    name = printable(str(path))
     if isinstance(reason, OSError) and reason.strerror:
         return DataError(f"image {name} cannot be read ({reason.strerror}): bring it back, or run again without it")
     said = " ".join(str(reason).split())

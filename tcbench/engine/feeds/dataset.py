@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench.core.errors import DataError
+from tcbench.core.text import printable
 from tcbench.engine.feeds import image_header
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg"})
@@ -32,12 +33,6 @@ _REMEDY = "expected CLASS/IMAGE.jpg in it; generate a set with 'tcbench data mak
 _FILES_PER_PROGRESS = 20_000
 
 
-def shown(path: Path | str) -> str:
-    """A path as a message names it: on one line, and nothing in it that a terminal would act on."""
-    text = str(path)
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def scan(root: Path, remedy: str = _REMEDY, *, checked: bool = False, progress: Progress | None = None) -> ImageFolder:
     """The images under `root`, one level of class folders down, classes and files in sorted order. Folders without a
     JPEG and names that start with a dot are left out. Raises DataError, with one line that says what to do (`remedy`),
@@ -51,11 +46,12 @@ def scan(root: Path, remedy: str = _REMEDY, *, checked: bool = False, progress: 
 
 
 def _listed(root: Path, remedy: str) -> ImageFolder:
+    where = f"data folder {printable(str(root))}"
     try:
         if not root.exists():
-            raise DataError(f"data folder {shown(root)} does not exist: {remedy}")
+            raise DataError(f"{where} does not exist: {remedy}")
         if not root.is_dir():
-            raise DataError(f"data folder {shown(root)} is a file, not a folder: {remedy}")
+            raise DataError(f"{where} is a file, not a folder: {remedy}")
         folders = sorted(
             (entry for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")),
             key=lambda entry: entry.name,
@@ -63,13 +59,14 @@ def _listed(root: Path, remedy: str) -> ImageFolder:
         images = {folder.name: _images_in(Path(folder.path)) for folder in folders}
     except OSError as error:
         reason = str(error.strerror).lower()
-        raise DataError(f"data folder {shown(error.filename or root)} cannot be read ({reason}): {remedy}") from None
+        there = printable(str(error.filename or root))
+        raise DataError(f"data folder {there} cannot be read ({reason}): {remedy}") from None
     if not images:
-        raise DataError(f"data folder {shown(root)} has no class folders: {remedy}")
+        raise DataError(f"{where} has no class folders: {remedy}")
     classes = tuple(name for name, files in images.items() if files)
     if not classes:
         there = f"{len(images)} class folders but no .jpg or .jpeg image"
-        raise DataError(f"data folder {shown(root)} has {there}: {remedy}")
+        raise DataError(f"{where} has {there}: {remedy}")
     files = tuple((path, label) for label, name in enumerate(classes) for path in images[name])
     return ImageFolder(root=root, classes=classes, files=files)
 
@@ -85,7 +82,7 @@ def _check(images: ImageFolder, progress: Progress | None) -> None:
     if refused:
         path, reason = refused[0]
         more = f" ({len(refused) - 1:,} more of {len(images.files):,} are refused)" if len(refused) > 1 else ""
-        raise DataError(f"image {shown(path)} {reason}{more}: convert, rename or remove it")
+        raise DataError(f"image {printable(str(path))} {reason}{more}: convert, rename or remove it")
 
 
 def _refusal(path: str) -> str | None:

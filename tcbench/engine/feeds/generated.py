@@ -4,15 +4,13 @@ Owns the set's folder, its manifest and its files' names. NumPy and Pillow are i
 command line imports this module."""
 
 import contextlib
-import dataclasses
 import errno
-import json
 import os
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from tcbench.core import cache, files
 from tcbench.core.errors import DataError
@@ -29,16 +27,11 @@ N_FILES = 512
 _MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """A complete generated set's account of itself. Sizes of files are in bytes, of images in pixels."""
+class Manifest(msgspec.Struct, frozen=True):
+    """A complete generated set's account of itself."""
 
     version: str
     n_files: int
-    mean_file_bytes: int
-    median_width: int
-    median_height: int
-    generated_with: dict[str, str]
     file_bytes: dict[str, int]
 
 
@@ -70,8 +63,7 @@ def generate(
         before = _identity(root)
         with files.scratch(root.parent) as scratch:
             scratch.chmod(0o755)
-            file_bytes, sizes = _write_images(scratch, n_files, workers, progress)
-            _write_manifest(scratch, file_bytes, sizes)
+            _write_manifest(scratch, _write_images(scratch, n_files, workers, progress))
             _put_in_place(scratch, root, before)
     except OSError as error:
         raise _cannot_write(root, error) from None
@@ -95,9 +87,8 @@ def _complete_set(root: Path) -> ImageFolder | None:
 def read_manifest(root: Path) -> Manifest | None:
     """The manifest of a generated set, None where there is none that can be read."""
     try:
-        content: dict[str, Any] = json.loads((root / _MANIFEST).read_text(encoding="utf-8"))
-        return Manifest(**content)
-    except (OSError, ValueError, TypeError):
+        return msgspec.json.decode((root / _MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         return None
 
 
@@ -143,45 +134,30 @@ def _put_in_place(scratch: Path, root: Path, before: tuple[int, int] | None) -> 
     raise OSError(errno.EBUSY, "another process keeps replacing it", str(root))
 
 
-def _write_manifest(folder: Path, file_bytes: dict[str, int], sizes: list[tuple[int, int]]) -> None:
-    import numpy as np
-    import PIL
-
-    manifest = Manifest(
-        version=SET_VERSION,
-        n_files=len(file_bytes),
-        mean_file_bytes=round(sum(file_bytes.values()) / len(file_bytes)),
-        median_width=sorted(width for width, _ in sizes)[len(sizes) // 2],
-        median_height=sorted(height for _, height in sizes)[len(sizes) // 2],
-        generated_with={"numpy": np.__version__, "pillow": PIL.__version__},
-        file_bytes=dict(sorted(file_bytes.items())),
-    )
-    with open(folder / _MANIFEST, "w", encoding="utf-8") as out:
-        json.dump(dataclasses.asdict(manifest), out, indent=1)
+def _write_manifest(folder: Path, file_bytes: dict[str, int]) -> None:
+    manifest = Manifest(SET_VERSION, len(file_bytes), dict(sorted(file_bytes.items())))
+    with open(folder / _MANIFEST, "wb") as out:
+        out.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         out.flush()
         os.fsync(out.fileno())
 
 
-def _write_images(
-    folder: Path, n_files: int, workers: int, progress: Progress | None
-) -> tuple[dict[str, int], list[tuple[int, int]]]:
-    """Writes all images; returns each file's bytes by its name below `folder`, and all (width, height) in pixels."""
+def _write_images(folder: Path, n_files: int, workers: int, progress: Progress | None) -> dict[str, int]:
+    """Writes all images; returns each file's bytes by its name below `folder`."""
     from concurrent.futures import ThreadPoolExecutor
 
     for name in sorted({_file_name(index).parts[0] for index in range(min(n_files, N_CLASSES))}):
         (folder / name).mkdir()
     file_bytes: dict[str, int] = {}
-    sizes: list[tuple[int, int]] = []
     if progress is not None:
         progress(0, n_files)
     with ThreadPoolExecutor(workers) as pool:
         # Who is interrupted waits for the images at hand alone: map's iterator cancels the others as it goes.
-        for name, n_bytes, size in pool.map(partial(_write_image, folder), range(n_files)):
+        for name, n_bytes in pool.map(partial(_write_image, folder), range(n_files)):
             file_bytes[name] = n_bytes
-            sizes.append(size)
             if progress is not None:
                 progress(len(file_bytes), n_files)
-    return file_bytes, sizes
+    return file_bytes
 
 
 def _file_name(index: int) -> Path:
@@ -190,12 +166,12 @@ def _file_name(index: int) -> Path:
     return Path(name) / f"{name}_{index // N_CLASSES:05d}.JPEG"
 
 
-def _write_image(folder: Path, index: int) -> tuple[str, int, tuple[int, int]]:
-    """Renders and writes an image: its name below `folder`, its size in bytes, and (width, height)."""
+def _write_image(folder: Path, index: int) -> tuple[str, int]:
+    """Renders and writes an image: its name below `folder`, and its size in bytes."""
     name = _file_name(index)
     image, quality = pictures.render(index)
     # 4:2:0 and baseline, as ImageNet's files nearly all are.
     # In memory first: Pillow does not say when a disk is full.
     encoded = BytesIO()
     image.save(encoded, "JPEG", quality=quality, subsampling="4:2:0", progressive=False)
-    return name.as_posix(), (folder / name).write_bytes(encoded.getbuffer()), image.size
+    return name.as_posix(), (folder / name).write_bytes(encoded.getbuffer())

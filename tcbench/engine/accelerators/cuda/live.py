@@ -5,7 +5,6 @@ an accelerator is made."""
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +27,6 @@ from tcbench.engine.work import Norm, Work
 from tcbench.engine.world import World
 from tcbench.hardware.gpus import GpuProperties
 
-_LOG = logging.getLogger(__name__)
 Run = Callable[..., None]
 
 

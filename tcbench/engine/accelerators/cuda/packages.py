@@ -15,8 +15,7 @@ from tcbench.engine.accelerators.cuda.driver import Gpus
 from tcbench.engine.accelerators.device import Served, Support
 from tcbench.engine.rung import Package
 from tcbench.hardware import machine
-
-Capability = tuple[int, int]
+from tcbench.hardware.tensor_cores import Capability
 
 _OLDEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}
 """The oldest that a CUDA version's compilers and libraries support (release notes of

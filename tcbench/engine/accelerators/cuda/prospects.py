@@ -2,7 +2,7 @@
 
 Either may be lacking here (no cuDNN, no NVRTC): that is an answer, with the command that installs it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tcbench.core.groups import grouped
 from tcbench.engine.accelerators.cuda import packages
@@ -51,9 +51,12 @@ def _plans(
     by_limit = grouped(dict.fromkeys((limit, work) for work, limit in works if work.kind == "graph"))
     total = sum(len(graphs) for graphs in by_limit.values())
     plans: _Plans = {}
+
+    def say(done: int, _: int) -> None:
+        progress("looking for cuDNN plans", len(plans) + done, total)
+
     try:
         for limit, graphs in by_limit.items():
-            say = _counting_on(progress, "looking for cuDNN plans", len(plans), total)
             answers = absent.plan_all(
                 graphs, figures, limit, build=False, processes=processes, progress=say, cache=plan_cache(fresh)
             )
@@ -61,10 +64,6 @@ def _plans(
     except libraries.LibraryError as error:
         return {}, str(error)
     return plans, None
-
-
-def _counting_on(progress: Progress, what: str, before: int, total: int) -> Callable[[int, int], None]:
-    return lambda done, _: progress(what, before + done, total)
 
 
 def _kernels(works: Iterable[Work], figures: GpuFile, progress: Progress) -> tuple[_Problems, str | None]:

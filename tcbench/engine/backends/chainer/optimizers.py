@@ -152,7 +152,6 @@ class BatchedSGD(Optimizer):
         self._chunks = accelerator.upload(np.array(list(described.chunks()), np.int64).reshape(-1, 4))
         self._rows = np.zeros((len(arrays), 2), np.int64)
         self._table = accelerator.upload(self._rows)
-        self._places = described.places
         for row, parameter, half_place, place in zip(
             self._rows, self._parameters, described.half_places, described.places, strict=True
         ):
@@ -202,5 +201,5 @@ class BatchedSGD(Optimizer):
         """See Optimizer. They are views into the flat master weights."""
         return {
             id(p): self._master[place : place + p.size].reshape(p.shape)
-            for p, place in zip(self._parameters, self._places, strict=True)
+            for p, place in zip(self._parameters, self._described.places, strict=True)
         }

@@ -72,12 +72,8 @@ def _dtype(work: w.Work) -> str:
     return next(operand.dtype for operand in work.operands if "float" in operand.dtype)
 
 
-@functools.cache
-def _engine(threads: int) -> Engine:
-    """One for the process: what was prepared once is prepared for all."""
-    return Engine(threads)
-
-
+_engine = functools.cache(Engine)
+"""By threads; one for the process: what was prepared once is prepared for all."""
 _CONVERTING = (
     *(w.BatchNormForward, w.BatchNormBackward),
     *(w.ToSingle, w.ToHalf, w.Unscale, w.BatchedUpdate, w.PackGradients),

@@ -23,8 +23,7 @@ def plan_without_device(work: Work, gpu: GpuFile, workspace_limit: int, *, build
     """The heuristic's first plan within the workspace limit (bytes). Raises NoPlan, LibraryError."""
     search = plans.Search(work, graphs.absent_target(gpu.json, gpu.sm), gpu.sm, workspace_limit)
     chosen = search.first(build=build)
-    serialized_bytes = len(search.serialize()) if build else 0
-    return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, serialized_bytes)
+    return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered)
 
 
 def plan_all(

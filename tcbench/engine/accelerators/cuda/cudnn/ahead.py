@@ -31,7 +31,8 @@ def build(
     them for these trials; for no longer than one may tune. Raises LibraryError, and what cuDNN raises that does not
     know the GPU; why a work's plans do not build its trial says."""
     budget_s = messages.tuning_budget_s()
-    missing = _missing(gpu, works, budget_s) if _version() >= _FIRST_VERSION else []
+    version = tuple(map(int, libraries.version().split(".")))
+    missing = _missing(gpu, works, budget_s) if version >= _FIRST_VERSION else []
     if not missing:
         return
     what = "compiling cuDNN's plans, once"
@@ -39,10 +40,6 @@ def build(
     ask = functools.partial(_build, _properties(index), gpu, budget_s)
     for done, _ in enumerate(crew.spread(missing, ask, min(processes, MOST_PROCESSES), budget_s), start=1):
         progress(what, done, len(missing))
-
-
-def _version() -> tuple[int, ...]:
-    return tuple(map(int, libraries.version().split(".")))
 
 
 def _missing(

@@ -266,15 +266,11 @@ _BUILDERS: dict[type[w.Work], Callable[[_Tensors, Any], Any]] = {
 
 
 @functools.lru_cache(maxsize=8)
-def _device_property(text: str) -> Any:
-    return libraries.frontend().create_device_properties(text)
-
-
 def absent_target(properties: str, sm: int) -> dict[str, Any]:
     """The target that `define` needs for a GPU that is not there, or is not looked at, by its properties in cuDNN's
     form (JSON). No `sm_count`: a handle brings none either, and with one cuDNN refuses its Hopper engine (9.19 and
     9.28)."""
-    return {"device_property": _device_property(properties), "sm_version": sm}
+    return {"device_property": libraries.frontend().create_device_properties(properties), "sm_version": sm}
 
 
 def present_properties(index: int) -> str:

@@ -44,7 +44,7 @@ def compiled_timed(budget_s: float) -> float:
 
 def plan_cache(fresh: bool = False) -> Cache:
     """The plans that this user's runs and forecasts share; `fresh` ignores those that are there."""
-    return Cache(folder("plans-v2"), fresh=fresh)
+    return Cache(folder("plans-v3"), fresh=fresh)
 
 
 def built_cache() -> Cache:
@@ -64,15 +64,14 @@ class NoPlan(Exception):
 @dataclass(frozen=True)
 class PlanFacts:
     """The plan that was chosen. `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans
-    of cuDNN's heuristic. `serialized_bytes`: its size in the cache, 0 where it cannot be serialized. `timed`: what
-    autotuning measured, in the heuristic's order, and `left_out` how many others might have served; none without
-    autotuning. `cut`: some of these for want of time, as the trial had `budget_s` for all its works."""
+    of cuDNN's heuristic. `timed`: what autotuning measured, in the heuristic's order, and `left_out` how many others
+    might have served; none without autotuning. `cut`: some of these for want of time, as the trial had `budget_s` for
+    all its works."""
 
     plan: str
     workspace_bytes: int
     place: int
     offered: int
-    serialized_bytes: int = 0
     timed: tuple[PlanTime, ...] = ()
     left_out: int = 0
     budget_s: float = 0.0
@@ -439,7 +438,6 @@ class Plans:
         elif kept is None or facts.plan != kept.plan:
             search.select(facts)
             data = search.serialize()
-        facts = dataclasses.replace(facts, serialized_bytes=len(data))
         if self.workbench is not None:
             self._tuned += 1
             messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self.tuning_budget_s))

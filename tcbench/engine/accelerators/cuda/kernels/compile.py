@@ -3,22 +3,19 @@
 Owns the compiler's options and the cache of what was compiled, in the user's cache folder. CuPy's binding of NVRTC is
 imported where it is called."""
 
-import contextlib
 import functools
 import hashlib
-import logging
 from pathlib import Path
 
-from tcbench.core import cache, files
-from tcbench.core.errors import StoreError
+from tcbench.core.cache import Cache, Entry, Key, folder
 
 FOLDER = Path(__file__).parent
 _HEADERS = ("common.cuh", "windows.cuh")
 _OPTIONS = ("--std=c++17", "--fmad=false")
 """Without fused multiply-add a sum of products is rounded as NumPy rounds it, and alike in every kernel; memory, not
 arithmetic, is what these kernels wait for. Division and square root are IEEE's by default."""
-_DIGEST_BYTES = hashlib.sha256().digest_size
-_LOG = logging.getLogger(__name__)
+_cache = functools.cache(Cache)
+"""One for a folder: it says once that it cannot be written."""
 
 
 class CompileError(RuntimeError):
@@ -27,18 +24,13 @@ class CompileError(RuntimeError):
 
 def compile_kernel(source: str, defines: tuple[str, ...], sm: int) -> bytes:
     """The cubin of a source file beside this module for compute capability `sm` (90 for 9.0). It is kept from one
-    process to the next, behind its digest: a damaged one is compiled again. Raises CompileError, and ImportError or
-    RuntimeError where CuPy or NVRTC is missing."""
-    path = cache.folder("kernels") / f"{_key(source, defines, sm)}.cubin"
-    with contextlib.suppress(OSError):
-        kept = path.read_bytes()
-        cubin = kept[_DIGEST_BYTES:]
-        # The driver's word on a damaged one names neither the file nor the cure.
-        if kept[:_DIGEST_BYTES] == hashlib.sha256(cubin).digest():
-            return cubin
-    cubin = compile_anew(source, defines, sm)
-    _keep(path, hashlib.sha256(cubin).digest() + cubin)
-    return cubin
+    process to the next. Raises CompileError, and ImportError or RuntimeError where CuPy or NVRTC is missing."""
+    cache, key = _cache(folder("kernels-v2")), _key(source, defines, sm)
+    kept = cache.get(key)
+    if kept is None:
+        kept = Entry({}, compile_anew(source, defines, sm))
+        cache.put(key, kept)
+    return kept.data
 
 
 def compile_anew(source: str, defines: tuple[str, ...], sm: int) -> bytes:
@@ -70,21 +62,17 @@ def _text(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-def _key(source: str, defines: tuple[str, ...], sm: int) -> str:
-    parts = (_text(source), *map(_text, _HEADERS), *_OPTIONS, *defines, f"sm_{sm}", f"nvrtc {_nvrtc_version()}")
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def _key(source: str, defines: tuple[str, ...], sm: int) -> Key:
+    texts = "\0".join(map(_text, (source, *_HEADERS)))
+    return {
+        "source": hashlib.sha256(texts.encode()).hexdigest(),
+        "options": " ".join((*_OPTIONS, *defines)),
+        "sm": sm,
+        "nvrtc": _nvrtc_version(),
+    }
 
 
-def _nvrtc_version() -> tuple[int, int]:
+def _nvrtc_version() -> str:
     from cupy.cuda import nvrtc
 
-    major, minor = nvrtc.getVersion()
-    return major, minor
-
-
-def _keep(path: Path, content: bytes) -> None:
-    """A cache that cannot be written is no error."""
-    try:
-        files.write(path, content)
-    except StoreError as error:
-        _LOG.info("compiled kernels are not kept: %s", error)
+    return "{}.{}".format(*nvrtc.getVersion())

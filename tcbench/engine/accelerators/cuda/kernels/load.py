@@ -21,10 +21,9 @@ Launch = Callable[..., None]
 
 class Kernels:
     """The kernels on the current device, whose compute capability is `sm`. What it prepares launches as long as it
-    lives, and from one thread at a time. `current_stream` gives the stream's address at each launch; without it CuPy is
-    asked."""
+    lives, and from one thread at a time. `current_stream` gives the stream's address at each launch."""
 
-    def __init__(self, sm: int, current_stream: Callable[[], int] | None = None) -> None:
+    def __init__(self, sm: int, current_stream: Callable[[], int]) -> None:
         self.sm = sm
         self._current_stream = current_stream
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
@@ -32,20 +31,18 @@ class Kernels:
     def prepare(self, work: Work, launch: KernelLaunch | None = None) -> Launch:
         """A function of the addresses of the work's arrays, in order, that launches it on the current stream. `launch`,
         if given, stands in for `launch_of(work)`. Raises what that and `compile_kernel` raise."""
-        from cupy.cuda import driver, get_current_stream
+        from cupy.cuda import driver
 
         launch = launch or launch_of(work)
         function = self.module(launch).get_function(launch.function)
-        current_stream = self._current_stream or (lambda: int(get_current_stream().ptr))
-        return bind(work, launch, function.ptr, driver.launchKernel, current_stream)
+        return bind(work, launch, function.ptr, driver.launchKernel, self._current_stream)
 
     def stall(self, seconds: float) -> None:
         """Launch what lasts so long and does nothing."""
-        from cupy.cuda import driver, get_current_stream
+        from cupy.cuda import driver
 
         function = self.module(_STALL).get_function(_STALL.function)
-        stream = (self._current_stream or (lambda: int(get_current_stream().ptr)))()
-        nanoseconds = ctypes.c_longlong(round(seconds * 1e9))
+        stream, nanoseconds = self._current_stream(), ctypes.c_longlong(round(seconds * 1e9))
         parameters = ctypes.c_void_p(ctypes.addressof(nanoseconds))
         driver.launchKernel(function.ptr, *_STALL.grid, *_STALL.block, 0, stream, ctypes.addressof(parameters), 0)
 

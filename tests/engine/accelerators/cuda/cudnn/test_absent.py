@@ -39,7 +39,6 @@ def test_the_plan_is_the_heuristics_first_that_fits_without_building_what_cudnn_
     facts = absent.plan_without_device(CONVS[0], H200, LIMIT, build=build)
     assert (facts.plan, facts.place, facts.offered, facts.workspace_bytes) == ("fits", 1, 3, workspace)
     assert planning.built == ["fits"] * build
-    assert not build or facts.serialized_bytes > 0
 
 
 def test_without_building_what_needs_no_compiler_is_built_all_the_same(planning):

@@ -107,7 +107,7 @@ def test_a_prepared_launch_hands_the_driver_one_parameter_block(monkeypatch, tmp
 def compiled(monkeypatch, tmp_path):
     """What was compiled, by an NVRTC 12.9 that makes the same of everything."""
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
+    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: "12.9")
     made = []
     monkeypatch.setattr(compiling, "compile_anew", lambda *module: made.append(module) or b"\x7fELF")
     return made
@@ -117,30 +117,14 @@ def test_what_was_compiled_is_kept(compiled, monkeypatch, tmp_path):
     assert compile_kernel(*EXAMPLE) == compile_kernel(*EXAMPLE) == b"\x7fELF"
     assert len(compiled) == 1
     compile_kernel("mean_loss.cu", (), 80)
-    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: "13.0")
     compile_kernel(*EXAMPLE)
     assert len(compiled) == 3, "another architecture and another NVRTC need another cubin"
     assert not list(tmp_path.rglob(".tcbench-*"))
 
 
-@pytest.mark.parametrize("damage", [lambda kept: b"", lambda kept: kept[:-1], lambda kept: kept[:-1] + b"?"])
-def test_a_damaged_file_is_compiled_again(compiled, tmp_path, damage):
-    compile_kernel(*EXAMPLE)
-    [kept] = tmp_path.rglob("*.cubin")
-    whole = kept.read_bytes()
-    kept.write_bytes(damage(whole))
-    assert compile_kernel(*EXAMPLE) == b"\x7fELF"
-    assert kept.read_bytes() == whole
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(compiled, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file"))
-    assert compile_kernel(*EXAMPLE) == b"\x7fELF"
-
-
 def test_a_module_is_loaded_once(monkeypatch):
-    kernels = Kernels(90)
+    kernels = Kernels(90, int)
     half, _, single = (case.work for case in all_cases() if case.work.name == "relu" and case.work.size == 1)
     loaded = []
     monkeypatch.setattr(loading, "_new_module", lambda: SimpleNamespace(load=loaded.append))

@@ -35,7 +35,7 @@ class OnGpu(Guarded):
 def kernels() -> Kernels:
     import cupy
 
-    return Kernels(int(cupy.cuda.Device().compute_capability))
+    return Kernels(int(cupy.cuda.Device().compute_capability), lambda: int(cupy.cuda.get_current_stream().ptr))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
