@@ -239,7 +239,7 @@ def in_place_of(measured: Bottleneck, own: StepTime, other: StepTime) -> Interva
     On a host that computes all parts add up, and the whole step is in proportion. Beside a GPU each stage is in
     proportion to its own part, and the longest decides again."""
     if own.on_host:
-        return images_per_s(measured.images_per_step, other) * (own.step_s / measured.step_s)
+        return images_per_s(measured.images_per_step, other) / (measured.step_s / own.step_s)
     needs = measured.needs
     gpu_s = own.device_s if needs.gpu_s is None else needs.gpu_s
     scaled = StepTime(

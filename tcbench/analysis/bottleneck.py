@@ -18,7 +18,7 @@ from tcbench.analysis.scaling import ALLREDUCE, critical_rank
 from tcbench.analysis.summary import by_phase
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
-from tcbench.core.record import PhaseTimes, Record
+from tcbench.core.record import Record
 from tcbench.core.text import digits
 from tcbench.core.timeline import Span, Timeline
 
@@ -456,7 +456,12 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     may_wait = on_gpu and (busy_s is None or busy_s >= BALANCED_ABOVE * step_s)
     timed = all(m.phases_are_timed for m in measured)
     typical = min if may_wait else statistics.fmean if timed else statistics.median
-    phases = _phases([part.phases for part in critical] or [m.phases for m in measured], typical)
+    trials = [part.phases for part in critical] or [m.phases for m in measured]
+    device_s = by_phase(trials, lambda phase: phase.device_s)
+    phases = tuple(
+        PhaseCost(name, typical(times), statistics.median(device_s[name]) if name in device_s else None)
+        for name, times in by_phase(trials, lambda phase: phase.host_s).items()
+    )
     overlapped = any(m.prefetch_depth for m in measured)
     io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
     network_s, network_host_s, network_gpu_s = _network(phases)
@@ -482,14 +487,4 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         device=None,
         ranks=cell.ranks,
         rank=critical[0].rank if critical else 0,
-    )
-
-
-def _phases(
-    trials: Sequence[Sequence[PhaseTimes]], typical: Callable[[Sequence[float]], float]
-) -> tuple[PhaseCost, ...]:
-    device_s = by_phase(trials, lambda phase: phase.device_s)
-    return tuple(
-        PhaseCost(name, typical(times), statistics.median(device_s[name]) if name in device_s else None)
-        for name, times in by_phase(trials, lambda phase: phase.host_s).items()
     )

@@ -186,14 +186,12 @@ def changed(comparison: Comparison, base: Iterable[Record], current: Iterable[Re
 # -- from timelines ------------------------------------------------------------------------------------------------
 
 
-def of_timelines(
-    base: Timeline, current: Timeline, base_record: Record | None = None, current_record: Record | None = None
-) -> Diff:
+def of_timelines(base: Timeline, current: Timeline) -> Diff:
     """Two profiles: means over their steps. On a device the step is the time in which it worked, phase by phase, and
-    that in which it idled, by cause; else the phases on the host. The records are those of the trials in which they
-    were taken, where the files hold them. One profile a side says nothing of how profiles differ: no part has an
-    interval. Raises NotComparableError as `of_records` does, and SelectionError for a timeline without steps."""
-    records = [record for record in (base_record, current_record) if record is not None]
+    that in which it idled, by cause; else the phases on the host. One profile a side says nothing of how profiles
+    differ: no part has an interval. Raises NotComparableError as `of_records` does, and SelectionError for a timeline
+    without steps."""
+    records = [timeline.record for timeline in (base, current) if timeline.record is not None]
     if len(records) == 2:
         _same_training(records[:1], records[1:])
     _refuse(
@@ -229,10 +227,11 @@ def of_timelines(
     differences: tuple[Difference, ...] = ()
     if len(records) == 2:
         differences = comparability.differences(*(comparability.values([record]) for record in records))
-    return Diff(_taken(base, base_record), _taken(current, current_record), step, tuple(levels), differences)
+    return Diff(_taken(base), _taken(current), step, tuple(levels), differences)
 
 
-def _taken(timeline: Timeline, record: Record | None) -> DiffSide:
+def _taken(timeline: Timeline) -> DiffSide:
+    record = timeline.record
     cell, environment = (record.cell, record.environment) if record else (None, None)
     return DiffSide(timeline.label, timeline.device_name, 1, len(timeline.steps), cell, environment)
 

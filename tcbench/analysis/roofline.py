@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -146,7 +146,10 @@ def roofline(
     timed on a CPU only: on a GPU their ranges show the host's launching.
     """
     cell = summary.cell
-    layer_s = _layer_s([t for t in timelines if t.label == cell.label and not t.of("gpu")])
+    timed = [t.of("host", "layer") for t in timelines if t.label == cell.label and not t.of("gpu")]
+    steps = sum(len({span.step for span in spans}) for spans in timed)
+    spent_s = summed(((s.phase, s.name), s.duration_s) for spans in timed for s in spans if s.phase is not None)
+    layer_s = {part: seconds / steps for part, seconds in spent_s.items()}
     known_layers = layer_parts(cell) if model_of(cell) else ()
     layers = tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in known_layers)
     measured = [record.measurement for record in records if record.measurement]
@@ -174,13 +177,6 @@ def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofli
         fastest = {one.precision: one for one in by_rate}
         pairs += [(base, fastest[precision]) for precision in dict.fromkeys(one.precision for one in cells)]
     return pairs
-
-
-def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
-    layers = [timeline.of("host", "layer") for timeline in timelines]
-    steps = sum(len({span.step for span in spans}) for spans in layers)
-    spent = summed(((s.phase, s.name), s.duration_s) for spans in layers for s in spans if s.phase is not None)
-    return {key: seconds / steps for key, seconds in spent.items()}
 
 
 def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, work.Work]]:

@@ -8,14 +8,11 @@ the backward pass, one number for every network. docs/forecast.md holds the mode
 """
 
 import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tcbench.analysis.roofline import precision_of
-from tcbench.analysis.summary import CellSummary
-from tcbench.core.record import Cell, Record
+from tcbench.core.record import Cell
 from tcbench.hardware.networks import RankNetwork
 
 Algorithm = Literal["ring", "hierarchical"]
@@ -56,22 +53,6 @@ class RankStep:
 def gradient_bytes(cell: Cell, parameters: int) -> int:
     """The bytes that one rank gives to the all-reduce in a step: gradients are stored like the activations."""
     return parameters * (2 if precision_of(cell.rungs) in ("fp16", "bf16") else 4)
-
-
-def measured_step(summary: CellSummary, trials: Sequence[Record]) -> RankStep | None:
-    """A measured cell's step. `trials`: its records. None without a measurement, or for a cell of many ranks: its step
-    has an all-reduce in it."""
-    measured = [record.measurement for record in trials if record.measurement is not None]
-    if summary.step_time_s is None or not measured or summary.cell.ranks > 1:
-        return None
-    gpus = (record.gpu for record in trials if record.status == "ok" and record.gpu)
-    known_w = [power_w for gpu in gpus if (power_w := gpu.mean_power_w) is not None]
-    return RankStep(
-        time_s=summary.step_time_s.value,
-        images=summary.cell.batch_size,
-        gradient_bytes=gradient_bytes(summary.cell, measured[0].parameters),
-        power_w=statistics.fmean(known_w) if known_w else None,
-    )
 
 
 @dataclass(frozen=True)

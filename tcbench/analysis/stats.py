@@ -27,10 +27,6 @@ class Interval:
         """Over a number above 0."""
         return Interval(self.value / divisor, self.low / divisor, self.high / divisor)
 
-    def __mul__(self, factor: float) -> Interval:
-        """Times a number above 0."""
-        return self / (1 / factor)
-
     def __rtruediv__(self, numerator: float) -> Interval:
         """A number over it: the limits change places, and one of 0 becomes infinite."""
         return Interval(*(numerator / x if x else math.inf for x in (self.value, self.high, self.low)))

@@ -109,12 +109,11 @@ def _of_timelines(paths: Sequence[Path]) -> list[Diff]:
     from tcbench.analysis.diff import of_timelines
 
     ours, theirs = map(tracing.read, paths)
-    record, other = map(tracing.record_in, paths)
     if len(ours) != len(theirs):
         raise NotComparableError(
             f"{paths[0]} holds {len(ours)} timelines and {paths[1]} {len(theirs)}: not the same number of ranks"
         )
-    return [of_timelines(before, after, record, other) for before, after in zip(ours, theirs, strict=True)]
+    return [of_timelines(before, after) for before, after in zip(ours, theirs, strict=True)]
 
 
 def _of_records(

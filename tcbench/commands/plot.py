@@ -84,11 +84,10 @@ def plot(
 
 def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by: str, configs: Sequence[str]) -> Any:
     """The figure that is asked for. Raises SelectionError where these records do not have what it shows."""
-    from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import base_config, summarise
     from tcbench.views.ladder.chart import ladder_chart
-    from tcbench.views.networks import networks_chart
+    from tcbench.views.networks import networks, networks_chart
     from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.throughput.chart import machines_chart, slide_chart, throughput_chart
 

@@ -120,11 +120,11 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     newest_first = sorted(there.values(), key=lambda path: (-path.stat().st_mtime, path))
     for trace in newest_first[: max(0, MAX_PANELS - len(timelines))]:
         try:
-            taken = tracing.record_in(trace)
-            if taken is not None and replace(taken.cell, measure=measure) not in measured:
+            taken = tracing.read(trace)
+            if any(each.record and replace(each.record.cell, measure=measure) not in measured for each in taken):
                 notes.append(plain(f"{trace}: taken in other settings than these results; left out"))
                 continue
-            timelines += tracing.read(trace)
+            timelines += taken
         except (TraceError, StoreError) as error:
             notes.append(plain(f"{error}; left out"))
     return timelines, notes

@@ -222,7 +222,6 @@ def _show_results(
 ) -> None:
     """The table or its JSON; beside the records the chart of throughput, or that of networks where there are several,
     and that of scaling over ranks; what to do next. `whole`: the words for all configs, where some were chosen."""
-    from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.present import simulated
@@ -234,7 +233,7 @@ def _show_results(
     from tcbench.views.throughput.chart import throughput_chart
 
     summaries = summarise(records)
-    ratios, scaled, beside = speedups(summaries), curves(records), networks(summaries)
+    ratios, scaled, beside = speedups(summaries), curves(records), of_networks.networks(summaries)
     drawings: dict[Path, Callable[[], Any]] = {}
     if measured := any(summary.images_per_s for summary in summaries):
         draw = of_networks.networks_chart if beside else throughput_chart

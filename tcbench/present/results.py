@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -170,7 +171,9 @@ def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) 
 
     paths, traces = parted(store.resolve(name, out) for name in named or ())
     if traces and not paths:
-        return Results(() if alone else _profiled(traces), paths=tuple(traces), timelines=_timelines(traces))
+        by_trace = [_timelines([trace]) for trace in traces]
+        records = () if alone else _profiled(dict(zip(traces, by_trace, strict=True)))
+        return Results(records, paths=tuple(traces), timelines=tuple(itertools.chain(*by_trace)))
     return replace(_read(paths, out), timelines=_timelines(traces))
 
 
@@ -196,11 +199,9 @@ def without_gates(records: Iterable[Record], named: Iterable[str] = ()) -> tuple
     return of_runs
 
 
-def _profiled(traces: Sequence[Path]) -> tuple[Record, ...]:
-    """The records of the trials in which timelines were taken. Raises SelectionError or TraceError."""
-    from tcbench import tracing
-
-    records = {trace: tracing.record_in(trace) for trace in traces}
+def _profiled(by_trace: Mapping[Path, Sequence[Timeline]]) -> tuple[Record, ...]:
+    """The records of the trials in which timelines were taken. Raises SelectionError."""
+    records = {trace: timelines[0].record if timelines else None for trace, timelines in by_trace.items()}
     for trace, record in records.items():
         if record is None:
             raise SelectionError(f"{trace}: a timeline without the record of its trial; name the results it belongs to")

@@ -10,6 +10,7 @@ ones. Knows nothing of processes, files or clocks.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from tcbench.analysis.phase_tests import PhaseTrials
 from tcbench.analysis.verdict import Decided, Interim, Rule
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.groups import grouped
-from tcbench.core.record import Cell, Record, Status
+from tcbench.core.record import Cell, Record
 
 Role = Literal["base", "current"]
 BASE: Role = "base"
@@ -42,24 +43,6 @@ CURRENT: Role = "current"
 
 _JUDGED = ("regression", "pass", "improved")
 """Verdicts that figures give."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The end of a trial and its figures by each of the gate's metrics: figures of which more is better; None where
-    the record does not tell one. `record` has the phases of a trial that is ok."""
-
-    status: Status
-    figures: tuple[float | None, ...] = ()
-    record: Record | None = None
-
-    @staticmethod
-    def of(record: Record, metrics: Sequence[Metric]) -> Outcome:
-        if record.status != "ok":
-            return Outcome(record.status)
-        figures = [(metric, metric.of(record)) for metric in metrics]
-        of_metrics = tuple(f if f is None or metric.more_is_better else 1 / f for metric, f in figures)
-        return Outcome("ok", of_metrics, record)
 
 
 @dataclass(frozen=True)
@@ -77,16 +60,17 @@ class Settling:
     """One cell so far: the trials of both sides, how many looks were taken, and by each metric the decision of the
     look that made one."""
 
+    metrics: tuple[Metric, ...]
     decisions: tuple[Decided | None, ...]
-    base: tuple[Outcome, ...] = ()
-    current: tuple[Outcome, ...] = ()
+    base: tuple[Record, ...] = ()
+    current: tuple[Record, ...] = ()
     interims_taken: int = 0
 
-    def trials(self, side: Role) -> tuple[Outcome, ...]:
+    def trials(self, side: Role) -> tuple[Record, ...]:
         return self.base if side == BASE else self.current
 
     def ok(self, side: Role) -> int:
-        return sum(outcome.status == "ok" for outcome in self.trials(side))
+        return sum(record.status == "ok" for record in self.trials(side))
 
     @property
     def even(self) -> bool:
@@ -94,12 +78,14 @@ class Settling:
         return not self.gave_up and self.ok(BASE) == self.ok(CURRENT)
 
     def figures(self, side: Role, metric: int) -> list[float]:
-        figures = (outcome.figures[metric] for outcome in self.trials(side) if outcome.status == "ok")
-        return [figure for figure in figures if figure is not None]
+        """Those of the trials that are ok and tell one, turned so that more is better."""
+        by = self.metrics[metric]
+        figures = (by.of(record) for record in self.trials(side) if record.status == "ok")
+        return [figure if by.more_is_better else 1 / figure for figure in figures if figure is not None]
 
     def phases(self, metric: int, trials: int) -> PhaseTrials:
         """The phases of both sides' first trials beside the metric, throughput."""
-        base, current = ([o.record for o in self.trials(side) if o.record is not None] for side in (BASE, CURRENT))
+        base, current = ([r for r in self.trials(side) if r.status == "ok"] for side in (BASE, CURRENT))
         before, after = Trials(base[:trials], None), Trials(current[:trials], None)
         rates, others = (self.figures(side, metric)[:trials] for side in (BASE, CURRENT))
         step_s = before.cell.images_per_step / statistics.geometric_mean(rates)
@@ -114,16 +100,16 @@ class Settling:
         ratio = rounds.estimate(current, base).ratio
         return abs(ratio.log - log) / ratio.error if ratio.error else math.inf
 
-    @property
+    @functools.cached_property
     def gave_up(self) -> Role | None:
         """The side that cannot give its figures: one that failed twice, or once for good."""
         for side in (CURRENT, BASE):
-            failures = [outcome.status for outcome in self.trials(side) if outcome.status != "ok"]
+            failures = [record.status for record in self.trials(side) if record.status != "ok"]
             if len(failures) > 1 or any(status not in ACCIDENTS for status in failures):
                 return side
         return None
 
-    @property
+    @functools.cached_property
     def decided(self) -> bool:
         """By every metric that both sides tell."""
         return bool(self.interims_taken) and all(
@@ -136,8 +122,8 @@ class Settling:
             return bool(self.base and self.current)
         return self.decided or self.interims_taken == len(interims)
 
-    def after(self, side: Role, outcome: Outcome) -> Settling:
-        trials = (*self.trials(side), outcome)
+    def after(self, side: Role, record: Record) -> Settling:
+        trials = (*self.trials(side), record)
         return replace(self, base=trials) if side == BASE else replace(self, current=trials)
 
 
@@ -171,7 +157,7 @@ class Gate:
 
     def after(self, trial: Trial, record: Record) -> Gate:
         """With a trial's record, and the look that it may complete: all cells that go on are judged together."""
-        cell = self.cells[trial.cell].after(trial.side, Outcome.of(record, self.metrics))
+        cell = self.cells[trial.cell].after(trial.side, record)
         grown = replace(self, cells=(*self.cells[: trial.cell], cell, *self.cells[trial.cell + 1 :]))
         return grown if grown.certain() else grown.ended()
 
@@ -211,10 +197,11 @@ class Gate:
 
 def start(cells: int, interims: Sequence[Interim], metrics: Sequence[str] = ("throughput",)) -> Gate:
     """Before the first trial. `metrics` are names of METRICS."""
+    those = tuple(METRICS[name] for name in metrics)
     return Gate(
-        (Settling((None,) * len(metrics)),) * cells,
+        (Settling(those, (None,) * len(metrics)),) * cells,
         tuple(replace(interim, rule=interim.rule.among(len(metrics))) for interim in interims),
-        tuple(METRICS[name] for name in metrics),
+        those,
     )
 
 
@@ -330,7 +317,7 @@ def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> Cell
         return replace(cell, verdict="inconclusive", failing=False, culprit=None)
     if state.gave_up:
         side = cell.current if state.gave_up == CURRENT else cell.base
-        failed = next(o.status for o in state.trials(state.gave_up) if o.status != "ok")
+        failed = next(r.status for r in state.trials(state.gave_up) if r.status != "ok")
         why = f"{state.gave_up} gave up after {side.trials_ok if side else 0} ok trials: {failed}"
     else:
         trials = gate.interims[state.interims_taken].trials

@@ -23,7 +23,7 @@ from tcbench.core.errors import StoreError
 from tcbench.core.record import Cell, Record
 from tcbench.core.text import decode
 from tcbench.run import gate
-from tcbench.run.gate import BASE, CURRENT, Gate, Outcome, Role, Settling
+from tcbench.run.gate import BASE, CURRENT, Gate, Role, Settling
 
 _SIDE = re.compile(r"(gate-\d{8}-\d{6}(?:-\d+)?)-(base|current)")
 _ENDING = "-verdicts.json"
@@ -174,16 +174,17 @@ def comparison(content: GateFile, base: Sequence[Record], current: Sequence[Reco
     asked = content.asked
     metrics = tuple(METRICS[name] for name in asked.metrics)
 
-    def outcomes(cell: Cell, records: Sequence[Record]) -> tuple[Outcome, ...]:
-        return tuple(Outcome.of(record, metrics) for record in records if record.cell.key == cell.key)
+    def trials(cell: Cell, records: Sequence[Record]) -> tuple[Record, ...]:
+        return tuple(record for record in records if record.cell.key == cell.key)
 
     state = replace(
         gate.start(len(asked.cells), asked.interims, asked.metrics),
         cells=tuple(
             Settling(
+                metrics,
                 tuple(made and (made[0], asked.trials.index(made[1])) for made in kept.decisions),
-                outcomes(cell, base),
-                outcomes(cell, current),
+                trials(cell, base),
+                trials(cell, current),
                 kept.interims,
             )
             for cell, kept in zip(asked.cells, content.judged, strict=True)

@@ -59,8 +59,6 @@ _GROWTHS = 8
 run would never see."""
 _IMAGENET_SIZE = 224
 _PARITY_IMAGE, _PARITY_BATCH, _PARITY_CLASSES = 32, 8, 10
-_TRAIN, _CUDNN, _MEASURE = TrainSettings(), CudnnSettings(), MeasureSettings()
-"""Of a cell that is not measured. Tolerances are declared at this learning rate, 0.01."""
 _RUNGS = ("batched", "nhwc", "fused")
 """Beside the dtype: the fastest ones that change no arithmetic beyond rounding."""
 
@@ -249,5 +247,6 @@ def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], thr
 
 def _cell(rungs: tuple[str, ...], **fields: Any) -> Cell:
     """A cell of the default backend, with settings of one that is not measured where `fields` have no others."""
-    unmeasured: dict[str, Any] = {"train": _TRAIN, "cudnn": _CUDNN, "measure": _MEASURE}
+    # Tolerances are declared at the learning rate of TrainSettings(), 0.01.
+    unmeasured: dict[str, Any] = {"train": TrainSettings(), "cudnn": CudnnSettings(), "measure": MeasureSettings()}
     return Cell(backend=DEFAULT, config="+".join(rungs), rungs=rungs, **{**unmeasured, **fields})

@@ -1,11 +1,12 @@
 """The steps that a model of many ranks stands on: measured ones of records, or those of a forecast."""
 
 import itertools
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tcbench.analysis.scale_out import ALGORITHMS, OVERLAP, RankStep, Scaled, gradient_bytes, measured_step, scaled
+from tcbench.analysis.scale_out import ALGORITHMS, OVERLAP, RankStep, Scaled, gradient_bytes, scaled
 from tcbench.analysis.summary import by_code, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
@@ -68,15 +69,23 @@ def measured(records: Iterable[Record], *, all_configs: bool) -> list[Basis]:
     """Cells of one rank that were measured; of each machine and batch size the fastest alone, unless `all_configs`.
     Raises SelectionError where there is none."""
     records = tuple(records)
-    trials = by_code(records)
+    groups = by_code(records)
     bases = []
     for summary in summarise(records):
-        step = measured_step(summary, trials[summary.key])
-        environment = summary.environment
-        if step is None or environment is None:
-            continue
+        cell, environment, trials = summary.cell, summary.environment, groups[summary.key]
+        n_parameters = next((record.measurement.parameters for record in trials if record.measurement), None)
+        if summary.step_time_s is None or n_parameters is None or environment is None or cell.ranks > 1:
+            continue  # the step of many ranks has an all-reduce in it
+        gpus = (record.gpu for record in trials if record.status == "ok" and record.gpu)
+        known_w = [power_w for gpu in gpus if (power_w := gpu.mean_power_w) is not None]
+        step = RankStep(
+            time_s=summary.step_time_s.value,
+            images=cell.batch_size,
+            gradient_bytes=gradient_bytes(cell, n_parameters),
+            power_w=statistics.fmean(known_w) if known_w else None,
+        )
         source: Source = "simulated" if environment.simulated else "measured"
-        bases.append(Basis(summary.cell, environment.device_name, step, source))
+        bases.append(Basis(cell, environment.device_name, step, source))
     if not bases:
         raise SelectionError("no measured cell of one rank in these results to scale out; `tcbench run` makes some")
     return bases if all_configs else _fastest(bases)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tcbench.core import files, store
 from tcbench.core.errors import TraceError
-from tcbench.core.record import Record
 from tcbench.core.timeline import Timeline
 from tcbench.tracing import nsys, perfetto
 from tcbench.tracing.attribution import from_record
@@ -39,11 +38,6 @@ def read(path: Path) -> tuple[Timeline, ...]:
     except ValueError as error:
         raise TraceError(f"{path}: {error}") from None
     raise TraceError(f"{path}: expected {FILES}")
-
-
-def record_in(path: Path) -> Record | None:
-    """The record of the trial in which a timeline was taken: a trace of ours holds it. Raises TraceError."""
-    return perfetto.record_in(path) if path.name.lower().endswith((".json", ".json.gz")) else None
 
 
 def _of_records(path: Path) -> tuple[Timeline, ...]:

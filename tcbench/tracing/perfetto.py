@@ -116,11 +116,6 @@ def read(path: Path) -> tuple[Timeline, ...]:
     )
 
 
-def record_in(path: Path) -> Record | None:
-    """The record of the trial in which a trace was taken, where it holds one. Raises TraceError."""
-    return _decode(path)[0].record
-
-
 def _unpacked(path: Path) -> bytes:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"

@@ -20,7 +20,7 @@ from tcbench.analysis.scaling import Curve, Point, curves
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import CellSummary, by_cell, summarise
 from tcbench.core.errors import SelectionError
-from tcbench.core.record import Cell, Environment, Record
+from tcbench.core.record import Record
 from tcbench.present import cells
 from tcbench.present.document import encoded, fields
 from tcbench.present.format import plus_minus
@@ -51,7 +51,8 @@ def table(records: Sequence[Record], per: str) -> tuple[tuple[str, ...], Sequenc
     return tuple(columns), filled
 
 
-def _identity(machine: str | None, cell: Cell, environment: Environment | None) -> Row:
+def _identity(machine: str | None, of: Record | CellSummary) -> Row:
+    cell, environment = of.cell, of.environment
     return {
         "machine": machine,
         "device_name": environment.device_name if environment else None,
@@ -67,8 +68,9 @@ def _identity(machine: str | None, cell: Cell, environment: Environment | None) 
 
 
 def _trials(records: Sequence[Record]) -> Iterator[Row]:
-    for machine, environment, record in _placed(records):
-        row = _identity(machine, record.cell, environment) | {
+    for machine, record in _placed(records):
+        environment = record.environment
+        row = _identity(machine, record) | {
             **fields(record, "run_id trial status reason started_at duration_s"),
             **fields(environment, "tcbench commit project_commit python"),
         }
@@ -103,7 +105,7 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
     summaries = summarise(records)
     columns = cells.columns(summaries)
     for summary in summaries:
-        yield _identity(summary.machine, summary.cell, summary.environment) | {
+        yield _identity(summary.machine, summary) | {
             **fields(summary, "status reason trials trials_ok"),
             "commit": ", ".join(dict.fromkeys(code.commit for code in summary.codes if code.commit)) or None,
             "project_commit": ", ".join(dict.fromkeys(code.project for code in summary.codes if code.project)) or None,
@@ -136,11 +138,11 @@ def _scaled(curve: Curve, point: Point) -> Row:
 
 
 def _steps(records: Sequence[Record]) -> Iterator[Row]:
-    for machine, environment, record in _placed(records):
+    for machine, record in _placed(records):
         measured = record.measurement
         if measured is None:
             continue
-        identity = _identity(machine, record.cell, environment) | {"run_id": record.run_id, "trial": record.trial}
+        identity = _identity(machine, record) | {"run_id": record.run_id, "trial": record.trial}
         for step, time_s in enumerate(measured.step_times_s):
             yield identity | {
                 "step": step,
@@ -150,11 +152,9 @@ def _steps(records: Sequence[Record]) -> Iterator[Row]:
             }
 
 
-def _placed(records: Sequence[Record]) -> Iterator[tuple[str | None, Environment | None, Record]]:
+def _placed(records: Sequence[Record]) -> Iterator[tuple[str | None, Record]]:
     """Each record with its machine, cell by cell; one that knows nothing of its machine has its run's."""
-    for (machine, _), group in by_cell(records).items():
-        for record in group:
-            yield machine, record.environment, record
+    return ((machine, record) for (machine, _), group in by_cell(records).items() for record in group)
 
 
 def _flat(values: Row) -> Row:

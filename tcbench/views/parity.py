@@ -99,7 +99,7 @@ def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
         "the parameter that is farthest; the same of what training did to all parameters: to the config without the "
         "last rung (fp32: to float64), beside what that rung declares. A rung that declares bit-identical is allowed 0."
     ]
-    if any(config.says.startswith("same batches") for config in judged):
+    if any(config.same_batches for config in judged):
         lines.append(
             "Input rungs (dali, opencv) are fed the same batches as the others here, so they may change nothing."
         )

@@ -4,10 +4,9 @@ import pytest
 from factories import make_cell, make_record
 from present.charts.charts import assert_tidy, bars, legend, words
 
-from tcbench.analysis.networks import networks
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.engine.models import MODELS
-from tcbench.views.networks import networks_chart
+from tcbench.views.networks import networks, networks_chart
 
 BEST = "bf16+batched+nhwc+fused+static_graph"
 RATES = {"fp32": 10.0, "fp32+nhwc": 20.0, BEST: 30.0}

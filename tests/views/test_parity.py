@@ -62,3 +62,8 @@ def test_the_json_holds_everything_and_no_number_that_is_none():
     assert (fp16["allowed_gradient"], fp16["allowed_length"], fp16["allowed_optimizer"]) == (0.2, 0.01, 1e-3)
     assert fp16["seen"] == {"storage": "float16", "master weights": "float32"}
     assert json.loads(view.to_json(job(), held(), runs()[:3], {}))["ok"] is True
+
+
+def test_that_an_input_rung_is_fed_the_same_batches_is_said_where_there_is_one():
+    noted = [any(note.startswith("Input rungs") for note in view.notes(some, {})) for some in (runs(), runs()[:3])]
+    assert noted == [True, False]

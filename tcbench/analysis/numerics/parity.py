@@ -25,12 +25,13 @@ def optimizer_at_most(storage: str) -> float:
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """A run and its tolerance, and why it is off, or None."""
+    """A run and its tolerance, and why it is off, or None. `same_batches`: its last rung is of the input, and is fed
+    the same batches here as any other, so that nothing may change."""
 
     run: ParityRun
     tolerance: Tolerance
     off: str | None
-    says: str
+    same_batches: bool
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,18 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
     return tuple(_judged(run, rung_of(run.rung)) for run in runs)
 
 
-_SAYS = {"exact": "bit-identical", "input": "same batches: bit-identical", "other": "of itself in float64"}
-
-
 def _judged(run: ParityRun, rung: Rung) -> JudgedRun:
     parity = ROUNDING if run.config == BASE else rung.parity
-    # An input rung is fed the same batches here as any other, so that nothing may change.
-    tolerance = parity.of(run.storage) or EXACT_TOLERANCE
-    says = _SAYS.get(parity.kind, "")
+    tolerance, same_batches = parity.of(run.storage) or EXACT_TOLERANCE, parity.kind == "input"
     if run.reason is not None:
-        return JudgedRun(run, tolerance, run.reason, says)
+        return JudgedRun(run, tolerance, run.reason, same_batches)
     assert run.to_without is not None
     if not run.to_without.finite:
-        return JudgedRun(run, tolerance, "its loss or its parameters are not finite", says)
+        return JudgedRun(run, tolerance, "its loss or its parameters are not finite", same_batches)
     off = [*_far(run.to_without, tolerance), *_unlike_update(run), *_unseen(run, rung)]
     if off and parity.kind in ("tolerance", "other") and parity.of(run.storage) is None:
         off.append(f"{run.rung} declares no tolerance for {run.storage}")
-    return JudgedRun(run, tolerance, ", ".join(off) or None, says)
+    return JudgedRun(run, tolerance, ", ".join(off) or None, same_batches)
 
 
 def _far(distance: Distance, tolerance: Tolerance) -> list[str]:

@@ -6,7 +6,6 @@ Also a timeline described in lines, for the commands that show one.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -65,6 +64,9 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
         return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS, spare=True)
 
+    def phase(name: str) -> Column[Explanation]:
+        return need(name, lambda of: next((p.host_s for p in of.phases if p.name == name), None))
+
     unit = rate_unit(row.summary.cell for row in explanations)
     ran = heading(row.summary.environment for row in explanations)
     rates: dict[str, Callable[[Explanation], Any]] = {
@@ -76,7 +78,7 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
     return (
         need("input", lambda of: "beside" if of.needs.input_s is None else of.needs.input_s),
         *([need("host", lambda of: of.needs.host_s), need("GPU", lambda of: of.needs.gpu_s)] if on_gpu else []),
-        *(need(name, functools.partial(_phase_s, name)) for name in phases),
+        *map(phase, phases),
         *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
         need("step", lambda of: of.step_s),
         Column(unit, lambda row: row.bottleneck and row.bottleneck.images_per_s, RATE),
@@ -93,11 +95,6 @@ def utilisation(explanation: Explanation) -> float | None:
     if summary.gflops_s is None or limits is None:
         return None
     return summary.gflops_s * 1e9 / summary.cell.ranks / limits.at(precision_of(summary.cell.rungs))
-
-
-def _phase_s(name: str, of: Bottleneck) -> float | None:
-    """Seconds of a phase per step on the host; None where the step has it not."""
-    return next((phase.host_s for phase in of.phases if phase.name == name), None)
 
 
 def _next(explanation: Explanation, *, known: bool = False) -> Text:

@@ -1,4 +1,4 @@
-"""Distances become answers: what is off, why, and what it is called."""
+"""Distances become answers: what is off, and why."""
 
 import math
 

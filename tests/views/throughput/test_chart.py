@@ -1,13 +1,15 @@
-"""Machines stand beside each other in one chart, each in its own colour."""
+"""A slide compares what the talk compared, and says what was not run; machines stand beside each other in one chart,
+each in its own colour."""
 
 import pytest
 from factories import make_environment
 from matplotlib.colors import to_hex
-from present.charts.charts import V100, assert_tidy, bars, legend, run, words
+from present.charts.charts import STATIC, V100, assert_tidy, bars, legend, run, words
 
 from tcbench.analysis.summary import CellSummary
+from tcbench.core.record import Status
 from tcbench.present.charts.palette import SERIES
-from tcbench.views.throughput.chart import machines_chart
+from tcbench.views.throughput.chart import SLIDES, machines_chart, slide_chart
 
 NAMES = ("Tesla T4", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200", "X")
 MACHINES = [V100, *(make_environment(name.lower().replace(" ", "-"), name) for name in NAMES)]
@@ -37,3 +39,16 @@ def test_configs_are_chosen_and_have_panels() -> None:
     figure = machines_chart(several(2), ["fp16", "fp16+dali"])
     assert_tidy(figure)
     assert {"fp16", "fp16 + dali"} <= set(words(figure)) and len(figure.axes) == 2
+
+
+@pytest.mark.parametrize("slide", SLIDES)
+def test_each_slide_is_tidy(slide: int) -> None:
+    static_graph: dict[tuple[str, int], Status] = {(STATIC, 128): "oom", (STATIC, 256): "oom", ("fp32", 256): "oom"}
+    figure = slide_chart(run(missing=static_graph), slide)
+    assert_tidy(figure)
+    assert words(figure)[0].startswith(f"Slide {slide}: ")
+
+
+def test_a_slide_knows_a_config_by_its_rungs_in_any_order() -> None:
+    figure = slide_chart(run(("fp32", "fp16", "fp16+batched+nhwc+fused+dali"), (4,)), 27)
+    assert len(bars(figure)) == 3
