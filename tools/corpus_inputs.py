@@ -63,8 +63,6 @@ def internal(name: str) -> Any:
 RUN = """
 plot {} -o out/plot.svg
 plot {} --kind ladder -o out/ladder.svg
-plot {} --kind networks -o out/networks.svg
-plot {} --kind scaling -o out/scaling.svg
 plot {} --slide 33 -o out/slide.svg
 plot {} --by machine -o out/machines.svg
 explain {} --details
@@ -82,6 +80,12 @@ export {} --format github-action-benchmark
 forecast --over {} --ranks 8,64 --link abci -o out/ranks.svg
 """
 """Commands that read one file or folder of records."""
+
+KINDS = """
+plot {} --kind networks -o out/networks.svg
+plot {} --kind scaling -o out/scaling.svg
+"""
+"""Those that read several networks, or several numbers of ranks."""
 
 REPORT = """
 report {} -o out/report.html
@@ -158,7 +162,10 @@ def shipped(folder: Path) -> list[str]:
     for machine, threads in itertools.product(("amd-epyc-2cpu", "intel-xeon-2cpu"), (1, 2)):
         ceilings(folder, f"{machine}-{threads}")
     ids = [path.stem for path in runs]
-    alike = ("cpu-20261121-035658", "cpu-20261123-164014", "peers-20261121-110639")
+    alike = (
+        *("cpu-20261121-035658", "cpu-20261123-164014", "cpu-20261124-132901", "peers-20261121-110639"),
+        "naruse2018-20261126-235859",
+    )
     pairs = ("peers-20261121-110639 peers-20261123-040216", "cpu-20261123-025926 cpu-20261123-164014")
     documents = [str(path.relative_to(folder)) for path in sorted(folder.glob("results/*/numerics-*.json"))]
     return [
@@ -166,7 +173,7 @@ def shipped(folder: Path) -> list[str]:
         *of("plot {} -o out/plot.svg\nexplain {}\nexport {} --per cell", *alike),
         *of(SLIDES, "cpu-20261123-025926"),
         *of(PAIR, *pairs),
-        *of(REPORT, *(name for name in ids if name.startswith(("networks", "scaling")))),
+        *of(KINDS + REPORT, *(name for name in ids if name.startswith(("networks", "scaling")))),
         *of(DIFF, f"{pairs[0]} --bs 8", f"{pairs[1]} --bs 8 --config fp32*"),
         "diff cpu-20261123-025926 --config fp32 --to fp32+dali --bs 8 -o out/diff.svg",
         "compare cpu-20261123-025926 cpu-20261123-025926",
@@ -247,6 +254,7 @@ def edges(folder: Path) -> list[str]:
     ceilings(folder, "amd-epyc-2cpu-2")
     return [
         *of(RUN + REPORT, "single.jsonl", "failed.jsonl", "no_ladder.jsonl"),
+        *of(KINDS, "single.jsonl"),
         *of(PAIR + DIFF, "single.jsonl no_ladder.jsonl"),
     ]
 
@@ -297,7 +305,8 @@ def ranks(folder: Path) -> list[str]:
     ceilings(folder, "amd-epyc-2cpu-2", "tesla-v100")
     return [
         *of(RUN + REPORT, "ranks.jsonl"),
-        *of(RUN, "gpus.jsonl")[:9],
+        *of(RUN, "gpus.jsonl")[:7],
+        *of(KINDS, "ranks.jsonl", "gpus.jsonl"),
         "compare ranks.jsonl gpus.jsonl --allow all,missing",
     ]
 
@@ -368,11 +377,11 @@ def gpus(folder: Path) -> list[str]:
     allowed = "v100.jsonl virtual.jsonl --allow all"
     return [
         *of(RUN + REPORT, "v100.jsonl", "others.jsonl"),
-        *of(RUN, "virtual.jsonl")[:12],
+        *of(RUN, "virtual.jsonl")[:10],
         "report virtual.jsonl -o out/report.html",
         *of(PAIR, "slower.jsonl v100.jsonl"),
         *of(DIFF, "slower.jsonl v100.jsonl --bs 32 --config fp16*"),
-        *of(PAIR, allowed)[:7],
+        *of(PAIR, allowed),
         "compare v100.jsonl virtual.jsonl",
         "forecast --over v100.jsonl --ranks 8,64,1024 --link 12.5,10 --bs 32 --json",
     ]
@@ -391,16 +400,21 @@ def verdicts(folder: Path) -> list[str]:
         for side, records in zip(("base", "current"), both, strict=True):
             keep(folder / f"{name}-{side}.jsonl", records)
     files = {name: f"{name}-base.jsonl {name}-current.jsonl" for name in sides}
-    nasty = [line for name in files if name != "each" for line in of(PAIR + DIFF, f"{files[name]} --allow all")]
+    # A text of control characters is all that the form of JSON could trip over.
+    plain = "\n".join(line for line in PAIR.splitlines() if "--metric" not in line and "--allow" not in line)
+    nasty = [
+        line
+        for name in files
+        for line in of(plain, f"{files[name]} --allow all")
+        if name != "each" and ("json" not in line.rpartition("--format")[2] or name == "nasty4")
+    ]
     return [
         *of(PAIR, files["each"]),
         "compare each-base.jsonl each-current.jsonl --threshold 20% --allow missing",
         "report each-current.jsonl --compare each-base.jsonl -o out/report.html",
-        *(
-            line.replace(" --allow all -o", " -o")
-            for line in nasty
-            if "--metric" not in line and "all --allow" not in line
-        ),
+        *nasty,
+        *(line for name in files if name != "each" for line in of(DIFF, files[name])[:1]),
+        f"diff {files['nasty4']} --json --top 3",
         f"compare {files['nasty0']}",
         "report nasty0-current.jsonl --compare nasty0-base.jsonl -o out/report.html",
     ]
@@ -425,7 +439,7 @@ def commits(folder: Path) -> list[str]:
         "history loss.jsonl --threshold 15%",
         "history others.jsonl --allow os,libraries -o out/history.svg",
         "history one.jsonl -o out/history.svg",
-        *of(RUN, "loss.jsonl")[:9],
+        *of(RUN, "loss.jsonl")[:7],
         "report loss.jsonl -o out/report.html",
     ]
 
