@@ -264,17 +264,18 @@ def _fastest(side: ClaimSide, batch_size: int, cells: _Cells) -> _Measured | Non
 
 
 def _not_compared(batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]) -> AtBatchSize:
-    reasons, missing = [], []
+    reasons: dict[str, list[str]] = {}
+    missing = []
     for side, size, cell in lacking:
         name = f"{side}, batch size {size}" if size != batch_size else str(side)
-        reasons.append(f"{name} {_why_missing(cell)}")
+        reasons.setdefault(_why_missing(cell), []).append(name)
         if cell is None or (cell.summary.status not in ("oom", "skipped") and not cell.emulated):
             missing.append((side.config, size))
     emulated = any(cell is not None and cell.emulated for _, _, cell in lacking)
     return AtBatchSize(
         batch_size=batch_size,
         outcome="not testable here" if emulated else "not measured",
-        why="; ".join(dict.fromkeys(reasons)),
+        why="; ".join(f"{' and '.join(dict.fromkeys(names))} {why}" for why, names in reasons.items()),
         out_of_memory=any(cell is not None and cell.summary.status == "oom" for _, _, cell in lacking),
         missing=tuple(missing),
     )
@@ -285,7 +286,7 @@ def _why_missing(cell: _Measured | None) -> str:
         return "never run"
     summary = cell.summary
     if cell.emulated:
-        return f"is emulated: this processor lacks the instructions of {' and '.join(cell.emulated)}"
+        return f"emulated: this processor lacks the instructions of {' and '.join(cell.emulated)}"
     if summary.status == "ok":
         return "left no profiled pass"
     return "out of memory" if summary.status == "oom" else f"{summary.status}: {summary.reason}"

@@ -204,7 +204,7 @@ def test_a_claim_that_leaves_the_low_precision_to_the_machine_is_asked_of_what_i
 def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     evaluated = judged(make_claim(left="bf16"), emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY))
     assert (evaluated.outcome, evaluated.command) == ("not testable here", None)
-    assert evaluated.at[0].why == "bf16 is emulated: this processor lacks the instructions of bf16"
+    assert evaluated.at[0].why == "bf16 emulated: this processor lacks the instructions of bf16"
     measured = judged(make_claim(left="bf16"), trials("bf16", *times(0.3)), trials("fp32", *STEADY))
     assert measured.outcome == "does not hold"
 
