@@ -173,6 +173,8 @@ def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Eva
     if judge is None:
         return _from_other_source(claim, cells, run, other)
     at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
+    if any(judged.outcome == "not testable here" for judged in at):
+        at = tuple(replace(judged, missing=()) for judged in at)  # to run them would tell no more
     missing = [missing for judged in at for missing in judged.missing]
     return Evaluated(claim, _together(claim, at), at, command=_command(run, missing))
 
@@ -267,7 +269,8 @@ def _not_compared(batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Meas
     reasons: dict[str, list[str]] = {}
     missing = []
     for side, size, cell in lacking:
-        name = f"{side}, batch size {size}" if size != batch_size else str(side)
+        found = str(side) if cell is None else cell.summary.cell.config
+        name = f"{found}, batch size {size}" if size != batch_size else found
         reasons.setdefault(_why_missing(cell), []).append(name)
         if cell is None or (cell.summary.status not in ("oom", "skipped") and not cell.emulated):
             missing.append((side.config, size))

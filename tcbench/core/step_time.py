@@ -8,13 +8,15 @@ from tcbench.core.record import PhaseSeconds
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds per step: of the work that is launched (`device_s`), of the program that launches it (`host_s`), of
     making a batch (`input_s`), in threads of its own where `overlapped`. `on_host`: the processor that runs the program
-    does the rest as well, one after the other; else the parts run beside each other, and the longest decides."""
+    does the rest as well, one after the other; else the parts run beside each other, and the longest decides. `lost`:
+    the share of the processor time that others had while it was timed."""
 
     device_s: PhaseSeconds
     host_s: PhaseSeconds = 0.0
     input_s: PhaseSeconds = 0.0
     overlapped: bool = False
     on_host: bool = False
+    lost: float = 0.0
 
     @property
     def step_s(self) -> float:

@@ -113,7 +113,7 @@ class RunProgress(_Live):
             first = message.stage == "warm-up" and message.steps < 2  # it also prepares all that is kept
             self._seen_of_running = tuned if first else tuned.stepped(cell, message.step_time_s)
             rate = cell.images_per_step / message.step_time_s
-            what = f"{name}: {message.stage}, {message.steps} steps, {number(rate)} {cell.unit}/s"
+            what = f"{name}: {message.stage}, {counted(message.steps, 'step')}, {number(rate)} {cell.unit}/s"
             self._progress.update(self._task, description=what)
 
     def finished(self, record: Record, remaining: Sequence[Cell] | None = None) -> None:

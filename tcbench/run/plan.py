@@ -137,7 +137,7 @@ def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[
     other, kept = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
     why = f"this processor computes in {kept}"
     if not computed:
-        why = "this processor computes in neither fp16 nor bf16, and no low precision can gain here"
+        why = "this processor computes in neither, so that fp16 shows the rungs and no gain"
     chosen = tuple(config for config in configs if other not in config.rungs)
     return chosen, f"{other} is left out: {why}; --config '{other}*' runs it"
 

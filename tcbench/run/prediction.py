@@ -7,6 +7,7 @@ GPU, or on a model of one, is traced, and its works have the times of the table
 
 import contextlib
 import functools
+import logging
 import platform
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,7 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core import cache, process
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.process import Fault, Worker
-from tcbench.core.record import Cell, Environment, MeasureSettings, Record
+from tcbench.core.record import BUSY, Cell, Environment, MeasureSettings, Record
 from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.attained import attained, expected_s
 from tcbench.engine.accelerators.device import Progress, host, is_on_host, kind_of
@@ -31,6 +32,8 @@ from tcbench.run.ceilings import card_of
 from tcbench.run.demand import Demand, program, trace_all
 from tcbench.run.plan import Plan, advisable
 from tcbench.run.runner import python_module, worker_environment
+
+_LOG = logging.getLogger(__name__)
 
 TIMES = "step-times-v1"
 """Names the form of kept parts."""
@@ -62,17 +65,26 @@ def foreseen(plan: Plan) -> dict[Cell, float]:
 
 def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[Cell, Told]:
     """The parts of each cell's step on this machine's processor, from the cache or timed now; or why they are not
-    known. Each answer is kept as it comes: interrupted, the same call goes on from there."""
+    known. Each answer is kept as it comes: interrupted, the same call goes on from there. What was timed while others
+    had the processors is not: it would be wrong as long as it is kept."""
     asked = list(dict.fromkeys(cells))
     told: dict[Cell, Told] = dict(() if fresh else kept(asked))
     left = [cell for cell in asked if cell not in told]
     progress(_STAGE, len(told), len(asked))
-    known = Cache(cache.folder(TIMES))
+    known, lost = Cache(cache.folder(TIMES)), list[float]()
     for cell, answer in _rehearsed(left):
         told[cell] = answer or "nothing is known of it"
         if isinstance(answer, StepTime):
-            known.put(_key(cell), Entry(msgspec.to_builtins(answer)))
+            if answer.lost < BUSY:
+                known.put(_key(cell), Entry(msgspec.to_builtins(answer)))
+            lost.append(answer.lost)
         progress(_STAGE, len(told), len(asked))
+    if busy := [share for share in lost if share >= BUSY]:
+        _LOG.warning(
+            "busy machine: others had up to %.0f%% of the processor time while %d of %d steps were timed; what is "
+            "expected of these is too slow, and is not kept",
+            *(100 * max(busy), len(busy), len(lost)),
+        )
     return {cell: told[cell] for cell in asked}
 
 

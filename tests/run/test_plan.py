@@ -150,7 +150,7 @@ FP16 = dataclasses.replace(CPU, instructions=frozenset({"amx_fp16"}))
         (
             OLD,
             "fp16",
-            "bf16 is left out: this processor computes in neither fp16 nor bf16, and no low precision can gain",
+            "bf16 is left out: this processor computes in neither, so that fp16 shows the rungs and no gain;",
         ),
     ],
     ids=["bf16", "both", "fp16", "neither"],

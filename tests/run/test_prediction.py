@@ -50,6 +50,17 @@ def test_parts_are_told_once_and_kept_and_reasons_are_not(asked: list[Cell]) -> 
     assert prediction.kept([other]) and not prediction.kept([make_cell("fp32", 8, threads=1)])
 
 
+def test_what_was_timed_on_a_busy_machine_is_told_as_such_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, asked: list[Cell], caplog: pytest.LogCaptureFixture
+) -> None:
+    quiet, busy = make_cell("fp32"), make_cell("fp32", 8)
+    slow = StepTime(device_s=2.0, on_host=True, lost=0.4)
+    monkeypatch.setattr(prediction, "_rehearsed", lambda _: iter([(quiet, PARTS), (busy, slow)]))
+    assert prediction.predict([quiet, busy], fresh=False, progress=silent) == {quiet: PARTS, busy: slow}
+    assert prediction.kept([quiet, busy]) == {quiet: PARTS}
+    assert "others had up to 40% of the processor time while 1 of 2 steps were timed" in caplog.text
+
+
 def test_cells_are_rehearsed_in_a_process_and_its_death_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = make_cell("fp32", 1, model="resnet18", image_size=32, threads=1, input=Input(kind="synthetic"))
     torch = make_cell("fp32", 1, backend="torch", threads=1)

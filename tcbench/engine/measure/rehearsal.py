@@ -38,6 +38,7 @@ from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure.pipe import serve
 from tcbench.engine.rung import Rung
 from tcbench.engine.work import Norm, Work
+from tcbench.hardware import load
 
 PASSES = 2
 """Over a step and over its input, or more; after one that is not counted. The mean counts, as it does where steps are
@@ -132,6 +133,7 @@ class Rehearsals:
 
     def of(self, cell: Cell) -> StepTime:
         """The parts of a cell's step. Raises TcbenchError where its backend cannot tell them."""
+        began = load.own()
         site = kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads)
         its_backend = backend(cell.backend)
         accelerator = Observed(site.accelerator, cell.threads)
@@ -158,6 +160,7 @@ class Rehearsals:
             input_s=input_s,
             overlapped=overlapped,
             on_host=True,
+            lost=0.0 if (meanwhile := load.between(began, load.own())) is None else meanwhile.lost,
         )
 
     def _step(self, phases: Sequence[Phase], accelerator: Observed) -> tuple[float, float]:

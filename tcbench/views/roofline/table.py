@@ -8,6 +8,7 @@ from tcbench.analysis.roofline import CellRoofline, WorkPart
 from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings
 from tcbench.present.document import document, fields
 from tcbench.present.format import doubtful, listed, number
+from tcbench.present.notes import Caution
 from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
 
 
@@ -82,7 +83,7 @@ def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool =
 def withdrawn(rooflines: Iterable[CellRoofline]) -> list[str]:
     """The note on ceilings that stand no more, where there are any."""
     names = sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines)))
-    return [f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(names)}."] * bool(names)
+    return [Caution(f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(names)}.")] * bool(names)
 
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:
