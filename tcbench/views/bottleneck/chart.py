@@ -215,6 +215,6 @@ def next_rung(cell: Explanation) -> str:
         return ""
     name, expected = kept_together(added(cell.advice)), cell.advice.expected
     if expected is None:
-        return f"{name}: by how much, `tcbench explain` tells"
+        return f"{name}: by how much is not known"
     gain = factor(expected.value / cell.bottleneck.images_per_s)
     return f"{name}: {number(expected.value)} {cell.summary.cell.unit}/s expected ({limits(expected)}), {gain} of now"

@@ -46,7 +46,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
         "brought by: + nhwc + fused 1.45×, + static_graph 1.11×, + dali 1.10×; undecided: + batched 0.99×.",
         "held back by: compute-bound: the CPU computes 91 ms per step (forward 30 ms, backward 51 ms, update 10 ms); "
         "input is made beside it.",
-        "would help: + cuda_graph: by how much, `tcbench explain` tells; tried and slower: + fp16 0.50×.",
+        "would help: + cuda_graph: by how much is not known; tried and slower: + fp16 0.50×.",
         "how sure: fp32 + dali + batched + nhwc + fused at batch size 8 is surely slower: 70.6 images/s; no factor "
         "over fp32 is undecided.",
     ]
