@@ -205,6 +205,8 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     evaluated = judged(make_claim(left="bf16"), emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY))
     assert (evaluated.outcome, evaluated.command) == ("not testable here", None)
     assert evaluated.at[0].why == "bf16 emulated: this processor lacks the instructions of bf16"
+    more = make_claim(left="bf16", batch_sizes=(4, 8))  # at 8 it was never run, and would tell no more
+    assert judged(more, emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY)).command is None
     measured = judged(make_claim(left="bf16"), trials("bf16", *times(0.3)), trials("fp32", *STEADY))
     assert measured.outcome == "does not hold"
 
