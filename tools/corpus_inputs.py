@@ -414,7 +414,6 @@ def verdicts(folder: Path) -> list[str]:
         "report each-current.jsonl --compare each-base.jsonl -o out/report.html",
         *nasty,
         *(line for name in files if name != "each" for line in of(DIFF, files[name])[:1]),
-        f"diff {files['nasty4']} --json --top 3",
         f"compare {files['nasty0']}",
         "report nasty0-current.jsonl --compare nasty0-base.jsonl -o out/report.html",
     ]

@@ -173,10 +173,15 @@ def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Eva
     if judge is None:
         return _from_other_source(claim, cells, run, other)
     at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
-    if any(judged.outcome == "not testable here" for judged in at):
-        at = tuple(replace(judged, missing=()) for judged in at)  # to run them would tell no more
+    if any(judged.outcome == "not testable here" for judged in at) and not _has_best(claim):
+        at = tuple(replace(judged, missing=()) for judged in at)  # at other batch sizes it would be emulated too
     missing = [missing for judged in at for missing in judged.missing]
     return Evaluated(claim, _together(claim, at), at, command=_command(run, missing))
+
+
+def _has_best(claim: Claim) -> bool:
+    """Whether a side is the best of several configs, of which only some may be emulated."""
+    return any(side is not None and side.best for side in (claim.left, claim.right))
 
 
 def _from_other_source(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Evaluated:

@@ -24,6 +24,7 @@ _STARTUP_S = 4.0
 _ASSUMED_ITEM_S = 0.01
 """Of a model that only the user knows."""
 _MORE_TO_SETTLE = 2
+"""Steps of a warm-up beyond the fewest that it may have."""
 _GROWTH = 0.8
 """A step's time grows with this power of the batch size, until a config was seen at two of them."""
 _TO_TARGET = 0.5

@@ -261,11 +261,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """The raw result of one trial.
 
     `step_times_s` holds every timed step, block after block of `block_steps`; the first step of each block is stored
-    but not counted (a full prefetch queue and an empty GPU flatter it). `phases` are of the counted
-    steps where the host's clock tells them, else of a profiled pass of their own.
-    `stopped_by` says which rule ended the timed pass. Memory is the peak of the worker process (CPU) or of the
-    device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph,
-    or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
+    but not counted (a full prefetch queue and an empty GPU flatter it). `phases` are of the counted steps where the
+    host's clock tells them, else of a profiled pass of their own. `stopped_by` says which rule ended the timed pass.
+    Memory is the peak of the worker process (CPU) or of the device (GPU), over the whole trial: there, what the memory
+    pools held. `plans`: one for each different cuDNN graph, or on a processor for each kind of work and library's
+    implementation. Losses are None where nothing computes.
     `busy_s`: the time per step in which the device works: of a simulated one in the timed pass, of a GPU in steps that
     were launched as a whole before it began, so that it did not wait. `decoding`: how the device decoded the
     images; None where the host did, always in the same way.

@@ -25,7 +25,7 @@ from tcbench.core.record import BUSY, Cell, Environment, MeasureSettings, Record
 from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.attained import attained, expected_s
 from tcbench.engine.accelerators.device import Progress, host, is_on_host, kind_of
-from tcbench.engine.backends import backend
+from tcbench.engine.backends import backend, builds_models, known_rungs
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
@@ -137,16 +137,18 @@ def _key(cell: Cell) -> Key:
     }
 
 
-def _is_installed(cell: Cell) -> bool:
-    """Whether what its rungs need is."""
-    rungs = backend(cell.backend).RUNGS
-    known = (rungs[name].requires for name in cell.rungs if name in rungs)
-    return all(package.is_installed() for requires in known for package in requires.packages)
+def _can_be_rehearsed(cell: Cell) -> bool:
+    """Whether its backend is ours, and what its rungs need is installed."""
+    rungs = known_rungs(cell.backend)
+    needed = [rungs[name].requires for name in cell.rungs if name in rungs] if rungs else []
+    return rungs is not None and all(package.is_installed() for of in needed for package in of.packages)
 
 
 @functools.cache
-def _versions(backend_name: str) -> str:
-    return " ".join(f"{name} {version}" for name, version in machine.versions(backend(backend_name).PACKAGES).items())
+def _versions(name: str) -> str:
+    """Of the packages of a backend of ours; of no other, whose module would be imported to tell them."""
+    packages = backend(name).PACKAGES if builds_models(name) else ()
+    return " ".join(f"{package} {version}" for package, version in machine.versions(packages).items())
 
 
 # -- of the configs that could be tried beside measured ones ---------------------------------------------------------
@@ -167,7 +169,7 @@ def explained(records: Iterable[Record], *, processes: int, progress: Progress) 
             if e.advice is None or e.advice.ratio is None:
                 at_once[own] = {cell for cell, gain in others.items() if gain.ratio is None}
     here = [cell for cell, summary in asked.items() if is_on_host(cell) and _was_here(summary.environment)]
-    by_host = [cell for cell in here if _is_installed(cell)]
+    by_host = [cell for cell in here if _can_be_rehearsed(cell)]
     parts = kept(by_host)
     if processes:
         # What others are set beside is rehearsed with them: parts of another moment are of another load.

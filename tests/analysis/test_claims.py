@@ -206,7 +206,10 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     assert (evaluated.outcome, evaluated.command) == ("not testable here", None)
     assert evaluated.at[0].why == "bf16 emulated: this processor lacks the instructions of bf16"
     more = make_claim(left="bf16", batch_sizes=(4, 8))  # at 8 it was never run, and would tell no more
-    assert judged(more, emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY)).command is None
+    there = (emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY))
+    assert judged(more, *there).command is None
+    best = make_claim(left="best of *", batch_sizes=(4, 8))  # another config may be the best at 8
+    assert judged(best, emulated_trials("bf16", *times(3.0)), trials("fp32", *STEADY)).command is not None
     measured = judged(make_claim(left="bf16"), trials("bf16", *times(0.3)), trials("fp32", *STEADY))
     assert measured.outcome == "does not hold"
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from factories import make_cell, make_environment, make_measurement, make_phases, make_record
 
@@ -120,6 +121,20 @@ def test_a_config_whose_package_is_not_installed_is_not_rehearsed(
     (cell,) = explained_with([record("fp32", 1.0)])
     assert asked and not any("opencv" in one.rungs for one in asked)
     assert {gain.expected is None for gain in cell.gains if "opencv" in gain.rungs} == {True}
+
+
+@pytest.mark.parametrize("name", ["gone", "gone:step", "my_step:open_session"])
+def test_a_step_of_the_users_own_is_neither_looked_for_nor_imported(
+    asked: list[Cell], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """A record names it, and whoever wrote that chose what would run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_step.py").write_text("raise SystemExit('imported')", "utf-8")
+    own = record("fp32", 1.0)
+    own = msgspec.structs.replace(own, cell=msgspec.structs.replace(own.cell, backend=name))
+    explained_with([own])
+    assert asked == []
+    assert prediction.kept([own.cell]) == {}
 
 
 def test_parts_are_those_of_the_versions_that_are_installed(asked: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
