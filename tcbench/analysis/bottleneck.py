@@ -435,8 +435,8 @@ def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
 def explain_records(records: Sequence[Record]) -> Bottleneck:
     """Explain a cell by its trials that are ok, together. Raises ValueError without one, or without a profiled pass.
 
-    The step is the timed pass's, and so are phases that the timed steps tell: each is the mean of its times, and
-    they add up. Of a profiled pass it is the median, but the least of a host that may wait for its GPU: nothing
+    The step is the timed pass's, the geometric mean over trials as in every table, and so are phases that the timed
+    steps tell: each has its share of it, and they add up. Of a profiled pass it is the median, but the least of a host that may wait for its GPU: nothing
     waits in that pass until the launch queue is full, so that the least time is the one without waiting. Where the
     device tells how long it works, that is what the GPU needs, and in a step that is longer the host did not wait
     for it. Elsewhere kernels are not seen: the GPU fills the step where the host does not, and else needs less,
@@ -450,12 +450,13 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     cell = records[0].cell
     on_gpu = cell.device != "cpu"
     times_s = [t for m in measured for t in m.counted_times_s]
-    step_s = sum(times_s) / len(times_s)
+    step_s = statistics.geometric_mean(statistics.fmean(m.counted_times_s) for m in measured)
+    share = step_s / statistics.fmean(times_s)
     critical = [critical_rank(m.ranks) for m in measured if m.ranks]
     busy_s = statistics.fmean(told) if (told := [m.busy_s for m in measured if m.busy_s is not None]) else None
     may_wait = on_gpu and (busy_s is None or busy_s >= BALANCED_ABOVE * step_s)
     timed = all(m.phases_are_timed for m in measured)
-    typical = min if may_wait else statistics.fmean if timed else statistics.median
+    typical = min if may_wait else (lambda of: share * statistics.fmean(of)) if timed else statistics.median
     trials = [part.phases for part in critical] or [m.phases for m in measured]
     device_s = by_phase(trials, lambda phase: phase.device_s)
     phases = tuple(

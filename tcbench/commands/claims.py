@@ -9,7 +9,7 @@ import typer
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command, make_console
-from tcbench.present.next_steps import NextStep, folder
+from tcbench.present.next_steps import NextStep, elsewhere, folder
 from tcbench.present.results import read_with_documents, training
 
 
@@ -60,5 +60,9 @@ def claims(
         console.print()
     console.notes(view.notes(cards))
     # Their results go to the folder that these came from.
-    commands = [one for card in cards for line in card.commands for one in line.split(" && ")]
-    console.offer(NextStep((*shlex.split(one)[1:], *folder(out)), "measures what is missing") for one in commands)
+    console.offer(
+        NextStep((*shlex.split(one)[1:], *folder(out)), "measures what is missing", elsewhere(card.cell.device, card.machine))
+        for card in cards
+        for line in card.commands
+        for one in line.split(" && ")
+    )

@@ -98,10 +98,12 @@ def diff(
     console.notes([*map(Caution, missing), *view.notes(diffs, bool(timelines))])
     if output is not None:
         console.say(f"wrote {output}")
-    cell = diffs[0].base.cell
+    cell, environment = diffs[0].base.cell, diffs[0].base.environment
     if not timelines and cell is not None:  # layers and kernels are in profiles alone
+        machine = environment.machine if environment else None
         says = "and the other side's: `tcbench diff` of both shows layers"
-        console.offer(filter(None, [of_cell("profile", cell, says, out=out, threads=True)]))
+        step = of_cell("profile", cell, says, out=out, threads=True, machine=machine)
+        console.offer(filter(None, [step]))
 
 
 def _of_timelines(paths: Sequence[Path]) -> list[Diff]:

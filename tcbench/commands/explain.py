@@ -72,15 +72,21 @@ def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: P
     """To try a rung, to look into the fastest cell, to read all of it."""
     from tcbench.engine.backends import DEFAULT
 
-    rates = [(e.bottleneck.images_per_s, e.summary.cell, e.advice) for e in explained if e.bottleneck]
+    rates = [(e.bottleneck.images_per_s, e.summary, e.advice) for e in explained if e.bottleneck]
     rates.sort(key=lambda row: -row[0])
     untried = [
-        (cell, "+".join(advice.rungs))
-        for _, cell, advice in rates
-        if advice and advice.ratio is None and cell.backend == DEFAULT and cell.scenario_cudnn is None
+        (summary, "+".join(advice.rungs))
+        for _, summary, advice in rates
+        if advice and advice.ratio is None and summary.cell.backend == DEFAULT and summary.cell.scenario_cudnn is None
     ]
-    steps = [of_cell("run", cell, "tries what is next", config=config, out=out) for cell, config in untried[:1]]
-    steps += [of_cell("profile", cell, "where a step of the fastest goes", out=out) for _, cell, _ in rates[:1]]
+    steps = [
+        of_cell("run", summary.cell, "tries what is next", config=config, out=out, machine=summary.machine)
+        for summary, config in untried[:1]
+    ]
+    steps += [
+        of_cell("profile", summary.cell, "where a step of the fastest goes", out=out, machine=summary.machine)
+        for _, summary, _ in rates[:1]
+    ]
     yield from filter(None, steps)
     yield NextStep(("report", *results, *folder(out)), "all of it on one page")
 

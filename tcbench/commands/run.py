@@ -27,7 +27,7 @@ def run(
     context: typer.Context,
     chosen: Selection,
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.WHERE.option("--resume", "Add what is missing to the newest run of this scenario."),
+    resume: bool = options.WHERE.option("--resume", "Add what is missing to the newest run of the same cells."),
     allow: Literal["code"] | None = options.ALLOW_CODE,
     label: str | None = options.WHERE.option(
         "--label NAME",
@@ -182,19 +182,21 @@ def _run(
 
 
 def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
-    """The newest run of the scenario where it is of this plan, with its records; and a line that says which run is gone
+    """The newest run of the scenario that is of this plan, with its records; and a line that says which run is gone
     on with, or why none is. Raises SelectionError where its code was another and `allow` is not "code"."""
     from tcbench.core import store
     from tcbench.hardware.machine import other_code
     from tcbench.present.format import counted
     from tcbench.run.rounds import differences
 
-    path = store.latest(out, plan.device.machine, plan.scenario.name, ending)
-    if path is None:
-        return None, (), "nothing to resume: a new run"
-    before = store.current(store.read([path]).records)
-    if differing := differences(plan, before):
-        return None, (), f"nothing to resume: a new run, as {path} is of another selection: {differing}"
+    apart = ""
+    for path in store.newest_first(out, plan.device.machine, plan.scenario.name, ending):
+        before = store.current(store.read([path]).records)
+        if not (differing := differences(plan, before)):
+            break
+        apart = apart or f", as {path} is of another selection: {differing}"
+    else:
+        return None, (), f"nothing to resume: a new run{apart}"
     code = other_code(before)
     if code and allow is None:
         raise SelectionError(

@@ -275,16 +275,21 @@ def _remove_left(path: Path) -> None:
 
 
 def latest(out: Path, machine: str | None, scenario: str, ending: str = "") -> Path | None:
-    """The newest run of a scenario on a machine (None: on any) that has a record, or None. Names carry the time, and
-    end as `new_path` was told."""
+    """The newest run of a scenario, as `newest_first` has it, or None."""
+    return next(iter(newest_first(out, machine, scenario, ending)), None)
+
+
+def newest_first(out: Path, machine: str | None, scenario: str, ending: str = "") -> list[Path]:
+    """The runs of a scenario on a machine (None: on any) that have a record. Names carry the time, and end as
+    `new_path` was told."""
     pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(ending + SUFFIX))
     paths = [path for folder in ([out / machine] if machine else _entries(out)) for path in _entries(folder)]
-    runs = [
+    found = [
         (match[1], int(match[2] or 1), path)
         for path in paths
         if (match := pattern.fullmatch(path.name)) and path.is_file() and not is_blank(path)
     ]
-    return max(runs)[2] if runs else None
+    return [path for _, _, path in sorted(found, reverse=True)]
 
 
 def _entries(folder: Path) -> list[Path]:

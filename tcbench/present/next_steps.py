@@ -22,17 +22,19 @@ MOST = 3
 
 @dataclass(frozen=True)
 class NextStep:
-    """A command: the words after `tcbench`, and what it is good for."""
+    """A command: the words after `tcbench`, what it is good for, and the machine that it asks for, where this one lacks
+    the device."""
 
     words: tuple[str, ...]
     says: str = ""
+    on: str = ""
 
 
 def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
     """A line for each of the first steps; what it is good for is left out where there is no room."""
     lines = []
     for step in list(dict.fromkeys(steps))[:MOST]:
-        line = f"Next: {shlex.join(['tcbench', *step.words])}"
+        line = f"{f'On {step.on}' if step.on else 'Next'}: {shlex.join(['tcbench', *step.words])}"
         full = f"{line}   ({step.says})"
         lines.append(full if step.says and len(full) <= columns else line)
     return lines
@@ -46,6 +48,14 @@ def again(says: str) -> NextStep:
 def folder(out: Path) -> tuple[str, ...]:
     """The option that names the folder of results, where it is not the default."""
     return () if out == OUT else ("--out", str(out))
+
+
+def elsewhere(device: str, machine: str | None) -> str:
+    """The machine of a cell's results where this one has no such device; empty where it has."""
+    from tcbench.engine.accelerators.device import kinds
+
+    kind = kinds().get(device.partition(":")[0])
+    return "" if kind is not None and kind.devices() else machine or device
 
 
 def from_here(path: Path) -> str:
@@ -75,9 +85,10 @@ def of_cell(
     config: str = "",
     out: Path = OUT,
     threads: bool = False,
+    machine: str | None = None,
 ) -> NextStep | None:
     """A command on a cell, in its setting: its device, images, network. `config` in place of the cell's; with its
-    `threads`. None where the cell does not tell which file its scenario is."""
+    `threads`; on the `machine` of its results where this one has no such device. None where the cell does not tell which file its scenario is."""
     from tcbench.run.scenario import load, setting_of, shipped
 
     if cell.scenario not in shipped():
@@ -87,4 +98,4 @@ def of_cell(
         named = [config or cell.config, cell.scenario]
     sizes = ["--bs", str(cell.batch_size), *(["--threads", str(cell.threads)] if threads else [])]
     setting = words(setting_of(cell, load(cell.scenario).on(cell.device.partition(":")[0])))
-    return NextStep((command, *named, *sizes, *setting, *folder(out)), says)
+    return NextStep((command, *named, *sizes, *setting, *folder(out)), says, elsewhere(cell.device, machine))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
 from tcbench.analysis.bottleneck import VERDICTS, StageNeeds, explain_records, summarise
+from tcbench.analysis.summary import summarise as cells
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, Timeline
@@ -221,6 +222,25 @@ def test_phases_that_the_timed_steps_tell_add_up_to_the_step_however_it_varies()
     assert [phase.host_s for phase in explained.phases] == [close(0.08), close(0.08)]  # the medians are 0.05
     assert (explained.step_s, explained.doubt) == (close(0.16), "")
     assert not make_measurement([0.4], phases=phases).phases_are_timed  # no step counts
+
+
+def test_the_step_of_trials_that_differ_is_that_of_their_geometric_mean_as_in_every_table() -> None:
+    trials = [
+        make_record(
+            batch_size=8,
+            trial=trial,
+            measurement=make_measurement(
+                [step_s] * 12,
+                phases=tuple(
+                    PhaseTimes(name=of, host_s=(part * step_s,)) for of, part in (("io", 0.25), ("forward", 0.75))
+                ),
+            ),
+        )
+        for trial, step_s in enumerate((0.1, 0.4))
+    ]
+    explained, (cell,) = explain_records(trials), cells(trials)
+    assert explained.images_per_s == close(cell.images_per_s.value) == close(40)
+    assert [phase.host_s for phase in explained.phases] == [close(0.05), close(0.15)]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tcbench.commands import run as running
 from tcbench.core.record import Cell
 from tcbench.core.timeline import Span, Timeline
 from tcbench.engine import backends
+from tcbench.engine.accelerators.cuda import driver
 from tcbench.run.plan import Plan
 from tcbench.tracing import perfetto
 
@@ -107,3 +108,17 @@ def test_the_next_steps_are_in_the_cells_own_setting(tmp_path, monkeypatch, chan
     monkeypatch.setattr("tcbench.commands.profile._with_progress", lambda _, __, one, ___: profiled.append(one.cell))
     tcbench(tmp_path, *profile)  # which ends where it is to run
     assert [getattr(profiled[0], name) for name in names] == [getattr(cell, name) for name in names]
+
+
+@pytest.mark.parametrize(("device", "where"), [("cpu", "Next"), ("virtual:V100", "Next"), ("cuda:0", "On a-gpu")])
+def test_what_wants_a_device_that_is_not_here_is_offered_for_the_machine_of_the_results(
+    tmp_path, monkeypatch, device, where
+):
+    monkeypatch.setattr(driver, "gpus", lambda: driver.Gpus(problem="none here"))
+    cell = factories.make_cell("fp32", device=device)
+    environment = factories.make_environment("a-gpu")
+    factories.write(tmp_path / "run.jsonl", make_record(cell=cell, environment=environment))
+    for command, commands in (("explain", ["run cpu", "profile fp32"]), ("claims", ["run cpu"])):
+        lines = tcbench(tmp_path, command, "run.jsonl").out.splitlines()
+        begun = [line for line in lines if line.startswith((f"{where}: tcbench run", f"{where}: tcbench profile"))]
+        assert [" ".join(line.split(": ")[1].split()[1:3]) for line in begun][: len(commands)] == commands

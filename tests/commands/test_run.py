@@ -165,6 +165,9 @@ def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_o
     [line] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
     assert line.endswith(f"is of another selection: batch size 4, here {said}")
     assert [len(run) for run in trials(tmp_path)] == ran
+    again = ended(tmp_path, *RUN, "--bs", "4", "--trials", "1", "--resume")  # not the newest any more
+    assert "resuming results/" in again.err and "2 records there" in again.err
+    assert [len(run) for run in trials(tmp_path)] == ran
 
 
 def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_path, trials_of_30_s):
