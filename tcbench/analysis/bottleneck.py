@@ -436,13 +436,13 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     """Explain a cell by its trials that are ok, together. Raises ValueError without one, or without a profiled pass.
 
     The step is the timed pass's, the geometric mean over trials as in every table, and so are phases that the timed
-    steps tell: each has its share of it, and they add up. Of a profiled pass it is the median, but the least of a host that may wait for its GPU: nothing
-    waits in that pass until the launch queue is full, so that the least time is the one without waiting. Where the
-    device tells how long it works, that is what the GPU needs, and in a step that is longer the host did not wait
-    for it. Elsewhere kernels are not seen: the GPU fills the step where the host does not, and else needs less,
-    nobody knows how much. A feed with `prefetch_depth` works beside the step: how long it takes is known only when
-    the host waits for it. Of many ranks, the phases are those of the one that the others wait for, in each trial:
-    its all-reduce is the exchange alone.
+    steps tell: each has its share of it, and they add up. Of a profiled pass it is the median, but the least of a host
+    that may wait for its GPU: nothing waits in that pass until the launch queue is full, so that the least time is the
+    one without waiting. Where the device tells how long it works, that is what the GPU needs, and in a step that is
+    longer the host did not wait for it. Elsewhere kernels are not seen: the GPU fills the step where the host does not,
+    and else needs less, nobody knows how much. A feed with `prefetch_depth` works beside the step: how long it takes is
+    known only when the host waits for it. Of many ranks, the phases are those of the one that the others wait for, in
+    each trial: its all-reduce is the exchange alone.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     if not measured or not all(m.profiled_steps for m in measured):

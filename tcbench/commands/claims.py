@@ -61,7 +61,9 @@ def claims(
     console.notes(view.notes(cards))
     # Their results go to the folder that these came from.
     console.offer(
-        NextStep((*shlex.split(one)[1:], *folder(out)), "measures what is missing", elsewhere(card.cell.device, card.machine))
+        NextStep(
+            (*shlex.split(one)[1:], *folder(out)), "measures what is missing", elsewhere(card.cell.device, card.machine)
+        )
         for card in cards
         for line in card.commands
         for one in line.split(" && ")

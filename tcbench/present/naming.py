@@ -113,3 +113,9 @@ def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> st
         f"{run.cell.label}: profiled {days[0] or 'at an unknown time'} at {number(rate)} {unit}, another session than "
         f"the run beside it, of {days[1]} at {number(run.images_per_s.value)} {unit}"
     )
+
+
+def alone_network(cells: Iterable[Cell]) -> str:
+    """The network of cells of one alone, after a comma; empty of several, of which each has it in a column."""
+    models = {cell.model for cell in cells}
+    return f", {models.pop()}" if len(models) == 1 else ""

@@ -88,7 +88,8 @@ def of_cell(
     machine: str | None = None,
 ) -> NextStep | None:
     """A command on a cell, in its setting: its device, images, network. `config` in place of the cell's; with its
-    `threads`; on the `machine` of its results where this one has no such device. None where the cell does not tell which file its scenario is."""
+    `threads`; on the `machine` of its results where this one has no such device. None where the cell does not tell
+    which file its scenario is."""
     from tcbench.run.scenario import load, setting_of, shipped
 
     if cell.scenario not in shipped():

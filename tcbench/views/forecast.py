@@ -11,6 +11,7 @@ from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.present.document import document, fields
 from tcbench.present.format import size
+from tcbench.present.naming import alone_network
 from tcbench.present.notes import Caution
 from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, ConfigTable, Kind, Table
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
@@ -19,8 +20,7 @@ from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 def headline(forecast: Forecast) -> str:
     """The scenario, its network where there is one alone, and the GPU in one line."""
     gpu, cell = forecast.gpu, forecast.cells[0].cell
-    alone = len({each.cell.model for each in forecast.cells}) == 1
-    network = f", {cell.model}" if alone else ""  # several have a column
+    network = alone_network(each.cell for each in forecast.cells)
     rates = {name: rate / 1e12 for name, rate in peak_rates(gpu).flops_s.items()}
     tf32 = f" {rates['tf32']:.0f} (TF32)," if rates["tf32"] > rates["fp32"] else ""
     return (

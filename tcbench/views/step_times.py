@@ -9,7 +9,7 @@ from tcbench.core.record import Cell
 from tcbench.core.step_time import StepTime, Told
 from tcbench.present.document import document, fields
 from tcbench.present.format import percent
-from tcbench.present.naming import rate_unit
+from tcbench.present.naming import alone_network, rate_unit
 from tcbench.present.tables import RATE, SECONDS, Column, ConfigTable
 from tcbench.run.plan import Plan
 
@@ -18,10 +18,11 @@ _Row = tuple[Cell, Any]
 
 
 def headline(plan: Plan) -> str:
-    """The scenario and the processor."""
+    """The scenario, its network where there is one alone, and the processor."""
     cell = plan.cells[0].cell
+    network = alone_network(each.cell for each in plan.cells)
     size = f"{cell.image_size}x{cell.image_size} pixels"
-    return f"{plan.scenario.name} on {plan.device.title}, {size}, {cell.threads} threads: expected, not run"
+    return f"{plan.scenario.name}{network} on {plan.device.title}, {size}, {cell.threads} threads: expected, not run"
 
 
 def table(told: Mapping[Cell, Told]) -> ConfigTable[_Row]:
