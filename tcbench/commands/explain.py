@@ -55,7 +55,7 @@ def explain(
         return
     console = make_console(details=details)
     console.say(*simulated.lines(record.environment for record in given.records), style="bold")
-    for heading, part in view.by_code(explained):
+    for heading, part in view.by_setting(explained):
         console.table(view.table(part), heading)
     if hosts := host_profiles.lines(explained, out):
         console.say(*hosts, "")

@@ -72,6 +72,20 @@ def apart(cells: Sequence[Named], beneath: Sequence[tuple[str, ...]] = ()) -> tu
     return tuple(suffixes)
 
 
+def settings_apart(summaries: Sequence[CellSummary]) -> tuple[str, ...]:
+    """What stands above the cells of a setting, which tells those of one name apart: machine, threads and code where
+    they differ, and what else it takes; empty of one setting alone. Networks and ranks have columns."""
+    facts = [_facts(of.machine, of.setting.cell) | {"code": code_name(of.codes)} for of in summaries]
+    names = [(of.cell.model, of.cell.config, of.cell.batch_size, of.cell.ranks) for of in summaries]
+    telling = [key for key in ("machine", "threads", "code") if len({of.get(key) for of in facts}) > 1]
+    for key in dict.fromkeys(key for of in facts for key in of):
+        told = ([of.get(one) for one in telling] for of in facts)
+        alike = grouped(((name, *those), of.get(key)) for name, those, of in zip(names, told, facts, strict=True))
+        if any(len({*values}) > 1 for values in alike.values()):
+            telling.append(key)
+    return tuple(", ".join(of[key] for key in telling if of.get(key)) for of in facts)
+
+
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
     """Everything that may differ, in words, by name."""
     facts = ((name, value) for name, value in settings(cell).items() if name not in _NAMED_ALREADY)

@@ -3,7 +3,7 @@ import pytest
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.record import KfacSettings, TrainSettings
-from tcbench.present.naming import another_session, apart, lasting
+from tcbench.present.naming import another_session, apart, lasting, settings_apart
 
 
 def test_only_namesakes_are_told_apart_and_only_by_what_differs():
@@ -37,6 +37,16 @@ def test_a_lasting_name_does_not_depend_on_what_else_was_run():
     assert lasting([("m", cell)])[0] == lasting([("m", other), ("m", cell)])[1]
     assert lasting([("m", cell)]) == ("fp32, batch size 4, resnet50 v1, 64 px, generated, cpu, m",)
     assert lasting([("m", cell)])[0] == lasting([("m", cell), ("m", factories.make_cell(model="resnet18"))])[0]
+
+
+def test_settings_are_told_apart_by_machine_and_threads_and_else_by_what_tells_cells_of_one_name():
+    def told(**changes: object) -> tuple[str, ...]:
+        cells = [factories.make_cell(), factories.make_cell("fp16", scenario="other"), factories.make_cell(**changes)]
+        return settings_apart(summarise([factories.make_record(cell=cell) for cell in cells]))
+
+    assert told(batch_size=8) == ("", "", "")  # another scenario's config stands beside this one's
+    assert told(threads=8) == ("threads 2", "threads 2", "threads 8")
+    assert told(image_size=96, train=TrainSettings(momentum=0.5))[::2] == ("image_size 64", "image_size 96")
 
 
 RUN = summarise([factories.make_record("fp32", 4, images_per_s=40.0, noise=0.0)])[0]

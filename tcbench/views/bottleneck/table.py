@@ -17,13 +17,12 @@ from tcbench.analysis.bottleneck import INPUT, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.roofline import PartCost, precision_of
 from tcbench.analysis.scaling import ALLREDUCE
-from tcbench.analysis.summary import CellSummary
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
 from tcbench.present.format import counted, doubtful, factor, listed, milliseconds, number, percent, rate, size
-from tcbench.present.naming import code_name, rate_unit, stack_name
+from tcbench.present.naming import rate_unit, settings_apart, stack_name
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, heads
@@ -33,15 +32,11 @@ _APART = (INPUT, ALLREDUCE)
 """Phases with a column of their own."""
 
 
-def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
-    """The cells of each machine, number of threads and code, under what tells these apart; empty for one alone."""
-
-    def name(of: CellSummary) -> tuple[str, str, str]:
-        return of.machine or "unknown machine", counted(of.cell.threads, "thread"), code_name(of.codes)
-
-    parts = grouped((name(explanation.summary), explanation) for explanation in explanations)
-    telling = [len(set(words)) > 1 for words in zip(*parts, strict=True)]
-    return [(", ".join(filter(None, itertools.compress(words, telling))), part) for words, part in parts.items()]
+def by_setting(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
+    """The cells of each setting, whose configs stand side by side, under what tells it from the others; empty for one
+    alone. Networks and ranks have columns."""
+    names = settings_apart([explanation.summary for explanation in explanations])
+    return list(grouped(zip(names, explanations, strict=True)).items())
 
 
 def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
@@ -139,7 +134,7 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     cells = [e.summary.cell for e, _ in rows]
     columns: list[Column[_Checked]] = [
         *heads(cells, lambda row: row[0].summary.cell),
-        Column("from", lambda row: row[0].summary.cell.config),
+        Column("from", lambda row: row[0].summary.cell.config.replace("+", " + ")),  # breaks between rungs
         Column("adding", lambda row: added(row[1])),
         Column(rate_unit(cells), lambda row: row[0].bottleneck and row[0].bottleneck.images_per_s, RATE),
         Column("expected", lambda row: row[1].expected, RATE),
