@@ -21,7 +21,7 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
-from tcbench.present.format import counted, doubtful, factor, listed, milliseconds, number, percent, rate, size
+from tcbench.present.format import doubtful, factor, listed, milliseconds, number, percent, rate, size
 from tcbench.present.naming import rate_unit, settings_apart, stack_name
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import heading, is_simulated

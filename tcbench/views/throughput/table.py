@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import BASE, CellSummary, base_config, judged
+from tcbench.analysis.summary import BASE, CellSummary, base_config, best, judged
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present import cells
 from tcbench.present.cells import Row
@@ -31,12 +31,14 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
 
 def sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
-    """The largest factor over the base, and how sure that is; empty where nothing was set over a base."""
+    """The fastest cell's factor over the base, as the page's first sentence has it, and how sure that is; empty where
+    nothing was set over a base."""
     base = base_config(summaries)
     over = [(s, by) for s, by in zip(summaries, speedups, strict=True) if by is not None and s.cell.config != base]
-    if not over:
+    winner = best(s for s, _ in over)
+    if winner is None:
         return ""
-    summary, by = max(over, key=lambda pair: pair[1].value)
+    summary, by = next(pair for pair in over if pair[0] is winner)
     name = f"{summary.cell.config}, batch size {summary.cell.batch_size}"
     if summary.key not in judged(summaries):
         return f"{name}: {factor(by.value)} {base} by one trial each, not judged."
