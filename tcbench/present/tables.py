@@ -2,12 +2,14 @@
 value over rows of any type."""
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.containers import Lines
 from rich.segment import Segment
 from rich.table import Table as Grid
 from rich.text import Text
@@ -58,6 +60,30 @@ class Screen(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+
+class Words(Text):
+    """A text of which a console breaks a word without room, such as a config's name, before a `+` and after a `-`."""
+
+    def wrap(self, console: Console, width: int, *args: Any, **options: Any) -> Lines:
+        return Lines(
+            line
+            for part in self.divide(breaks(self.plain, width))
+            for line in part.wrap(console, width, *args, **options)
+        )
+
+
+def breaks(words: str, width: int) -> list[int]:
+    """Where words that are wider than a line have to be broken."""
+    found = []
+    for word in re.finditer(r"\S+", words):
+        begin = word.start()
+        while cell_len(words[begin : word.end()]) > width:
+            end = begin + max(1, len(set_cell_size(words[begin : word.end()], width).rstrip()))
+            apart = [m.start() for m in re.finditer(r"(?<=.)(?=\+)|(?<=-)(?=.)", words[begin : end + 1])]
+            begin += apart[-1] if apart else end - begin
+            found.append(begin)
+    return found
 
 
 Tone = Literal["good", "bad", "warn", "plain"]
@@ -178,7 +204,7 @@ class Column(Generic[R]):
         """The same for a console."""
         value = self.value(row)
         style = self.style if isinstance(self.style, str) else self.style(row)
-        return value if isinstance(value, Text) else Text(self.text(row), style=style)
+        return value if isinstance(value, Text) else Words(self.text(row), style=style)
 
     def field(self, row: R) -> Field:
         """The same for the page, where it sorts by its value."""

@@ -76,3 +76,18 @@ def test_a_narrow_console_breaks_a_configs_name_between_rungs():
         "bf16+dali+batched",
         " +nhwc+fused",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "width", "lines"),
+    [
+        ("by fp16+dali+batched, at 8", 14, ["by fp16+dali", "+batched, at 8"]),
+        ("by fp16+dali+batched, at 8", 40, ["by fp16+dali+batched, at 8"]),
+        ("numerics-20261121-145202.json", 18, ["numerics-20261121-", "145202.json"]),
+        ("+static_graph", 8, ["+static_", "graph"]),
+        ("漢字漢字漢字", 5, ["漢字", "漢字", "漢字"]),
+    ],
+)
+def test_a_word_that_is_wider_than_its_column_is_broken_between_rungs(words: str, width: int, lines: list[str]):
+    shown = printed(Table([Column[str]("", str)], [words], gap=0, header=None), width=width)
+    assert [line.rstrip() for line in shown.splitlines()] == lines

@@ -25,7 +25,7 @@ from tcbench.present.format import doubtful, factor, listed, milliseconds, numbe
 from tcbench.present.naming import rate_unit, settings_apart, stack_name
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, heads
+from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, Words, heads
 from tcbench.run import ceilings
 
 _APART = (INPUT, ALLREDUCE)
@@ -99,7 +99,7 @@ def _next(explanation: Explanation, *, known: bool = False) -> Text:
     measured = rate(gain.measured_images_per_s) if gain and gain.measured_images_per_s is not None else ""
     rates = {"expected": expected, ran: measured} if known else {}
     figures = ", ".join(f"{name} {figure}" for name, figure in rates.items() if figure)
-    words = Text("none known", style="dim") if gain is None else Text(added(gain) + (figures and f": {figures}"))
+    words = Text("none known", style="dim") if gain is None else Words(added(gain) + (figures and f": {figures}"))
     if slower := tried_and_slower(explanation):
         words.append(f" ({slower})", style="dim")
     return words
@@ -134,7 +134,7 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     cells = [e.summary.cell for e, _ in rows]
     columns: list[Column[_Checked]] = [
         *heads(cells, lambda row: row[0].summary.cell),
-        Column("from", lambda row: row[0].summary.cell.config.replace("+", " + ")),  # breaks between rungs
+        Column("from", lambda row: row[0].summary.cell.config),
         Column("adding", lambda row: added(row[1])),
         Column(rate_unit(cells), lambda row: row[0].bottleneck and row[0].bottleneck.images_per_s, RATE),
         Column("expected", lambda row: row[1].expected, RATE),
