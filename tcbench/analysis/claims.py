@@ -111,17 +111,22 @@ class Scorecard:
 
 
 def scorecards(
-    records: Iterable[Record], asked_of: Callable[[Cell], AskedClaims], other: OtherSource = lambda _: None
+    records: Iterable[Record],
+    asked_of: Callable[[Cell], AskedClaims],
+    other: OtherSource = lambda _: None,
+    lacking: Callable[[str | None], Iterable[str]] = lambda _: (),
 ) -> tuple[Scorecard, ...]:
     """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
-    leaves; `asked_of` says what is claimed of a setting."""
+    leaves; `asked_of` says what is claimed of a setting, `lacking` which rungs a machine is known to emulate, whether
+    they were measured or not."""
     cards, settings = [], _by_setting(records)
     several = len({setting.codes for setting in settings}) > 1
-    for (machine, cell, codes), here in settings.items():
+    for (machine, cell, codes), measured in settings.items():
+        here = _Here(measured, frozenset(lacking(machine)))
         asked = asked_of(cell)
         precision = _low_precision(here)
         claims = tuple(_evaluated(claim.of(precision), here, asked.run, other) for claim in asked.claims)
-        environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
+        environment = next((m.summary.environment for m in measured.values() if m.summary.environment), None)
         low = precision if any(claim.asks_low for claim in asked.claims) else None
         commands = _commands(claims, asked.run)
         named = codes if several else ()
@@ -142,8 +147,20 @@ class _Measured:
         return self.summary.environment.emulated if self.summary.environment else ()
 
 
-_Cells = Mapping[tuple[str, int], _Measured]
-"""By config and batch size."""
+@dataclass(frozen=True)
+class _Here:
+    """The cells of a setting by config and batch size, and the rungs that its processor is known to emulate."""
+
+    cells: Mapping[tuple[str, int], _Measured]
+    lacking: frozenset[str] = frozenset()
+
+    def emulated(self, side: ClaimSide, cell: _Measured | None) -> tuple[str, ...]:
+        """The rungs of a side that the processor emulates, as its trials say, or what is known without them."""
+        return (
+            cell.emulated
+            if cell
+            else tuple(rung for rung in side.config.rstrip("*").split("+") if rung in self.lacking)
+        )
 
 
 def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int], _Measured]]:
@@ -160,19 +177,19 @@ def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int]
     return {setting: cells for setting, cells in settings.items() if setting in fewest.values()}
 
 
-def _low_precision(cells: _Cells) -> str:
+def _low_precision(here: _Here) -> str:
     """The low precision that the machine computes in: the first that was measured and not emulated; without one, the
     talk's, whose claims then say what is missing."""
-    measured = {rung for m in cells.values() if m.ok and not m.emulated for rung in m.summary.cell.rungs}
+    measured = {rung for m in here.cells.values() if m.ok and not m.emulated for rung in m.summary.cell.rungs}
     return next((low for low in LOW_PRECISIONS if low in measured), LOW_PRECISIONS[0])
 
 
-def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Evaluated:
+def _evaluated(claim: Claim, here: _Here, run: str, other: OtherSource) -> Evaluated:
     judges = ((COMPARISONS, _compared), (RUNS, _ran), (BOUNDS, _bound))
     judge = next((judge for relations, judge in judges if claim.relation in relations), None)
     if judge is None:
-        return _from_other_source(claim, cells, run, other)
-    at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
+        return _from_other_source(claim, here, run, other)
+    at = tuple(judge(claim, batch_size, here) for batch_size in claim.batch_sizes)
     if any(judged.outcome == "not testable here" for judged in at) and not _has_best(claim):
         at = tuple(replace(judged, missing=()) for judged in at)  # at other batch sizes it would be emulated too
     missing = [missing for judged in at for missing in judged.missing]
@@ -184,13 +201,13 @@ def _has_best(claim: Claim) -> bool:
     return any(side is not None and side.best for side in (claim.left, claim.right))
 
 
-def _from_other_source(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Evaluated:
+def _from_other_source(claim: Claim, here: _Here, run: str, other: OtherSource) -> Evaluated:
     finding = other(claim)
     if finding is not None:
         return Evaluated(claim, finding.outcome, why=finding.why)
     if claim.relation == "fewer kernels":
         configs = [side.config for side in (claim.left, claim.right) if side is not None]
-        if any(m.summary.cell.device == host_kind().name for m in cells.values()):
+        if any(m.summary.cell.device == host_kind().name for m in here.cells.values()):
             return Evaluated(claim, "not testable here", why="no GPU here, and so no kernels")
         setting = shlex.split(run)[2:]
         profiles = [
@@ -243,25 +260,25 @@ def _together(claim: Claim, at: Sequence[AtBatchSize]) -> ClaimOutcome:
 # -- comparisons ---------------------------------------------------------------------------------------------------
 
 
-def _compared(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
+def _compared(claim: Claim, batch_size: int, here: _Here) -> AtBatchSize:
     named = [(claim.left, batch_size)]
     if claim.right is not None:
         named.append((claim.right, claim.right_batch_size or batch_size))
-    measured = [_fastest(side, size, cells) for side, size in named]
+    measured = [_fastest(side, size, here) for side, size in named]
     lacking = [
         (side, size, cell)
         for (side, size), cell in zip(named, measured, strict=True)
         if cell is None or not cell.ok or cell.emulated
     ]
     if lacking:
-        return _not_compared(batch_size, lacking)
+        return _not_compared(here, batch_size, lacking)
     left, *right = [cell for cell in measured if cell is not None]
     return _decided(claim, batch_size, left, right[0] if right else None)
 
 
-def _fastest(side: ClaimSide, batch_size: int, cells: _Cells) -> _Measured | None:
+def _fastest(side: ClaimSide, batch_size: int, here: _Here) -> _Measured | None:
     """The cell that is meant; of several the fastest, or else one that tells why there is none."""
-    matching = [m for (name, size), m in cells.items() if size == batch_size and side.matches(name)]
+    matching = [m for (name, size), m in here.cells.items() if size == batch_size and side.matches(name)]
     fastest = best(measured.summary for measured in matching)
     if fastest is None:
         # An answer before a fault, and a fault before a skip.
@@ -270,31 +287,34 @@ def _fastest(side: ClaimSide, batch_size: int, cells: _Cells) -> _Measured | Non
     return next(measured for measured in matching if measured.summary is fastest)
 
 
-def _not_compared(batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]) -> AtBatchSize:
+def _not_compared(
+    here: _Here, batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]
+) -> AtBatchSize:
     reasons: dict[str, list[str]] = {}
-    missing = []
+    missing, any_emulated = [], False
     for side, size, cell in lacking:
         found = str(side) if cell is None else cell.summary.cell.config
         name = f"{found}, batch size {size}" if size != batch_size else found
-        reasons.setdefault(_why_missing(cell), []).append(name)
-        if cell is None or (cell.summary.status not in ("oom", "skipped") and not cell.emulated):
+        emulated = here.emulated(side, cell)
+        any_emulated |= bool(emulated)
+        reasons.setdefault(_why_missing(cell, emulated), []).append(name)
+        if not emulated and (cell is None or cell.summary.status not in ("oom", "skipped")):
             missing.append((side.config, size))
-    emulated = any(cell is not None and cell.emulated for _, _, cell in lacking)
     return AtBatchSize(
         batch_size=batch_size,
-        outcome="not testable here" if emulated else "not measured",
+        outcome="not testable here" if any_emulated else "not measured",
         why="; ".join(f"{' and '.join(dict.fromkeys(names))} {why}" for why, names in reasons.items()),
         out_of_memory=any(cell is not None and cell.summary.status == "oom" for _, _, cell in lacking),
         missing=tuple(missing),
     )
 
 
-def _why_missing(cell: _Measured | None) -> str:
+def _why_missing(cell: _Measured | None, emulated: Sequence[str] = ()) -> str:
+    if emulated:
+        return f"emulated: this processor lacks the instructions of {' and '.join(emulated)}"
     if cell is None:
         return "never run"
     summary = cell.summary
-    if cell.emulated:
-        return f"emulated: this processor lacks the instructions of {' and '.join(cell.emulated)}"
     if summary.status == "ok":
         return "left no profiled pass"
     return "out of memory" if summary.status == "oom" else f"{summary.status}: {summary.reason}"
@@ -350,9 +370,9 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
 # -- what runs, and what holds it back -----------------------------------------------------------------------------
 
 
-def _ran(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
+def _ran(claim: Claim, batch_size: int, here: _Here) -> AtBatchSize:
     """Out of memory, a failure and a crash are ways not to run; a timeout is none, and neither is a skip."""
-    cell = cells.get((claim.left.config, batch_size))
+    cell = here.cells.get((claim.left.config, batch_size))
     at = AtBatchSize(batch_size, "not measured", left=claim.left.config)
     if cell is None:
         return replace(at, why="never run", missing=((claim.left.config, batch_size),))
@@ -367,10 +387,10 @@ def _ran(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
     return replace(at, outcome="holds" if ran == (claim.relation == "runs") else "does not hold", why=why)
 
 
-def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
-    cell = cells.get((claim.left.config, batch_size))
+def _bound(claim: Claim, batch_size: int, here: _Here) -> AtBatchSize:
+    cell = here.cells.get((claim.left.config, batch_size))
     if cell is None or not cell.ok or not all(r.measurement and r.measurement.profiled_steps for r in cell.ok):
-        return _not_compared(batch_size, [(claim.left, batch_size, cell)])
+        return _not_compared(here, batch_size, [(claim.left, batch_size, cell)])
     at = AtBatchSize(batch_size, "not testable here", left=claim.left.config, why="no GPU here")
     if cell.summary.cell.device == host_kind().name:
         return at
@@ -397,7 +417,7 @@ def _command(run: str, missing: Sequence[tuple[str, int]]) -> str | None:
     named = dict.fromkeys(config for config, _ in missing)
     # A glob, as of "best of *", names others too; a name matches itself.
     widest = [one for one in named if not any(fnmatchcase(one, other) for other in named if other != one)]
-    configs = [word for config in widest for word in ("--config", config)]
+    configs = [] if widest == ["*"] else [word for config in widest for word in ("--config", config)]
     sizes = ",".join(map(str, sorted({size for _, size in missing})))
     return f"{run} {shlex.join([*configs, '--bs', sizes])}"
 

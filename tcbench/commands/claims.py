@@ -40,13 +40,14 @@ def claims(
     """
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
+    from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
     from tcbench.views import claims as view
 
     given = read_with_documents(results, out)
     seen = list(map(summarise, given.timelines))
     trained = training(given.documents, given.paths)
-    cards = scorecards(given.records, claims_of(scenario, options.words), any_of(by_timelines(seen), trained))
+    cards = scorecards(given.records, claims_of(scenario, options.words), any_of(by_timelines(seen), trained), lacking)
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
     if format_ != "table":

@@ -133,6 +133,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
 def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
     from tcbench.analysis.claims import AskedClaims, scorecards
+    from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
 
     known: Callable[[Cell], AskedClaims] = claims_of(None, options.words)
@@ -143,7 +144,7 @@ def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[S
         except ScenarioError:
             return AskedClaims(cell.scenario, ())
 
-    return scorecards(records, asked, other_source)
+    return scorecards(records, asked, other_source, lacking)
 
 
 def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -> Compared | None:

@@ -224,6 +224,10 @@ class RungSet:
     def __contains__(self, name: str) -> bool:
         return name in self.rungs
 
+    def emulated(self, names: Iterable[str], instructions: frozenset[str] | None) -> tuple[str, ...]:
+        """Those rungs that a processor with these instructions emulates; None: another kind of device."""
+        return tuple(name for name in names if name in self and self[name].requires.is_emulated(instructions))
+
     def problem(self, names: Sequence[str]) -> str | None:
         """Why this list of rungs is not a config, or None. Rungs must be known, named once, without conflicts, and
         each must have the rungs it needs before it."""

@@ -266,9 +266,19 @@ def documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
-    """Files that lie beside files of records or within folders of them, by where they really are."""
-    found = (path.rglob(pattern) if path.is_dir() else path.parent.glob(pattern) for path in paths)
-    return {file.resolve(): file for files in found for file in files}
+    """Files within folders of records, by where they really are, or that lie beside files of them: beside one that git
+    does not keep no file that it does, which may be anyone's."""
+    from tcbench.core.git import tracked
+
+    found = dict[Path, Path]()
+    for path in paths:
+        if path.is_dir():
+            there = list(path.rglob(pattern))
+        elif there := list(path.parent.glob(pattern)):
+            ours = not tracked(path)
+            there = [file for file in there if not (ours and tracked(file))]
+        found |= {file.resolve(): file for file in there}
+    return found
 
 
 def training(named: Sequence[Path], paths: Sequence[Path]) -> OtherSource:

@@ -89,7 +89,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     configs = select(scenario, selection.configs)
     configs, left_out = (configs, "") if selection.configs else _of_one_low_precision(configs, device)
     if selection.quick:
-        configs = _base_and_best(scenario, configs)
+        configs = _base_and_best(scenario, configs, device)
     if not remote:
         refuse(device, (config.backend for config in configs))
     reasons = {c: why_not(c, device, remote=remote, emulate=bool(selection.configs)) for c in configs}
@@ -132,8 +132,8 @@ def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[
     lows = [low for low in LOW_PRECISIONS if any(low in config.rungs for config in configs)]
     if not kind_of(device.name).is_host or len(lows) < 2:
         return configs, ""
-    rungs = backend(DEFAULT).RUNGS
-    computed = [low for low in lows if not rungs[low].requires.is_emulated(device.instructions)]
+    emulated = backend(DEFAULT).RUNGS.emulated(lows, device.instructions)
+    computed = [low for low in lows if low not in emulated]
     other, kept = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
     why = f"this processor computes in {kept}"
     if not computed:
@@ -142,12 +142,22 @@ def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[
     return chosen, f"{other} is left out: {why}; --config '{other}*' runs it"
 
 
-def _base_and_best(scenario: Scenario, configs: tuple[Config, ...]) -> tuple[Config, ...]:
-    """The first of these configs, and the top of the last ladder that climbs to one of them. Raises SelectionError."""
-    tops = [ladder[-1] for ladder in scenario.ladders if ladder[-1] in configs[1:]]
+def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Device) -> tuple[Config, ...]:
+    """The first of these configs, and the top of the last ladder that climbs to one of them: where there is one, of
+    which nothing is emulated. Of two configs without a ladder both. Raises SelectionError."""
+    tops = [ladder[-1] for ladder in scenario.ladders if ladder[-1] in configs[1:]] or [
+        *configs[1:][: len(configs) == 2]
+    ]
     if not tops:
         raise SelectionError(f"--quick: no ladder of scenario {scenario.name} climbs from {configs[0].name} here")
-    return configs[0], tops[-1]
+    computed = [top for top in tops if not backend(top.backend).RUNGS.emulated(top.rungs, device.instructions)]
+    return configs[0], (computed or tops)[-1]
+
+
+def lacking(machine: str | None) -> tuple[str, ...]:
+    """The rungs whose instructions the processor of a machine lacks, where that is this one."""
+    here, rungs = host(), backend(DEFAULT).RUNGS
+    return rungs.emulated(rungs.rungs, here.instructions) if machine == here.machine else ()
 
 
 def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...]:

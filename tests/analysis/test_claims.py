@@ -214,6 +214,16 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     assert measured.outcome == "does not hold"
 
 
+@pytest.mark.parametrize("left", ["fp16+dali", "best of fp16*"])
+def test_what_a_machine_is_known_to_emulate_is_not_asked_for_though_it_was_never_run(left: str) -> None:
+    claim = AskedClaims("cpu", (make_claim(left=left),))
+    [card] = scorecards(trials("fp32", *STEADY), lambda _: claim, lacking=lambda _: ("fp16",))
+    assert (card.claims[0].outcome, card.commands) == ("not testable here", ())
+    assert card.claims[0].at[0].why.endswith(" emulated: this processor lacks the instructions of fp16")
+    [card] = scorecards(trials("fp32", *STEADY), lambda _: claim)
+    assert (card.claims[0].outcome, len(card.commands)) == ("not measured", 1)
+
+
 @pytest.mark.parametrize(
     ("statuses", "runs", "does_not_run"),
     [

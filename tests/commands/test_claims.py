@@ -57,7 +57,7 @@ def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
     assert counts["not measured"] + counts["not testable here"] == len(card["claims"]) == 22
     [kernels] = [claim for claim in card["claims"] if claim["relation"] == "fewer kernels"]
     assert (kernels["outcome"], kernels["why"]) == ("not testable here", "no GPU here, and so no kernels")
-    assert card["commands"][0].startswith("tcbench run naruse2018 --image-size 64 --config '*' --bs ")
+    assert card["commands"][0].startswith("tcbench run naruse2018 --image-size 64 --bs ")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
             {"input": {"kind": "modelled", "images_per_s": 2000.0}, "device": "virtual:T4"},
             "--device virtual:T4 --data modelled:2000 --image-size 64 ",
         ),
-        ({"device": "unheard-of:3"}, "--image-size 64 --config"),
+        ({"device": "unheard-of:3"}, "--image-size 64 --bs"),
     ],
 )
 def test_what_is_missing_is_measured_in_the_records_own_setting(tmp_path: Path, changed, options) -> None:

@@ -107,6 +107,16 @@ def test_what_lies_beside_records_is_found_once_wherever_it_is(tmp_path: Path) -
     assert files_beside([tmp_path / "deep" / "run.jsonl"], "profile-*") == {}
 
 
+def test_beside_a_run_of_ones_own_lies_nothing_that_git_keeps_and_beside_one_that_it_keeps_everything(tmp_path: Path):
+    kept, kept_run, own, own_run = (tmp_path / name for name in ("n-1.json", "1.jsonl", "n-2.json", "2.jsonl"))
+    for path in (kept, kept_run, own, own_run):
+        path.touch()
+    for words in (["init", "-q"], ["add", kept.name, kept_run.name]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    beside = [sorted(files_beside([path], "n-*").values()) for path in (own_run, kept_run, tmp_path)]
+    assert beside == [[own], [kept, own], [kept, own]]
+
+
 @pytest.mark.parametrize("command", ["report", "plot", "export", "explain", "claims"])
 def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(tmp_path: Path, command: str) -> None:
     plant(tmp_path / "results" / "m", "cpu-20261121-035658")

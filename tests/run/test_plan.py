@@ -17,6 +17,7 @@ from tcbench.run.plan import Selection
 from tcbench.run.scenario import Config
 
 CPU = Device("cpu", "A Processor", 2**34)
+AVX2 = Device("cpu", "A Processor", 2**34, instructions=frozenset({"avx2"}))
 V100 = Device("cuda:0", "V100", 2**34, (7, 0))
 
 
@@ -41,6 +42,7 @@ def test_a_cells_key_is_that_of_earlier_records(cpu):
     ("name", "device", "expected"),
     [
         ("cpu", CPU, [("fp32", 8), ("bf16+dali+batched+nhwc+fused+static_graph", 8)]),
+        ("cpu", AVX2, [("fp32", 8), ("fp32+dali+batched+nhwc+fused+static_graph", 8)]),
         ("naruse2018", V100, [("fp32", 128), ("fp16+dali+batched+nhwc+fused+static_graph", 128)]),
     ],
 )
@@ -54,6 +56,13 @@ def test_quick_is_the_base_and_the_best_at_one_batch_size_three_times(name, devi
 def test_quick_needs_a_ladder_to_climb(cpu):
     with pytest.raises(SelectionError, match="--quick: no ladder of scenario cpu climbs from fp32 here"):
         plan.make(cpu, Selection(quick=True, configs=("fp32",)), CPU)
+
+
+def test_quick_takes_both_of_two_configs_without_a_ladder(cpu):
+    """As of steps of the user's own."""
+    two = dataclasses.replace(cpu, ladders=())
+    made = plan.make(two, Selection(quick=True, configs=("fp32", "fp32+dali")), CPU, remote=True)
+    assert names(made) == [("fp32", 8), ("fp32+dali", 8)]
 
 
 def test_the_load_of_a_gpus_jpeg_decoder_is_the_scenarios_whatever_images_are_asked_for(cpu):

@@ -219,16 +219,15 @@ def describe(cell: Cell) -> Environment:
 
     the_backend = backend(cell.backend)
     here = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))
-    rungs = the_backend.RUNGS
     kind = kind_of(cell.device)
     launches = cell.backend == DEFAULT  # any other computes by libraries of its own
-    emulated = (name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions))
+    emulated = the_backend.RUNGS.emulated(cell.rungs, here.instructions)
     facts: dict[str, Any] = {"machine": here.machine, "device_name": here.title, "blas": _blas()}
     facts |= {"gpu": kind.facts(cell.device), "simulated": kind.simulated(cell.device, cell.host_speed)}
     if launches:
         facts |= {"accelerator": kind.library(), "shortfall": kind.shortfall()}
     git.join()
-    return machine.environment(the_backend.PACKAGES, emulated=tuple(emulated), **facts)
+    return machine.environment(the_backend.PACKAGES, emulated=emulated, **facts)
 
 
 def _blas() -> str:
