@@ -1,5 +1,6 @@
 """`tcbench compare`: whether something got slower, and surely so."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -65,6 +66,10 @@ def compare(
         may_differ |= outcome.COMPARED
     else:
         comparison = compared(befores, afters, names, rule)
+        codes = [{record.environment.code for record in side if record.environment} for side in (befores, afters)]
+        if codes[0] == codes[1] and len(codes[0]) == 1 and not comparison.differences:
+            said = "base and current are the same code: any difference is the machine's"
+            comparison = replace(comparison, notes=(said, *comparison.notes))
     try:
         outcome.check_distinct(befores, afters, labels)
         comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))

@@ -12,7 +12,7 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.text import digits
 from tcbench.present.document import document, fields
-from tcbench.present.format import rate
+from tcbench.present.format import factor, rate
 from tcbench.present.naming import code_name
 from tcbench.present.notes import Caution
 from tcbench.present.page.page import AnyBlock, Data, Heading, Prose, Section, say
@@ -168,6 +168,8 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
     if at.ratio is not None:
         high = digits(at.ratio.high) if at.ratio.high < 1000 else "any"
         ratio = f"{digits(at.ratio.value)}× ({digits(at.ratio.low)} to {high})"
+        limits = [limit for limit in (claim.least, claim.most) if limit not in (None, 1.0) and at.ratio.holds(limit)]
+        ratio += "".join(f", the limit is {factor(limit)}" for limit in limits)
         if claim.images_per_s is not None:
             ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"
         sides = ((claim.left, at.left), (claim.right, at.right))

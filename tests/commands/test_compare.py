@@ -59,6 +59,15 @@ def test_a_regression_names_the_command_that_takes_it_apart(base, tmp_path):
     assert not next_step(tcbench(tmp_path, "compare", "base.jsonl", "again.jsonl"))
 
 
+@pytest.mark.parametrize(("commit", "same"), [("1a2b", True), ("3c4d", False)])
+def test_two_runs_of_the_same_code_are_said_to_be(tmp_path, commit, same):
+    write(tmp_path / "base.jsonl", moved(trials(), commit="1a2b"))
+    write(tmp_path / "current.jsonl", moved(trials(36.0, seed=1), commit=commit))
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl")
+    assert ("base and current are the same code: any difference is the machine's" in done.out) is same
+    assert done.code == 1
+
+
 def test_a_missing_cell_fails_unless_allowed_and_a_new_one_never_does(tmp_path):
     write(tmp_path / "two.jsonl", trials() + trials(config="fp16"))
     write(tmp_path / "one.jsonl", trials())
