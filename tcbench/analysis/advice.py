@@ -64,6 +64,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(("fp16_allreduce",), "half network", evidence=_TRAINS),
     Remedy(("overlap",), "backward", evidence=_SENT),
     Remedy(("double_buffering",), "step", evidence=_TRAINS),
+    Remedy(("fp32",), "arithmetic", frozenset({"fp16", "bf16"}), "the low precision is emulated here"),
     Remedy((), "layers", frozenset({"im2col"}), "it is there to show what a convolution library buys"),
     Remedy(
         (), "curvature", frozenset({"kfac"}), "it is there for fewer steps to a loss, which `tcbench numerics` counts"

@@ -335,12 +335,15 @@ def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     instructions = host().instructions or frozenset() if summary.machine == host().machine else frozenset()
     device = Device(summary.cell.device, "", 0, capability)
     on_host = kind_of(device.name).is_host
+    emulated = summary.environment.emulated if summary.environment else ()
 
     def problem(rungs: Sequence[str]) -> str | None:
         conflict = rung_set.problem(rungs)
         new = [rung_set[name].requires for name in rungs if name not in summary.cell.rungs and name in rung_set]
         if on_host and any(requires.is_emulated(instructions) for requires in new):
             return "its instructions are not known to be there"
+        if "fp32" in rungs and not emulated and {*LOW_PRECISIONS} & {*summary.cell.rungs}:
+            return "its low precision is not emulated"
         reasons = (missing(rung_set[name].requires, device, remote=True) for name in rungs)
         return conflict or next(filter(None, reasons), None)
 

@@ -3,9 +3,11 @@ import itertools
 import subprocess
 import sys
 
+import factories
 import msgspec
 import pytest
 
+from tcbench.analysis.summary import summarise
 from tcbench.core.errors import ScenarioError, SelectionError
 from tcbench.core.record import Cell, Input, TrainSettings
 from tcbench.engine.accelerators.cuda.cudnn import libraries
@@ -295,3 +297,10 @@ def test_a_step_of_ones_own_has_its_own_input_and_free_names(tmp_path, monkeypat
     (tmp_path / "mine.py").unlink()
     with pytest.raises(ScenarioError, match=r"x\.toml: config 'mine/whatever\+you like': .*no module 'mine' in "):
         plan.make(scenario.load("./x.toml"), Selection(), CPU)
+
+
+@pytest.mark.parametrize("emulated", [(), ("fp16",)])
+def test_fp32_is_advised_in_place_of_a_low_precision_that_is_emulated_alone(emulated):
+    environment = factories.make_environment(emulated=emulated)
+    [summary] = summarise([factories.make_record("fp16", environment=environment)])
+    assert (plan.advisable(summary)(("fp32",)) is None) is bool(emulated)
