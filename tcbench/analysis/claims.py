@@ -291,15 +291,17 @@ def _not_compared(
     here: _Here, batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]
 ) -> AtBatchSize:
     reasons: dict[str, list[str]] = {}
-    missing, any_emulated = [], False
+    missing = []
     for side, size, cell in lacking:
         found = str(side) if cell is None else cell.summary.cell.config
         name = f"{found}, batch size {size}" if size != batch_size else found
         emulated = here.emulated(side, cell)
-        any_emulated |= bool(emulated)
         reasons.setdefault(_why_missing(cell, emulated), []).append(name)
         if not emulated and (cell is None or cell.summary.status not in ("oom", "skipped")):
             missing.append((side.config, size))
+    any_emulated = EMULATED in reasons
+    if any_emulated:  # whatever else is missing
+        reasons = {EMULATED: reasons[EMULATED]}
     return AtBatchSize(
         batch_size=batch_size,
         outcome="not testable here" if any_emulated else "not measured",
@@ -309,9 +311,13 @@ def _not_compared(
     )
 
 
+EMULATED = "emulated"
+"""Why a config's speed says nothing of it."""
+
+
 def _why_missing(cell: _Measured | None, emulated: Sequence[str] = ()) -> str:
     if emulated:
-        return f"emulated: this processor lacks the instructions of {' and '.join(emulated)}"
+        return EMULATED
     if cell is None:
         return "never run"
     summary = cell.summary

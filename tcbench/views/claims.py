@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.claims import OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
+from tcbench.analysis.claims import EMULATED, OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
 from tcbench.core.claim import Claim
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
@@ -85,6 +85,10 @@ def notes(cards: Sequence[Scorecard]) -> list[str]:
         lines.append(Caution(f"*: over the steps of one trial; {TAKE_ENOUGH}."))
     if compared:
         lines.append("(a to b): 95% interval; the whole of it decides a claim.")
+    if any(at.why.endswith(EMULATED) for card in cards for evaluated in card.claims for at in evaluated.at):
+        lines.append(
+            "emulated: this processor lacks the instructions of that precision, whose speed says nothing here."
+        )
     if any(evaluated.claim.slide is not None for card in cards for evaluated in card.claims):
         lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
     return lines
@@ -169,12 +173,12 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
         high = digits(at.ratio.high) if at.ratio.high < 1000 else "any"
         ratio = f"{digits(at.ratio.value)}× ({digits(at.ratio.low)} to {high})"
         limits = [limit for limit in (claim.least, claim.most) if limit not in (None, 1.0) and at.ratio.holds(limit)]
-        ratio += "".join(f", the limit is {factor(limit)}" for limit in limits)
         if claim.images_per_s is not None:
             ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"
         sides = ((claim.left, at.left), (claim.right, at.right))
         chosen = [name or "" for side, name in sides if side is not None and side.best]
         parts.append(ratio + (f" by {' over '.join(chosen)}" if chosen else ""))
+        parts += [f"the limit is {factor(limit)}" for limit in limits]
     if at.why and at.unit != "steps":  # the table's note says it once for all
         parts.append(at.why)
     return ", ".join(parts)
