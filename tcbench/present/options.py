@@ -175,10 +175,10 @@ def seconds(flag: str, text: str | None) -> float | None:
 
 
 def config_names(given: list[str] | None) -> tuple[str, ...]:
-    """The names of --config, however often it was given; also as charts write them. Raises SelectionError."""
+    """The configs that --config names, however often it was given; also as charts write them. Raises SelectionError."""
     names = tuple(re.sub(r"\s*\+\s*", "+", name.strip()) for text in given or () for name in text.split(","))
     if any(not name for name in names):
-        raise SelectionError("--config: expected a name or a glob, got nothing; `tcbench list` shows the configs")
+        raise SelectionError("expected a config's name or a glob, got nothing; `tcbench list` shows the configs")
     return names
 
 
