@@ -27,8 +27,7 @@ NO_LAYER = "recorded graph"
 
 class Schedule:
     """Launches in order. Called with as many arrays as there were inputs, of the same sizes and dtypes, it reads these
-    in their place; all others are those that were recorded. `layers` is told of the
-    layers in which these were recorded."""
+    in their place; all others are those that were recorded. `layers` is told of the layers that these belong to."""
 
     def __init__(self, accelerator: Accelerator, inputs: Sequence[Array]) -> None:
         self._accelerator = accelerator
