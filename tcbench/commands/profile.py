@@ -96,7 +96,7 @@ def profile(
     from tcbench.tracing import perfetto
 
     options.tune(chosen)
-    plan, planned = _planned(replace(chosen, configs=options.config_names([config])), steps)
+    plan, planned = _planned(replace(chosen, configs=options.config_names([config], "CELL")), steps)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:
         _host(plan, planned, tool, out, stderr, stdout, quiet)

@@ -101,6 +101,7 @@ MISTAKES = {
     "run settings --device cpu --config fp16:nope": "unknown ablation 'nope'; scenario settings has workspace-8-mib, ",
     "run cpu --device cpu --config fp16:nope": "unknown ablation 'nope'; scenario cpu has none",
     # One cell
+    "profile ,": "CELL: expected a name or a glob, got nothing",
     "profile 'fp32 + dalli'": "error: config 'fp32+dalli': unknown rung 'dalli' (did you mean 'dali'?)",
     "profile fp32 --device cpu --tool vtune": "'--tool': 'vtune' is not one of 'auto', 'nsys', 'cupti', 'ranges'",
     "profile fp32 --device cpu --tool nsys": "nsys is not on PATH",
