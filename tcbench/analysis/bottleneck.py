@@ -157,10 +157,11 @@ class Bottleneck:
     """One cell's verdict and the numbers behind it; times are seconds per step.
 
     `steps` were looked at. `step_s` is what a step took: all over the timeline, or in the record's timed pass.
-    `io_overlap` is the share of the input's work during which something else was going on too (the host's other phases
-    or the GPU); None where nothing tells. `waits_for_input_s` and `waits_for_gpu_s` are the host's. `device` is None
-    without a GPU, and for a record, which has no kernels. Of a cell on many ranks these are the needs of the rank that
-    the others wait for, `batch_size` is that of each, and `rank` says which it is.
+    `timed_step_s`: in the timed pass before the timeline, where that is known. `phases_are_timed`: they are those of
+    the timed pass. `io_overlap` is the share of the input's work during which something else was going on too (the
+    host's other phases or the GPU); None where nothing tells. `waits_for_input_s` and `waits_for_gpu_s` are the host's.
+    `device` is None without a GPU, and for a record, which has no kernels. Of a cell on many ranks these are the needs
+    of the rank that the others wait for, `batch_size` is that of each, and `rank` says which it is.
     """
 
     label: str
@@ -177,6 +178,8 @@ class Bottleneck:
     device: DeviceActivity | None
     ranks: int = 1
     rank: int = 0
+    phases_are_timed: bool = False
+    timed_step_s: float | None = None
 
     @property
     def images_per_step(self) -> int:
@@ -212,7 +215,10 @@ class Bottleneck:
     @property
     def doubt(self) -> str:
         """The host's phases in a record's profiled pass and a timed step, where the two do not agree: what the phases
-        say of the step is doubtful. Empty where they do. A GPU's host may need less than the step."""
+        say of the step is doubtful. Empty where they do. A GPU's host may need less than the step. Of a timeline: its
+        steps, where recording made them longer."""
+        if self.timed_step_s is not None and self.step_s - self.timed_step_s > UNLIKE * self.timed_step_s:
+            return f"recorded steps take {_ms(self.step_s)}, timed ones {_ms(self.timed_step_s)}"
         phases_s = sum(phase.host_s for phase in self.phases)
         apart_s = phases_s - self.step_s if self.on_gpu else abs(phases_s - self.step_s)
         if self.source == "timeline" or apart_s <= UNLIKE * self.step_s:
@@ -280,10 +286,13 @@ def summarise(timeline: Timeline) -> Bottleneck:
     """Summarise a timeline, over its whole steps: from the begin of its first step to the end of its last one, or of
     the last work on the GPU that began or was caused in a step, since a GPU may lag behind its host. A phase's time on
     the host leaves out what the host waits for the GPU. Where the input has threads of its own the host's io phase is
-    waiting for input. A timeline of a record's phases on a GPU says no more than the record (`explain_records`). Raises
-    SelectionError for a timeline without steps."""
-    if timeline.source == "ranges" and timeline.record is not None and timeline.of("gpu"):
-        return explain_records([timeline.record])
+    waiting for input. A timeline of a record's phases, on a GPU or of timed steps, says no more than the record
+    (`explain_records`). Raises SelectionError for a timeline without steps."""
+    record = timeline.record
+    measured = record.measurement if record else None
+    from_record = timeline.of("gpu") or (measured and measured.phases_are_timed)
+    if timeline.source == "ranges" and record is not None and from_record:
+        return explain_records([record])
     steps = timeline.steps
     if not steps:
         raise SelectionError(
@@ -319,6 +328,7 @@ def summarise(timeline: Timeline) -> Bottleneck:
     making = io_threads or in_phase.get(INPUT, [])
     beside = intervals.union([*busy, *(others if overlapped else ())])
     made_s = intervals.length(making)
+    timed_s = measured.counted_times_s if measured else ()
     return Bottleneck(
         label=timeline.label,
         on_gpu=bool(on_device),
@@ -338,6 +348,7 @@ def summarise(timeline: Timeline) -> Bottleneck:
         waits_for_input_s=host_io_s if overlapped else 0.0,
         waits_for_gpu_s=intervals.length(waiting) / n if on_device else None,
         device=_activity(on_device, busy, in_phase, waiting, whole, n) if on_device else None,
+        timed_step_s=statistics.fmean(timed_s) if timed_s else None,
     )
 
 
@@ -488,4 +499,5 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         device=None,
         ranks=cell.ranks,
         rank=critical[0].rank if critical else 0,
+        phases_are_timed=timed,
     )

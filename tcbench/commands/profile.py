@@ -69,7 +69,8 @@ def profile(
     steps: int = options.HOW.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
     tool: Tool = options.HOW.option(
         "--tool TOOL",
-        "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
+        "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used, on a CPU "
+        "ranges; "
         "with --host py-spy, cprofile or auto.",
         "auto",
     ),
@@ -95,7 +96,7 @@ def profile(
     from tcbench.tracing import perfetto
 
     options.tune(chosen)
-    plan, planned = _planned(replace(chosen, configs=options.config_names([config])), steps)
+    plan, planned = _planned(replace(chosen, configs=options.config_names([config], "CELL")), steps)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:
         _host(plan, planned, tool, out, stderr, stdout, quiet)
@@ -108,7 +109,7 @@ def profile(
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
 
     from tcbench.present.charts.files import save_each
-    from tcbench.views.timeline.chart import timeline_chart
+    from tcbench.views.timeline.chart import close_up, timeline_chart
 
     trace = stem.with_name(stem.name + ".json.gz")
     perfetto.write(taken.timelines, trace, taken.record)
@@ -120,7 +121,9 @@ def profile(
     left += [text, *taken.files]
     stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
     stdout.say(summary, "", *(f"wrote {path}" for path in left))
-    stdout.offer([_next_step(taken.timelines[0], trace)])
+    if zoom := close_up(taken.timelines[0]):
+        words = ("timeline", str(trace), "--zoom", f"{zoom[0]:g}:{zoom[1]:g}", "-o", "zoomed.png")
+        stdout.offer([NextStep(words, "from near; ui.perfetto.dev opens the trace too")])
 
 
 def _with_progress(run: Callable[[Listener], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
@@ -225,10 +228,3 @@ def _summary(timeline: Timeline) -> str:
     costs = costliest(timeline, ceilings.of_record(timeline.record))
     verdict = f"{timeline.label} on {timeline.device_name}: {bottleneck.summarise(timeline).sentence}"
     return "\n".join([verdict, *costs_lines(costs)])
-
-
-def _next_step(timeline: Timeline, trace: Path) -> NextStep:
-    """The first recorded step from near."""
-    end_ms = max(1, round((timeline.steps[0].end_s - timeline.begin_s) * 1e3)) if timeline.steps else 1
-    words = ("timeline", str(trace), "--zoom", f"0:{end_ms}", "-o", "zoomed.png")
-    return NextStep(words, "one step; ui.perfetto.dev opens the trace too")

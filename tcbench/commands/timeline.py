@@ -1,13 +1,20 @@
 """`tcbench timeline`: what the input, the host and the GPU did, drawn as the talk does."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command
+from tcbench.present.results import chosen as chosen_of
 from tcbench.present.results import newest_timeline, place
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Selection
 
 
 def window(text: str | None) -> tuple[float, float] | None:
@@ -24,11 +31,13 @@ def window(text: str | None) -> tuple[float, float] | None:
 
 
 @command("Draw timelines: input, CPU and GPU, step by step.")
+@options.selects("batch_sizes configs")
 def timeline(
     files: list[Path] | None = typer.Argument(
         None,
         metavar="FILE",
-        help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
+        help="Timelines of `tcbench profile`, records of a run, or Nsight Systems' report or SQLite. Default: the "
+        "newest profile.",
     ),
     output: Path | None = options.picture_option(),
     zoom: str | None = options.PLAIN.option(
@@ -43,6 +52,8 @@ def timeline(
     step: int | None = options.PLAIN.option(
         "--step N", "Begin with the step of this number. Default: the first.", within=(0, None)
     ),
+    *,
+    chosen: Selection,
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other.
@@ -52,6 +63,7 @@ def timeline(
     tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
     tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
     tcbench timeline profile.json.gz --step 42
+    tcbench timeline run.jsonl --config 'fp32*' --bs 8  the phases of a run's steps
     """
     from tcbench import tracing
     from tcbench.present.charts.files import save
@@ -59,6 +71,10 @@ def timeline(
 
     files = files or [newest_timeline(out)]
     timelines = [timeline for file in files for timeline in tracing.read(file)]
+    if chosen.configs or chosen.batch_sizes:
+        records = [timeline.record for timeline in timelines if timeline.record]
+        kept = chosen_of(records, chosen.configs, chosen.batch_sizes)
+        timelines = [timeline for timeline in timelines if timeline.record in kept]
     output = place(output, files, "timeline.png")
     save(timeline_chart(timelines, window(zoom), steps, step=step), output, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")

@@ -174,11 +174,12 @@ def seconds(flag: str, text: str | None) -> float | None:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-def config_names(given: list[str] | None) -> tuple[str, ...]:
-    """The names of --config, however often it was given; also as charts write them. Raises SelectionError."""
+def config_names(given: list[str] | None, of: str = "--config") -> tuple[str, ...]:
+    """The configs' names that an option or argument was given, however often; also as charts write them. Raises
+    SelectionError."""
     names = tuple(re.sub(r"\s*\+\s*", "+", name.strip()) for text in given or () for name in text.split(","))
     if any(not name for name in names):
-        raise SelectionError("--config: expected a name or a glob, got nothing; `tcbench list` shows the configs")
+        raise SelectionError(f"{of}: expected a name or a glob, got nothing; `tcbench list` shows the configs")
     return names
 
 

@@ -223,7 +223,7 @@ def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:
 def _composed(scenario: Scenario, name: str) -> Config:
     known = [config.name for config in scenario.configs]
     if any(mark in name for mark in "*?["):
-        raise SelectionError(f"--config '{name}': matches none of {', '.join(known)}")
+        raise SelectionError(f"config '{name}': matches none of {', '.join(known)}")
     backend_name, _, rest = name.rpartition("/")
     named, _, ablation = rest.partition(":")
     rungs = tuple(named.split("+"))
@@ -233,15 +233,15 @@ def _composed(scenario: Scenario, name: str) -> Config:
         settings = next((config.cudnn for config in scenario.configs if config.ablation == ablation), None)
         if settings is None:
             there = f"has {', '.join(known)}" if known else "has none"
-            raise SelectionError(f"--config '{name}': unknown ablation '{ablation}'; scenario {scenario.name} {there}")
+            raise SelectionError(f"config '{name}': unknown ablation '{ablation}'; scenario {scenario.name} {there}")
         config = Config(config.backend, rungs, ablation, settings)
     rung_set = backend(config.backend).RUNGS
     if len(rungs) == 1 and rungs[0] not in rung_set:
         expected = f"expected a config such as {known[-1]}, a glob, or rungs"
-        raise SelectionError(f"--config '{name}': unknown; {hint(name, [*known, *rung_set.rungs], expected)}")
+        raise SelectionError(f"config '{name}': unknown; {hint(name, [*known, *rung_set.rungs], expected)}")
     wrong = rung_set.problem(rungs)
     if wrong:
-        raise SelectionError(f"--config '{name}': {wrong}")
+        raise SelectionError(f"config '{name}': {wrong}")
     return config
 
 
@@ -252,7 +252,7 @@ def _backend_called(scenario: Scenario, called: str, name: str) -> str:
         return there[called]
     if not called:
         return scenario.configs[0].backend
-    raise SelectionError(f"--config '{name}': {problem(called) or f'scenario {scenario.name} has no {called}/ config'}")
+    raise SelectionError(f"config '{name}': {problem(called) or f'scenario {scenario.name} has no {called}/ config'}")
 
 
 def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bool = False) -> str | None:

@@ -109,10 +109,10 @@ def title_of(record: Record, rank: int = 0) -> Title:
 
 
 def from_record(record: Record) -> Timeline | None:
-    """The profiled steps of a record: its phase times laid end to end, which is what they are but for the microseconds
-    between them. A device's phase ends when its work is done and begins where the one before ended: it holds what the
-    device waits for its host. A record keeps no times of the input's threads, layers or kernels. None where it has no
-    phase times."""
+    """A record's steps, profiled or timed: its phase times laid end to end, which is what they are but for the
+    microseconds between them. A device's phase ends when its work is done and begins where the one before ended: it
+    holds what the device waits for its host. A record keeps no times of the input's threads, layers or kernels. None
+    where it has no phase times."""
     measured = record.measurement
     if measured is None or not measured.profiled_steps:
         return None
@@ -136,4 +136,4 @@ def from_record(record: Record) -> Timeline | None:
         spans.append(HostSpan("step", "step", first + index, None, step_begin_ns, now_ns))
     phases = tuple(phase.name for phase in measured.phases)
     made = assemble(title_of(record), Recording(thread=0, phases=phases, spans=tuple(spans)), "ranges")
-    return replace(made, spans=(*made.spans, *on_device), record=record) if on_device else made
+    return replace(made, spans=(*made.spans, *on_device), record=record)

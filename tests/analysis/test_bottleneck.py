@@ -206,6 +206,14 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
     assert twice.device.busy_s == device.busy_s
 
 
+@pytest.mark.parametrize(("timed_s", "doubt"), [(0.095, ""), (0.08, "recorded steps take 100 ms, timed ones 80 ms")])
+def test_steps_that_recording_made_much_longer_are_said(timed_s: float, doubt: str) -> None:
+    recorded = replace(busy_timeline(3), record=make_record(measurement=make_measurement([timed_s] * 12)))
+    bottleneck = summarise(recorded)
+    assert bottleneck.doubt == doubt
+    assert bottleneck.sentence.endswith(f"; doubtful: {doubt}" if doubt else "GPU idle 40%")
+
+
 # -- records alone -------------------------------------------------------------------------------------------------
 
 

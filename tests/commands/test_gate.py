@@ -317,7 +317,7 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
         (("--base", "HEAD", "--looks", "3,4,5,6,7"), "--looks 3,4,5,6,7: expected one to 4 looks, got 5"),
         (("--base", "HEAD", "--looks", "1"), "--looks 1: expected ascending numbers of trials from 2 up"),
         (("--base", "HEAD", "--looks", "three"), "--looks 'three': expected numbers of trials, such as 3,4,6,8"),
-        (("--base", "HEAD", "--config", "none*"), "--config 'none*': matches none of "),
+        (("--base", "HEAD", "--config", "none*"), "config 'none*': matches none of "),
     ],
 )
 def test_a_mistake_is_one_clear_line(project, arguments, said):

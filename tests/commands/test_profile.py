@@ -94,7 +94,7 @@ def test_many_ranks_leave_a_timeline_of_each(tmp_path):
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys (Nsight Systems) is not on PATH")
 @pytest.mark.slow
 def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
-    ended(tmp_path, *CELL, "--steps", "3", "--data", "synthetic")
+    ended(tmp_path, *CELL, "--steps", "3", "--data", "synthetic", "--tool", "nsys")
     (trace,), (report,) = left(tmp_path, ".json.gz"), left(tmp_path, ".nsys-rep")
     (timeline,), measured = tracing.read(trace), record_in(trace).measurement
     assert timeline.source == "nsys"
@@ -117,6 +117,19 @@ def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkey
     assert profiler.recorder_for("ranges", cell).note is None
     with pytest.raises(SelectionError, match="--tool cupti: cupti-python is not installed: uv sync --extra cuda1"):
         profiler.recorder_for("cupti", cell)
+
+
+def test_unasked_nsight_systems_records_gpus_alone(monkeypatch):
+    """On a CPU it sees no more than tcbench's own ranges do, and makes steps longer."""
+    installed = nsys.Nsys("/usr/bin/nsys", (2024, 6))
+    monkeypatch.setattr(nsys, "find", lambda: installed)
+    recorders = {
+        (device, tool): profiler.recorder_for(tool, make_cell("fp32", 4, device=device)).nsys
+        for device in ("cpu", "cuda:0")
+        for tool in ("auto", "nsys", "ranges")
+    }
+    taken = [("cpu", "nsys"), ("cuda:0", "auto"), ("cuda:0", "nsys")]
+    assert recorders == {asked: installed if asked in taken else None for asked in recorders}
 
 
 @pytest.fixture

@@ -73,6 +73,15 @@ def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path
     assert done.err == f"the newest profile: {mine.relative_to(tmp_path)}\n"
 
 
+def test_timeline_draws_the_cells_that_are_chosen(tmp_path: Path) -> None:
+    run = factories.write(tmp_path / "run.jsonl", *reports.ladders(1, sizes=(4, 8)))
+    ended(tmp_path, "timeline", str(run), "--config", "fp32,fp32*fused", "--bs", "8", "-o", "x.svg")
+    drawn = re.findall(r"<!-- (.+, batch size \d+) -->", (tmp_path / "x.svg").read_text("utf-8"))
+    assert drawn == ["fp32, batch size 8", "fp32+dali+batched+nhwc+fused, batch size 8"]
+    refused = tcbench(tmp_path, "timeline", str(run), "--bs", "16")
+    assert (refused.code, refused.err) == (2, "tcbench: error: --bs 16: not in these results; expected some of 4, 8\n")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
 def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:

@@ -181,7 +181,7 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
         (["submit", "cpu"], "expected --partition or --gpu; this cluster has the partitions a100, h100"),
         (["submit", "nope", "--partition", "a100"], "scenario 'nope'"),
         (["submit", "cpu", "--partition", "a100,"], "--partition 'a100,': expected names with commas between them"),
-        ([*SUBMIT, "--config", "fp17"], "--config 'fp17': unknown; did you mean 'fp16'?"),
+        ([*SUBMIT, "--config", "fp17"], "config 'fp17': unknown; did you mean 'fp16'?"),
         ([*SUBMIT, "--device", "tpu"], "device tpu: expected auto, cpu"),
         ([*SUBMIT, "--sbatch", "Account"], "--sbatch 'Account': expected an option of sbatch, such as account=me"),
         ([*SUBMIT, "--sbatch", "array=0-3"], "--sbatch array: tcbench sets that itself"),

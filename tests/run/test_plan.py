@@ -106,7 +106,7 @@ def test_an_unknown_config_is_one_clear_line(cpu, pattern, expected):
     with pytest.raises(SelectionError) as error:
         plan.select(scenario.load("peers") if "/" in pattern else cpu, (pattern,))
     assert expected in str(error.value)
-    assert str(error.value).startswith(f"--config '{pattern}': ")
+    assert str(error.value).startswith(f"config '{pattern}': ")
 
 
 def test_models_that_are_named_stand_in_for_the_scenarios(cpu):

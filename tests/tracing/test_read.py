@@ -23,6 +23,18 @@ def test_records_become_their_phase_times_laid_end_to_end(tmp_path):
     assert timeline.end_s == pytest.approx(sum(sum(phase.host_s) for phase in measured.phases), abs=1e-6)
 
 
+def test_of_timed_phases_a_timeline_says_what_the_record_says():
+    phases = tuple(PhaseTimes(name=name, host_s=(s,) * 10) for name, s in {"io": 0.01, "forward": 0.19}.items())
+    record = factories.make_record(measurement=factories.make_measurement([0.2] * 12, phases=phases))
+    timeline = from_record(record)
+    assert summarise(timeline) == explain_records([record])
+    assert summarise(timeline).sentence.endswith("; input is made beside it")
+    page = words(timeline_chart([timeline] * 13))
+    assert any("Phases of a record are those of its timed steps" in text for text in page)
+    assert not any("profiler" in text for text in page)
+    assert any("1 more are not drawn (choose with --config or --bs, or name fewer files)" in text for text in page)
+
+
 def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_behind_them():
     """Five steps of two profiled passes, the first of two steps: the host launches for 0.3 s each."""
     host_s = {"forward": 0.1, "update": 0.2}

@@ -43,7 +43,7 @@ _LONGEST_LABEL, _VERDICT = 2.4, 0.85  # inches
 
 def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
     """A panel per batch size, all on one scale; in it a row per config: its phases on the host, in ms per step of the
-    profiled pass, a mark where the timed pass's step ends, and the verdict. The cells are those of one setting.
+    pass that they are of, a mark where the timed pass's step ends, and the verdict. The cells are those of one setting.
 
     Raises SelectionError where no cell left a profiled pass.
     """
@@ -61,7 +61,8 @@ def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
 
     summaries = [cell.summary for cell in explanations]
     common = provenance_of({summaries[0].setting: summaries}).common
-    how = "bars: phases on the host, of the profiled pass · mark: the step of the timed pass"
+    passes = sorted({"timed" if of.phases_are_timed else "profiled" for of in known})
+    how = f"bars: phases on the host, of the {' or the '.join(passes)} pass · mark: the step of the timed pass"
     facts = small_print(summaries, common, whiskers=True).split(" · ")
     title = marked("", (summary.environment for summary in summaries))
     page = ChartPage(title, "", [*more, how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])

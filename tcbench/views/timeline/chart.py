@@ -40,6 +40,8 @@ from tcbench.present.tables import SECONDS, Column, Table
 DEFAULT_STEPS = 3
 SINGLE = 300
 """At most so many spans of a row are drawn one by one; more are merged."""
+READABLE = 12
+"""About so many in a row have room for their names."""
 
 _WORDS = {
     "io": ("IO",),
@@ -81,12 +83,24 @@ def timeline_chart(
     SelectionError for nothing to draw, and for a step or a part that was not recorded."""
     if not timelines:
         raise SelectionError("no timeline to draw; `tcbench profile` records one")
-    timelines, more = first_panels(timelines, lambda timeline: timeline.label, "the names of files")
+    timelines, more = first_panels(timelines, lambda timeline: timeline.label, "--config or --bs, or name fewer files")
     window = _window(timelines, zoom, steps, step)
     panels = [
         _Panel(timeline, summarise(timeline), _first(timeline, steps, step).begin_s, *window) for timeline in timelines
     ]
     return _page(panels, zoom, more)
+
+
+def close_up(timeline: Timeline) -> tuple[float, float] | None:
+    """The zoom in which names can be read: on so many kernels in a row, or layers where nothing is known of kernels, as
+    take longest together in the first step shown. None without any."""
+    step = _first(timeline, None, None)
+    spans = [s for s in timeline.of("gpu", "kernel") or timeline.of("host", "layer") if s.step == step.step]
+    if not spans:
+        return None
+    rows = zip(spans, spans[READABLE - 1 :] or spans[-1:], strict=False)
+    first, last = max(rows, key=lambda row: row[1].end_s - row[0].begin_s)
+    return round((first.begin_s - step.begin_s) * 1e3, 2), round((last.end_s - step.begin_s) * 1e3, 2)
 
 
 def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
@@ -225,10 +239,11 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     if merged:
         notes[0] += " Its height: the share of the time in which the GPU was busy."
     if any(panel.bottleneck.source == "timeline" for panel in panels):
-        notes.append(
-            "Throughput and busy share are those of all recorded steps; a profiler makes steps slower than they are."
-        )
-    if any(panel.bottleneck.source == "record" for panel in panels):
+        notes.append("Figures are those of all recorded steps; a profiler makes steps slower than they are.")
+    timed = [panel.bottleneck.phases_are_timed for panel in panels if panel.bottleneck.source == "record"]
+    if any(timed):
+        notes.append("Phases of a record are those of its timed steps, laid end to end.")
+    if not all(timed):
         notes.append("Throughput and verdict of a record are of its timed steps, which ran before these.")
     title = marked("Timeline", (panel.timeline for panel in panels))
     page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
@@ -338,8 +353,8 @@ def _draw_named(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
             here = [span for span in spans if lines[span] == line]
             places = [panel.clipped(span) for span in here]
             # Between narrow blocks a line would look like a gap.
-            wide = min((panel.inches(*place) for place in places), default=0.0) > _EDGED
-            edge = {"edgecolor": PAPER, "linewidth": 0.4 if wide else 0.0}
+            widths = [0.4 if panel.inches(*place) > _EDGED else 0.0 for place in places]
+            edge = {"edgecolor": PAPER, "linewidth": widths}
             _bars(axes, here, places, y + line * height, height, facecolor=_colour(key), **edge)
         if height * 72 < WORDS:
             continue

@@ -132,6 +132,13 @@ def test_a_cell_is_compared_with_configs_that_may_be_tried_next_alone(monkeypatc
     assert asked == [*(f"{config} over fp32" for config in over), "fp32+dali+batched over fp32+dali", "fp32 over bf16"]
 
 
+def test_the_chart_says_of_which_pass_its_phases_are() -> None:
+    timed, profiled = factories.make_record("fp32+dali"), factories.make_record("fp32")
+    timed = factories.remeasured(timed, phases=factories.make_phases({"forward": timed.measurement.counted_times_s}))
+    for records, of in (([timed], "timed"), ([profiled], "profiled"), ([timed, profiled], "profiled or the timed")):
+        assert f"phases on the host, of the {of} pass · " in " ".join(words(bottleneck_chart(explain(records))))
+
+
 def test_in_the_chart_a_batch_size_at_which_nothing_was_profiled_says_why() -> None:
     records = [record for record in whole().records if record.cell.batch_size == 4 or record.status != "ok"]
     figure = bottleneck_chart(explain(records))

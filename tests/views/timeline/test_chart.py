@@ -1,5 +1,7 @@
 """The pictures of timelines: what stands in them, and that no word covers another or leaves its block."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +10,8 @@ from matplotlib.text import Text
 from present.charts.charts import assert_tidy, extent, legend, words
 from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, talk, training, work
 
-from tcbench.views.timeline.chart import short_name, timeline_chart
+from tcbench.core.timeline import Span
+from tcbench.views.timeline.chart import close_up, short_name, timeline_chart
 
 
 def blocks(figure: Figure) -> list[Text]:
@@ -57,6 +60,20 @@ def test_zoomed_in_kernels_stand_alone_and_bear_their_names() -> None:
     assert "block1.a" in shown
     assert any(name.startswith("bn_fw_tr") for name in shown)
     assert "layers" in words(figure)
+
+
+def test_the_close_up_is_of_the_layers_or_kernels_in_a_row_that_take_longest_and_names_them() -> None:
+    layers = [(0.5 + i * 0.001, 0.501 + i * 0.001, f"block{i}") for i in range(400)]
+    layers[200:212] = [(0.7 + i * 0.02, 0.719 + i * 0.02, f"slow{i}") for i in range(12)]
+    spans = [Span(begin, end, "host", "layer", name, 1, "forward") for begin, end, name in layers[:212]]
+    steps = [step(i * 0.5, i * 0.5 + 0.5, i) for i in range(5)]
+    timeline = made(*steps, phase("forward", 0.5, 0.94, 1), *spans)
+    assert close_up(timeline) == (200, 439)
+    shown = {text.get_text() for text in blocks(timeline_chart([timeline], zoom=close_up(timeline)))}
+    assert {f"slow{i}" for i in range(12)} <= shown
+    kernels = [kernel(0.6 + i * 0.01, 0.605 + i * 0.01) for i in range(3)]
+    assert close_up(replace(timeline, spans=(*timeline.spans, *(replace(k, step=1) for k in kernels)))) == (100, 125)
+    assert close_up(made(*steps, phase("forward", 0, 1))) is None
 
 
 def test_without_a_gpu_there_is_no_row_for_one() -> None:

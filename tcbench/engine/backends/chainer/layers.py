@@ -3,14 +3,13 @@
 Chainer calls hooks around every link and every function. A layer is a function of the model or of the loss; it is named
 after the link that called it and what it does: "stem/conv", "block3.c/bn", "head/fc", "max pool", "loss". Backward, a
 layer is its function's whole gradient, under the same name. A recorded graph (static_graph) calls no hooks inside: it
-is one layer."""
+was told of its layers when it was recorded, and tells of them itself."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from tcbench.core.session import Layers
 from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer.ops.node import Node
 
 _SHORT = {
     "Convolution": "conv",
@@ -29,16 +28,29 @@ _SHORT = {
     "GlobalAveragePooling": "average pool",
     "Linear": "fc",
     "SoftmaxCrossEntropy": "loss",
-    "RecordedGraph": "recorded graph",
 }
 
 
-@contextlib.contextmanager
-def layer_hooks(model: Any, layers: Layers) -> Iterator[None]:
-    """While it is held, `layers` is told of every layer of `model`."""
-    links = _Links({id(link): link_name(path) for path, link in model.namedlinks()})
-    with links, _Functions(links, layers):
-        yield
+class LayeredNode(Node):
+    """A function that is many layers, and tells `layers` of them itself."""
+
+    layers: Layers | None = None
+
+
+class LayerHooks:
+    """While it is held, as often as one likes, `layers` is told of every layer of `model`."""
+
+    def __init__(self, model: Any, layers: Layers) -> None:
+        self._links = _Links({id(link): link_name(path) for path, link in model.namedlinks()})
+        self._functions = _Functions(self._links, layers)
+
+    def __enter__(self) -> None:
+        self._links.__enter__()
+        self._functions.__enter__()
+
+    def __exit__(self, *_: Any) -> None:
+        self._functions.__exit__(*_)
+        self._links.__exit__(*_)
 
 
 def link_name(path: str) -> str:
@@ -81,6 +93,9 @@ class _Functions(chainer.FunctionHook):
         self._names: dict[int, str] = {}
 
     def forward_preprocess(self, function: Any, in_data: Any) -> None:
+        if isinstance(function, LayeredNode):
+            function.layers = self._layers
+            return
         if self._depth == 0:
             name = _name(self._links.current, function, len(in_data))
             self._names[id(function)] = name
@@ -88,11 +103,15 @@ class _Functions(chainer.FunctionHook):
         self._depth += 1
 
     def backward_preprocess(self, function: Any, in_data: Any, out_grad_data: Any) -> None:
+        if isinstance(function, LayeredNode):
+            return
         if self._depth == 0:
             self._layers.begin(self._names.pop(id(function), "") or _name("", function, len(in_data)))
         self._depth += 1
 
-    def forward_postprocess(self, *_: Any) -> None:
+    def forward_postprocess(self, function: Any, *_: Any) -> None:
+        if isinstance(function, LayeredNode):
+            return
         self._depth -= 1
         if self._depth == 0:
             self._layers.end()

@@ -14,7 +14,7 @@ from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.exchange import PerParameter
-from tcbench.engine.backends.chainer.layers import layer_hooks
+from tcbench.engine.backends.chainer.layers import LayerHooks
 from tcbench.engine.backends.chainer.network import Network
 from tcbench.engine.backends.chainer.optimizers import PerParameterSGD
 from tcbench.engine.backends.chainer.parts import ExchangeSpec, OptimizerSpec, Parts, Replica
@@ -113,4 +113,4 @@ class ChainerSession(BaseSession):
         return dataclasses.replace(super().facts(), plans=self.site.plans(), busy_s=self.site.busy_s())
 
     def detail(self, layers: Layers) -> contextlib.AbstractContextManager[None]:
-        return layer_hooks(self.step.model, layers)
+        return LayerHooks(self.step.model, layers)

@@ -1,14 +1,14 @@
 """A model's body as one function, recorded at its first step and replayed after (see rungs/static_graph.py)."""
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tcbench.engine.accelerators.protocol import Accelerator, Array, current
 from tcbench.engine.accelerators.schedule import Schedule, ScheduleRecorder
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.ops.node import Node, Variable, Variables
+from tcbench.engine.backends.chainer.layers import LayeredNode, LayerHooks
+from tcbench.engine.backends.chainer.ops.node import Variables
 
 _Body = Callable[[Any, Any], Variables]
 
@@ -24,7 +24,7 @@ def static_body(body: _Body) -> _Body:
         x = chainer.as_variable(x)
         of = recorded.get((x.shape, x.dtype))
         if of is None or of.backward is None:
-            of = recorded[x.shape, x.dtype] = _Recorded(functools.partial(body, model), tuple(model.params()))
+            of = recorded[x.shape, x.dtype] = _Recorded(body, model)
         return RecordedGraph(of).apply((x, *of.parameters))
 
     return replayed
@@ -33,19 +33,27 @@ def static_body(body: _Body) -> _Body:
 @dataclass(eq=False)
 class _Recorded:
     """The schedules for one shape of input. The outputs and all gradients are the same arrays at every step.
-    `gradients`: of the input, None, and of the parameters."""
+    `gradients`: of the input, None, and of the parameters. `hooks` tell the recorder of the layers."""
 
-    body: Callable[[Variable], Variables]
-    parameters: Variables
-    recorder: ScheduleRecorder = field(default_factory=lambda: ScheduleRecorder(current()))
+    body: _Body
+    model: Any
     passes: int = 0
     forward: Schedule | None = None
     ys: Variables = ()
     backward: Schedule | None = None
     gradients: Variables = ()
 
+    def __post_init__(self) -> None:
+        self.parameters: Variables = tuple(self.model.params())
+        self.recorder = ScheduleRecorder(current())
+        self.hooks = LayerHooks(self.model, self.recorder)
 
-class RecordedGraph(Node):
+    def record(self, run: Callable[..., Any], *inputs: Array) -> tuple[Schedule, Any]:
+        with self.hooks:
+            return self.recorder.record(run, *inputs)
+
+
+class RecordedGraph(LayeredNode):
     """The body as a function of its input, which has no gradient, and of the model's parameters."""
 
     def __init__(self, of: _Recorded) -> None:
@@ -57,9 +65,9 @@ class RecordedGraph(Node):
         of, self.x = self.of, inputs[0]
         if of.forward is None:
             # The graph that is recorded begins at a variable of its own.
-            of.forward, of.ys = of.recorder.record(lambda x: of.body(chainer.as_variable(x)), self.x)
+            of.forward, of.ys = of.record(lambda x: of.body(of.model, chainer.as_variable(x)), self.x)
         else:
-            of.forward(self.x)
+            of.forward(self.x, layers=self.layers)
         return tuple([y.array for y in of.ys])
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
@@ -67,7 +75,7 @@ class RecordedGraph(Node):
         if self.number != of.passes:
             raise RuntimeError("static_graph: a later forward pass has used the memory of this one")
         if of.backward is None:
-            of.backward, gradients = of.recorder.record(
+            of.backward, gradients = of.record(
                 lambda _, *gys: chainer.grad(of.ys, of.parameters, [chainer.as_variable(gy) for gy in gys]),
                 self.x,
                 *arrays,
@@ -76,5 +84,5 @@ class RecordedGraph(Node):
             for y in of.ys:
                 y.unchain()
         else:
-            of.backward(self.x, *arrays)
+            of.backward(self.x, *arrays, layers=self.layers)
         return tuple([of.gradients[index] for index in indexes])
