@@ -120,7 +120,8 @@ def profile(
     files.write(text, f"{summary}\n".encode(), options.ANOTHER_FOLDER)
     left += [text, *taken.files]
     stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
-    stdout.say(summary, "", *(f"wrote {path}" for path in left))
+    endings = [path.name.removeprefix(f"{stem.name}.") for path in left]
+    stdout.say(summary, "", f"wrote {stem}.{{{','.join(endings)}}}")  # as a shell takes it
     if zoom := close_up(taken.timelines[0]):
         words = ("timeline", str(trace), "--zoom", f"{zoom[0]:g}:{zoom[1]:g}", "-o", "zoomed.png")
         stdout.offer([NextStep(words, "from near; ui.perfetto.dev opens the trace too")])
