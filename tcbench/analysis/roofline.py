@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import COSTLIEST, explain_records, summarise
-from tcbench.analysis.summary import CellSummary, base_config, by_phase, declared_work
+from tcbench.analysis.phases import phase_costs, step_s
+from tcbench.analysis.summary import CellSummary, base_config, declared_work
 from tcbench.core.groups import grouped, summed
 from tcbench.core.record import Cell, Measurement, Record
 from tcbench.core.timeline import Timeline
@@ -138,12 +138,12 @@ def phase_parts(cell: Cell, layers: Sequence[WorkPart] | None = None) -> tuple[W
 def roofline(
     summary: CellSummary, records: Sequence[Record], ceilings: Ceilings, timelines: Sequence[Timeline] = ()
 ) -> CellRoofline:
-    """A cell's phases with the times of its records' profiled passes, and its layers, with times where a timeline of
+    """A cell's phases with their times in its records (`phase_costs`), and its layers, with times where a timeline of
     the cell (by its label) has them.
 
-    A phase's time is the median over profiled steps: the host's on a CPU; on a GPU the device's, which holds what
-    the device waits for the host, so that the rate there is what was achieved and not what kernels reach. Layers are
-    timed on a CPU only: on a GPU their ranges show the host's launching.
+    A phase's time is the host's on a CPU; on a GPU the device's, which holds what the device waits for the host, so
+    that the rate there is what was achieved and not what kernels reach. Layers are timed on a CPU only: on a GPU their
+    ranges show the host's launching.
     """
     cell = summary.cell
     timed = [t.of("host", "layer") for t in timelines if t.label == cell.label and not t.of("gpu")]
@@ -153,12 +153,12 @@ def roofline(
     known_layers = layer_parts(cell) if model_of(cell) else ()
     layers = tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in known_layers)
     measured = [record.measurement for record in records if record.measurement]
-    trials = (each.phases for each in measured)
-    times_s = by_phase(trials, lambda phase: phase.host_s if phase.device_s is None else phase.device_s)
-    times_s[WHOLE] = [time_s for each in measured for time_s in each.counted_times_s]
+    costs = phase_costs(measured)
+    times_s = {cost.name: cost.host_s if cost.device_s is None else cost.device_s for cost in costs}
+    times_s |= {WHOLE: step_s(measured)} if measured else {}
     known = phase_parts(cell) if model_of(cell) else declared_parts(measured[0])
     parts = (part for part in known if part.name in times_s)
-    phases = tuple(replace(part, time_s=statistics.median(times_s[part.name])) for part in parts)
+    phases = tuple(replace(part, time_s=times_s[part.name]) for part in parts)
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
     return CellRoofline(summary, ceilings, phases, layers, explain_records(profiled).doubt if profiled else "")
 
