@@ -22,7 +22,7 @@ from tcbench.core.groups import grouped, summed
 from tcbench.core.record import Cell, Measurement, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine import work
-from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings
+from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings, Reached
 from tcbench.engine.backends import model_of
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Dropout, Layer, Lrn
@@ -77,16 +77,8 @@ class WorkPart:
         return least_s if least_s and (self.time_s is None or least_s <= self.time_s) else None
 
 
-def beaten_by(timed: Iterable[tuple[WorkPart, ConfigPrecision]], ceilings: Ceilings) -> frozenset[str]:
-    """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in a
-    cache; of what a whole phase moves, most has left it."""
-    beaten: set[str] = set()
-    for part, precision in timed:
-        if part.time_s and part.flops / ceilings.at(precision) > part.time_s:
-            beaten.add(precision)
-        if part.time_s and part.name == part.phase and part.bytes / ceilings.bandwidth_bytes_s > part.time_s:
-            beaten.add(MEMORY)
-    return frozenset(beaten)
+_BEYOND_CACHES = 256 * 2**20
+"""Bytes of which no cache holds most."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +100,26 @@ class CellRoofline:
         """Every part that has a time, with the precision that it computes in: the update's is float32 always."""
         parts = (part for part in (*self.phases, *self.layers) if part.time_s is not None)
         return [(part, "fp32" if part.name == "update" else self.precision) for part in parts]
+
+    def reached(self) -> Iterator[tuple[str, Reached]]:
+        """The rate of each part that has a time: of arithmetic by precision; of memory where a whole phase moves more
+        than a cache holds."""
+        for part, precision in self.timed:
+            if not part.time_s:
+                continue
+            whole = part.name == part.phase
+            by = f"{part.name if whole else f'{part.name} ({part.phase})'} of {self.summary.cell.label}"
+            yield precision, Reached(part.flops / part.time_s, by)
+            if whole and part.bytes > _BEYOND_CACHES:
+                yield MEMORY, Reached(part.bytes / part.time_s, by)
+
+
+def fastest(rooflines: Iterable[CellRoofline]) -> dict[str, Reached]:
+    """The highest rate that any part of these ran at, of each kind of arithmetic and of memory. Neither doubtful times
+    nor work that a step's author declares tell one."""
+    sure = (one for one in rooflines if not (one.doubt or one.summary.cell.is_own))
+    every = grouped(reached for one in sure for reached in one.reached())
+    return {name: max(rates, key=lambda reached: reached.rate) for name, rates in every.items()}
 
 
 @functools.lru_cache(256)
