@@ -68,7 +68,7 @@ def roofline(
     for on_device in grouped((device_of(summary), summary) for summary in summaries).values():
         trials = ([record for record in groups[summary.key] if record.status == "ok"] for summary in on_device)
         those = [under_roof(*one, UNKNOWN, given.timelines) for one in zip(on_device, trials, strict=True)]
-        with stages(format_ == "json") as advance:
+        with stages(quiet=False) as advance:
             limits = ceilings.of(on_device[0], fastest(those), fresh=fresh, progress=advance)
         rooflines += [replace(one, ceilings=limits) for one in those]
     rooflines.sort(key=lambda one: summaries.index(one.summary))

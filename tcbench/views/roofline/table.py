@@ -7,7 +7,7 @@ from typing import Any
 from tcbench.analysis.roofline import CellRoofline, WorkPart
 from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.present.document import document, fields
-from tcbench.present.format import doubtful, listed, number
+from tcbench.present.format import doubtful, number
 from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
 
 
@@ -20,8 +20,7 @@ def headline(ceilings: Ceilings) -> str:
 
 def reached(ceilings: Ceilings) -> list[str]:
     """Those that are not what was measured, but what a step reached above it."""
-    every = [f"that of {name} by {one.by}" for name, one in sorted(ceilings.reached.items())]
-    return [f"reached above it: {listed(every)}"] if every else []
+    return [f"the ceiling of {name} is what {one.by} reached" for name, one in sorted(ceilings.reached.items())]
 
 
 def _flops_s(ceilings: Ceilings) -> dict[str, float]:
