@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import pytest
 from factories import make_measurement, make_phases, make_rank_part, make_record
@@ -14,29 +15,43 @@ from tcbench.analysis.summary import summarise
 from tcbench.core.record import Record
 from tcbench.engine.accelerators.ceilings import Ceilings
 
-SHARES = {"io": 0.1, "forward": 0.2, "backward": 0.6, "update": 0.1}
+STEPS_S = (0.9, 0.1, 0.1, 0.1, 0.2, 0.4)
+"""The first of a block does not count."""
+PHASES_S = {
+    "io": (0.01, 0.01, 0.01, 0.02, 0.16),
+    "forward": (0.02, 0.02, 0.02, 0.04, 0.08),
+    "backward": (0.06, 0.06, 0.06, 0.12, 0.12),
+    "update": (0.01, 0.01, 0.01, 0.02, 0.04),
+}
 
 
 def trials(*factors: float) -> list[Record]:
-    """Of steps that vary, so many times as long in each: medians, means over trials and over steps all differ."""
-    records = []
-    for trial, factor in enumerate(factors):
-        steps_s = [factor * s for s in (0.9, 0.1, 0.1, 0.1, 0.2, 0.4)]
-        phases = make_phases({name: [share * s for s in steps_s[1:]] for name, share in SHARES.items()})
-        records.append(make_record(trial=trial, measurement=make_measurement(steps_s, phases=phases)))
-    return records
+    """So many times as long each: medians, means over trials and over steps all differ."""
+
+    def scaled(factor: float, times_s: Sequence[float]) -> list[float]:
+        return [factor * s for s in times_s]
+
+    return [
+        make_record(
+            trial=trial,
+            measurement=make_measurement(
+                scaled(factor, STEPS_S), phases=make_phases({name: scaled(factor, s) for name, s in PHASES_S.items()})
+            ),
+        )
+        for trial, factor in enumerate(factors)
+    ]
 
 
 def test_every_command_tells_the_same_time_of_a_phase_and_they_add_up_to_the_step() -> None:
     records, others = trials(1, 4), trials(1, 2, 3)
     step_s = math.sqrt(0.18 * 0.72)  # the geometric mean, as in every table
-    expected = {name: pytest.approx(share * step_s) for name, share in SHARES.items()}
+    expected = {name: pytest.approx(step_s * sum(times_s) / 0.9) for name, times_s in PHASES_S.items()}
     [summary] = summarise(records)
     assert summary.step_time_s.value == pytest.approx(step_s)
     assert dict(summary.phase_host_s) == expected
     assert {phase.name: phase.host_s for phase in explain_records(records).phases} == expected
     under = roofline(summary, records, Ceilings("it", {"fp32": 1e11}, 2e10, "made up"))
-    assert {part.name: part.time_s for part in under.phases} == {name: expected[name] for name in list(SHARES)[1:]}
+    assert {part.name: part.time_s for part in under.phases} == {name: expected[name] for name in list(PHASES_S)[1:]}
     diff = of_records(records, others)
     assert {part.name: part.base_s for part in diff.levels[0].parts} == expected
     assert (diff.step.base_s, diff.step.current_s) == pytest.approx((step_s, 0.18 * 6 ** (1 / 3)))
