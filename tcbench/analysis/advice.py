@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tcbench.analysis.bottleneck import CURVATURE, Bottleneck, PhaseCost
+from tcbench.analysis.bottleneck import CURVATURE, Bottleneck
+from tcbench.analysis.phases import PhaseCost
 from tcbench.analysis.stats import Interval
 from tcbench.core.step_time import StepTime
 

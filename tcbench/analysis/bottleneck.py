@@ -14,8 +14,7 @@ from typing import Literal
 
 from tcbench.analysis import intervals
 from tcbench.analysis.intervals import Intervals
-from tcbench.analysis.scaling import ALLREDUCE, critical_rank
-from tcbench.analysis.summary import by_phase
+from tcbench.analysis.phases import ALLREDUCE, PhaseCost, critical_rank, phase_costs, step_s
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.core.record import Record
@@ -45,16 +44,6 @@ CURVATURE = ("factors", "inverse")
 """The phases of training by second order."""
 
 COSTLIEST = 10
-
-
-@dataclass(frozen=True)
-class PhaseCost:
-    """A phase, per step: `host_s` what the host needs for it, without waiting for the GPU; `device_s` how long the
-    GPU is busy with it, None where that is not known."""
-
-    name: str
-    host_s: float
-    device_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -446,43 +435,29 @@ def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
 def explain_records(records: Sequence[Record]) -> Bottleneck:
     """Explain a cell by its trials that are ok, together. Raises ValueError without one, or without a profiled pass.
 
-    The step is the timed pass's, the geometric mean over trials as in every table, and so are phases that the timed
-    steps tell: each has its share of it, and they add up. Of a profiled pass it is the median, but the least of a host
-    that may wait for its GPU: nothing waits in that pass until the launch queue is full, so that the least time is the
-    one without waiting. Where the device tells how long it works, that is what the GPU needs, and in a step that is
-    longer the host did not wait for it. Elsewhere kernels are not seen: the GPU fills the step where the host does not,
-    and else needs less, nobody knows how much. A feed with `prefetch_depth` works beside the step: how long it takes is
-    known only when the host waits for it. Of many ranks, the phases are those of the one that the others wait for, in
-    each trial: its all-reduce is the exchange alone.
+    The step is the timed pass's, and phases are as everywhere (`phase_costs`). Where the device tells how long it
+    works, that is what the GPU needs, and in a step that is longer the host did not wait for it. Elsewhere kernels are
+    not seen: the GPU fills the step where the host does not, and else needs less, nobody knows how much. A feed with
+    `prefetch_depth` works beside the step: how long it takes is known only when the host waits for it.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     if not measured or not all(m.profiled_steps for m in measured):
         raise ValueError("nothing was measured")
     cell = records[0].cell
     on_gpu = cell.device != "cpu"
-    times_s = [t for m in measured for t in m.counted_times_s]
-    step_s = statistics.geometric_mean(statistics.fmean(m.counted_times_s) for m in measured)
-    share = step_s / statistics.fmean(times_s)
-    critical = [critical_rank(m.ranks) for m in measured if m.ranks]
+    whole_s = step_s(measured)
     busy_s = statistics.fmean(told) if (told := [m.busy_s for m in measured if m.busy_s is not None]) else None
-    may_wait = on_gpu and (busy_s is None or busy_s >= BALANCED_ABOVE * step_s)
-    timed = all(m.phases_are_timed for m in measured)
-    typical = min if may_wait else (lambda of: share * statistics.fmean(of)) if timed else statistics.median
-    trials = [part.phases for part in critical] or [m.phases for m in measured]
-    device_s = by_phase(trials, lambda phase: phase.device_s)
-    phases = tuple(
-        PhaseCost(name, typical(times), statistics.median(device_s[name]) if name in device_s else None)
-        for name, times in by_phase(trials, lambda phase: phase.host_s).items()
-    )
+    may_wait = on_gpu and (busy_s is None or busy_s >= BALANCED_ABOVE * whole_s)
+    phases = phase_costs(measured, waits=may_wait)
     overlapped = any(m.prefetch_depth for m in measured)
     io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
     network_s, network_host_s, network_gpu_s = _network(phases)
     host_s = sum(phase.host_s for phase in phases) - io_s - network_host_s
-    starved = overlapped and io_s > (1 - BALANCED_ABOVE) * step_s
-    input_s = io_s if not overlapped else max(step_s, io_s) if starved else None
+    starved = overlapped and io_s > (1 - BALANCED_ABOVE) * whole_s
+    input_s = io_s if not overlapped else max(whole_s, io_s) if starved else None
     host_side_s = host_s + (0.0 if overlapped else io_s)
-    filled = starved or host_side_s >= BALANCED_ABOVE * step_s
-    gpu_s = busy_s if busy_s is not None or not on_gpu or filled else step_s
+    filled = starved or host_side_s >= BALANCED_ABOVE * whole_s
+    gpu_s = busy_s if busy_s is not None or not on_gpu or filled else whole_s
     gpu_s = None if gpu_s is None else max(0.0, gpu_s - network_gpu_s)
     return Bottleneck(
         label=cell.label,
@@ -490,7 +465,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         batch_size=cell.batch_size,
         source="record",
         steps=sum(m.profiled_steps for m in measured),
-        step_s=step_s,
+        step_s=whole_s,
         needs=StageNeeds(input_s, host_s, gpu_s, overlapped, network_s),
         phases=phases,
         io_overlap=None if overlapped or on_gpu else 0.0,
@@ -498,6 +473,6 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         waits_for_gpu_s=None,
         device=None,
         ranks=cell.ranks,
-        rank=critical[0].rank if critical else 0,
-        phases_are_timed=timed,
+        rank=critical_rank(measured[0].ranks).rank if measured[0].ranks else 0,
+        phases_are_timed=all(m.phases_are_timed for m in measured),
     )

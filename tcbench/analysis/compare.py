@@ -14,8 +14,9 @@ from typing import Literal
 from tcbench.analysis import comparability, noise, phase_tests, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.phase_tests import PhaseDecision, PhaseTrials, PhaseVerdict
+from tcbench.analysis.phases import by_phase
 from tcbench.analysis.stats import Interval, images_per_s, typical
-from tcbench.analysis.summary import by_cell, by_phase, telling
+from tcbench.analysis.summary import by_cell, telling
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate
 from tcbench.core.groups import grouped

@@ -15,12 +15,13 @@ from typing import Literal
 from tcbench.analysis import bottleneck, comparability, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import THROUGHPUT, ClockName, Comparison, Trials
+from tcbench.analysis.phases import phase_costs, step_s
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.errors import NotComparableError
 from tcbench.core.groups import summed
-from tcbench.core.record import Cell, Environment, Record
+from tcbench.core.record import Cell, Environment, Measurement, Record
 from tcbench.core.timeline import Span, Timeline
 
 LevelName = Literal["phases", "layers", "kernels"]
@@ -114,16 +115,16 @@ class Diff:
 
 
 def of_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
-    """The trials of one cell on each side, as `store.current` leaves them: the step of the timed passes and the phases
-    of the profiled ones, which on a device that they fill are its own. What the step takes beyond its phases is the
-    rest: time between them, and what the timed pass takes more or less than the profiled one. Raises NotComparableError
-    where the two did not train the same, or one was not measured."""
+    """The trials of one cell on each side, as `store.current` leaves them: the step and its phases as everywhere
+    (`phase_costs`), which on a device that they fill are its own. What the step takes beyond its phases is the rest:
+    time between them, and what the timed pass takes more or less than a profiled one. Raises NotComparableError where
+    the two did not train the same, or one was not measured."""
     sides = [(records, _environment(records)) for records in (base, current)]
     both = [Trials(records, at.machine if at else None) for records, at in sides]
     _same_training(base, current)
     base_s, current_s = _steps_s(base), _steps_s(current)
     clock: ClockName = "device" if all(side.fills_device for side in both) else "host"
-    before, after = (side.phase_times(clock) for side in both)
+    before, after = (_phases_s(side, clock) for side in both)
     step = _of_trials("step", None, base_s, current_s)
     parts = [_of_trials(name, name, before.get(name), after.get(name)) for name in {**before, **after}]
     levels = (_level("phases", clock, step, parts, "outside of phases"),) if parts else ()
@@ -137,11 +138,26 @@ def _environment(records: Sequence[Record]) -> Environment | None:
 
 def _steps_s(records: Sequence[Record]) -> list[float]:
     """The mean counted step of each trial that is ok. Raises NotComparableError without one."""
-    measured = [record.measurement for record in records if record.status == "ok"]
-    times_s = [statistics.fmean(m.counted_times_s) for m in measured if m is not None and m.counted_times_s]
-    if not times_s:
+    measured = [m for m in _measured(records) if m.counted_times_s]
+    if not measured:
         raise NotComparableError(f"{records[0].cell.label}: {records[0].status}: {records[0].reason}")
-    return times_s
+    return _about(step_s(measured), [statistics.fmean(m.counted_times_s) for m in measured])
+
+
+def _measured(records: Iterable[Record]) -> list[Measurement]:
+    return [record.measurement for record in records if record.status == "ok" and record.measurement is not None]
+
+
+def _phases_s(side: Trials, clock: ClockName) -> dict[str, list[float]]:
+    """The time of each phase in each trial."""
+    times_s, costs = side.phase_times(clock), phase_costs(_measured(side.records))
+    shown_s = {cost.name: cost.device_s if clock == "device" else cost.host_s for cost in costs}
+    return {name: _about(shown_s[name] or 0.0, of_trials) for name, of_trials in times_s.items()}
+
+
+def _about(mean_s: float, times_s: Sequence[float]) -> list[float]:
+    """Trials that scatter as these do, about what all tables show."""
+    return [time_s * mean_s / (statistics.fmean(times_s) or math.inf) for time_s in times_s]
 
 
 def _of_trials(

@@ -3,9 +3,10 @@
 A trial costs its start-up, steps to warm up and on a device to be profiled, and its timed pass. A cell that was seen
 costs what its trials cost. Of another one, the time of a step and the start-up are those of the configs seen, the more
 alike the heavier: how a step grows with the batch size is learned from configs seen at two. Where the model of a step's
-time has told what a cell's takes, that is in proportion to those seen. Before anything is seen or told, the network's
-arithmetic at a rate that an ordinary processor or GPU reaches stands in. Other work on the machine slows a run down or
-no longer does: where the last trials took longer or shorter than was expected of them, so will the next.
+time has told what a cell's takes, that is in proportion to those seen. An earlier run on the machine counts as seen.
+Before anything is seen or told, the network's arithmetic at a rate that an ordinary processor or GPU reaches stands in.
+Other work on the machine slows a run down or no longer does: where the last trials took longer or shorter than was
+expected of them, so will the next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from tcbench.core.record import Cell, Record
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.backends import model_of
 
-_STARTUP_S = 4.0
 _ASSUMED_ITEM_S = 0.01
 """Of a model that only the user knows."""
 _MORE_TO_SETTLE = 2
@@ -110,13 +110,13 @@ class TimeLeft:
         """Seconds expected of a trial without tuning, at the pace while the run began."""
         if durations_s := self.seen.get(cell, Seen()).durations_s:
             return statistics.median(durations_s)
-        step_s = self.step_s(cell)
+        step_s, kind = self.step_s(cell), kind_of(cell.device)
         least_s, most_s = _timed_s(cell, step_s)
         shares = [seen.to_target for seen in self.seen.values() if seen.to_target is not None]
         timed_s = least_s + (most_s - least_s) * (sum(shares) + _TO_TARGET) / (len(shares) + 1)
         startups = [(other, seen.startup_s) for other, seen in self.seen.items() if seen.startup_s is not None]
-        startup_s = _alike(cell, startups) if startups else _STARTUP_S * self.slowdown
-        profiled = 0 if kind_of(cell.device).is_host else cell.measure.profiled_steps
+        startup_s = _alike(cell, startups) if startups else kind.assumed_startup_s * self.slowdown
+        profiled = 0 if kind.is_host else cell.measure.profiled_steps
         return startup_s + (cell.measure.min_warmup_steps + _MORE_TO_SETTLE + profiled) * step_s + timed_s
 
     def _tuning_s(self, cell: Cell) -> float:
@@ -156,11 +156,16 @@ def estimate(
     before: Iterable[Record] = (),
     slowdown: float = 1.0,
     foreseen: Mapping[Cell, float] | None = None,
+    earlier: Iterable[Record] = (),
 ) -> TimeLeft:
-    """Before the first trial of these cells; `before` are trials of an earlier part of the run."""
-    ran = (record for record in before if record.status != "skipped")
+    """Before the first trial of these cells; `before` are trials of an earlier part of the run, `earlier` those of
+    another run on the machine: all of a cell's together count as one, which this run's soon outvote."""
     nothing_seen = TimeLeft(slowdown=slowdown, foreseen=foreseen or {})
-    return replace(functools.reduce(TimeLeft.finished, ran, nothing_seen), remaining=tuple(cells))
+    known = functools.reduce(TimeLeft.finished, earlier, nothing_seen).seen.items()
+    once = {cell: replace(seen, durations_s=(statistics.median(seen.durations_s),)) for cell, seen in known}
+    ran = (record for record in before if record.status != "skipped")
+    now = functools.reduce(TimeLeft.finished, ran, replace(nothing_seen, seen=once))
+    return replace(now, remaining=tuple(cells))
 
 
 @functools.lru_cache(1024)

@@ -11,18 +11,18 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import COSTLIEST, explain_records, summarise
-from tcbench.analysis.summary import CellSummary, base_config, by_phase, declared_work
+from tcbench.analysis.phases import phase_costs, step_s
+from tcbench.analysis.summary import CellSummary, base_config, declared_work
 from tcbench.core.groups import grouped, summed
 from tcbench.core.record import Cell, Measurement, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine import work
-from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings
+from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings, Reached
 from tcbench.engine.backends import model_of
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Dropout, Layer, Lrn
@@ -77,16 +77,8 @@ class WorkPart:
         return least_s if least_s and (self.time_s is None or least_s <= self.time_s) else None
 
 
-def beaten_by(timed: Iterable[tuple[WorkPart, ConfigPrecision]], ceilings: Ceilings) -> frozenset[str]:
-    """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in a
-    cache; of what a whole phase moves, most has left it."""
-    beaten: set[str] = set()
-    for part, precision in timed:
-        if part.time_s and part.flops / ceilings.at(precision) > part.time_s:
-            beaten.add(precision)
-        if part.time_s and part.name == part.phase and part.bytes / ceilings.bandwidth_bytes_s > part.time_s:
-            beaten.add(MEMORY)
-    return frozenset(beaten)
+_BEYOND_CACHES = 256 * 2**20
+"""Bytes of which no cache holds most."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +100,26 @@ class CellRoofline:
         """Every part that has a time, with the precision that it computes in: the update's is float32 always."""
         parts = (part for part in (*self.phases, *self.layers) if part.time_s is not None)
         return [(part, "fp32" if part.name == "update" else self.precision) for part in parts]
+
+    def reached(self) -> Iterator[tuple[str, Reached]]:
+        """The rate of each part that has a time: of arithmetic by precision; of memory where a whole phase moves more
+        than a cache holds."""
+        for part, precision in self.timed:
+            if not part.time_s:
+                continue
+            whole = part.name == part.phase
+            by = f"{part.name if whole else f'{part.name} ({part.phase})'} of {self.summary.cell.label}"
+            yield precision, Reached(part.flops / part.time_s, by)
+            if whole and part.bytes > _BEYOND_CACHES:
+                yield MEMORY, Reached(part.bytes / part.time_s, by)
+
+
+def fastest(rooflines: Iterable[CellRoofline]) -> dict[str, Reached]:
+    """The highest rate that any part of these ran at, of each kind of arithmetic and of memory. Neither doubtful times
+    nor work that a step's author declares tell one."""
+    sure = (one for one in rooflines if not (one.doubt or one.summary.cell.is_own))
+    every = grouped(reached for one in sure for reached in one.reached())
+    return {name: max(rates, key=lambda reached: reached.rate) for name, rates in every.items()}
 
 
 @functools.lru_cache(256)
@@ -138,12 +150,12 @@ def phase_parts(cell: Cell, layers: Sequence[WorkPart] | None = None) -> tuple[W
 def roofline(
     summary: CellSummary, records: Sequence[Record], ceilings: Ceilings, timelines: Sequence[Timeline] = ()
 ) -> CellRoofline:
-    """A cell's phases with the times of its records' profiled passes, and its layers, with times where a timeline of
+    """A cell's phases with their times in its records (`phase_costs`), and its layers, with times where a timeline of
     the cell (by its label) has them.
 
-    A phase's time is the median over profiled steps: the host's on a CPU; on a GPU the device's, which holds what
-    the device waits for the host, so that the rate there is what was achieved and not what kernels reach. Layers are
-    timed on a CPU only: on a GPU their ranges show the host's launching.
+    A phase's time is the host's on a CPU; on a GPU the device's, which holds what the device waits for the host, so
+    that the rate there is what was achieved and not what kernels reach. Layers are timed on a CPU only: on a GPU their
+    ranges show the host's launching.
     """
     cell = summary.cell
     timed = [t.of("host", "layer") for t in timelines if t.label == cell.label and not t.of("gpu")]
@@ -153,12 +165,12 @@ def roofline(
     known_layers = layer_parts(cell) if model_of(cell) else ()
     layers = tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in known_layers)
     measured = [record.measurement for record in records if record.measurement]
-    trials = (each.phases for each in measured)
-    times_s = by_phase(trials, lambda phase: phase.host_s if phase.device_s is None else phase.device_s)
-    times_s[WHOLE] = [time_s for each in measured for time_s in each.counted_times_s]
+    costs = phase_costs(measured)
+    times_s = {cost.name: cost.host_s if cost.device_s is None else cost.device_s for cost in costs}
+    times_s |= {WHOLE: step_s(measured)} if measured else {}
     known = phase_parts(cell) if model_of(cell) else declared_parts(measured[0])
     parts = (part for part in known if part.name in times_s)
-    phases = tuple(replace(part, time_s=statistics.median(times_s[part.name])) for part in parts)
+    phases = tuple(replace(part, time_s=times_s[part.name]) for part in parts)
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
     return CellRoofline(summary, ceilings, phases, layers, explain_records(profiled).doubt if profiled else "")
 

@@ -12,13 +12,11 @@ from typing import Literal
 import msgspec
 
 from tcbench.analysis import welch
+from tcbench.analysis.phases import ALLREDUCE, times_s
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting, by_code, ratio, summarise
 from tcbench.core.groups import grouped
-from tcbench.core.record import Cell, Measurement, PhaseTimes, RankPart, Record
-
-ALLREDUCE = "allreduce"
-"""The phase in which ranks average their gradients; where an exchange runs beside backward, what is left of it."""
+from tcbench.core.record import Cell, Measurement, RankPart, Record
 
 
 @dataclass(frozen=True)
@@ -188,15 +186,8 @@ def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllRedu
 def exchange_times_s(parts: Sequence[RankPart]) -> tuple[float, ...]:
     """The time of the exchange itself in each profiled step: the least of any rank's time in it, since whoever comes
     last waits for nobody. Empty where a rank does not tell it."""
-    times_s = [
-        times for part in parts for phase in part.phases if phase.name == ALLREDUCE for times in [_times_s(phase)]
-    ]
-    return tuple(map(min, zip(*times_s, strict=False))) if len(times_s) == len(parts) else ()
-
-
-def _times_s(phase: PhaseTimes) -> tuple[float, ...]:
-    """A phase's time in each step, by the clock of the device where it has one."""
-    return phase.device_s or phase.host_s
+    every = [times_s(phase) for part in parts for phase in part.phases if phase.name == ALLREDUCE]
+    return tuple(map(min, zip(*every, strict=False))) if len(every) == len(parts) else ()
 
 
 def before_allreduce_s(part: RankPart) -> tuple[float, ...]:
@@ -204,11 +195,5 @@ def before_allreduce_s(part: RankPart) -> tuple[float, ...]:
     names = [phase.name for phase in part.phases]
     if ALLREDUCE not in names:
         return ()
-    before = [_times_s(phase) for phase in part.phases[: names.index(ALLREDUCE)]]
+    before = [times_s(phase) for phase in part.phases[: names.index(ALLREDUCE)]]
     return tuple(map(sum, zip(*before, strict=False)))
-
-
-def critical_rank(parts: Sequence[RankPart]) -> RankPart:
-    """The rank that the others wait for: the one that spends the least time in the all-reduce. Its phases make up the
-    step. Raises ValueError without ranks."""
-    return min(parts, key=lambda part: sum(sum(_times_s(p)) for p in part.phases if p.name == ALLREDUCE))

@@ -2,17 +2,18 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from tcbench.analysis import comparability, scatter, welch
+from tcbench.analysis.phases import phase_costs
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.welch import Group
 from tcbench.core.groups import grouped
-from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, PhaseTimes, Record, Status
+from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, Record, Status
 
 CellKey = tuple[str | None, Cell, tuple[Code, ...]]
 """A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
@@ -237,7 +238,6 @@ def _summary(
         return summary
     throughput = of_runs.group(rates) if of_runs else welch.throughput(cell.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
-    host_s = by_phase((m.phases for m in measured), lambda phase: phase.host_s)
     return replace(
         summary,
         throughput=throughput,
@@ -245,7 +245,7 @@ def _summary(
         step_time_s=cell.images_per_step / rate,
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
-        phase_host_s=tuple((name, statistics.median(times_s)) for name, times_s in host_s.items()),
+        phase_host_s=tuple((phase.name, phase.host_s) for phase in phase_costs(measured)),
         unit="trials" if len(trials_s) > 1 else "run" if of_runs else "steps",
         settled=all(m.warmup_settled for m in measured),
         lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
@@ -265,10 +265,3 @@ def telling(trials: Sequence[Record]) -> Record:
     """The first trial that has the status of them all: ok where one is, else the worst."""
     ok = next((record for record in trials if record.status == "ok"), None)
     return ok or max(trials, key=lambda record: STATUSES.index(record.status))
-
-
-def by_phase(
-    trials: Iterable[Iterable[PhaseTimes]], times_s: Callable[[PhaseTimes], Iterable[float] | None]
-) -> dict[str, list[float]]:
-    """The times of each phase in all trials together, in the order of the phases; without phases that have none."""
-    return grouped((phase.name, time_s) for phases in trials for phase in phases for time_s in times_s(phase) or ())

@@ -12,7 +12,7 @@ import typer
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.present import options
-from tcbench.present.app import command, make_console
+from tcbench.present.app import command, make_console, stages
 from tcbench.present.results import chosen as chosen_of
 from tcbench.present.results import place, read_with_timelines
 
@@ -50,9 +50,10 @@ def roofline(
     tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
     tcbench roofline profile.json.gz --layers         with the time of each layer
     """
-    from tcbench.analysis.roofline import base_and_fastest
+    from tcbench.analysis.roofline import base_and_fastest, fastest
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import by_code, summarise
+    from tcbench.engine.accelerators.ceilings import UNKNOWN
     from tcbench.present.charts.files import save
     from tcbench.run import ceilings
     from tcbench.views.roofline import table as view
@@ -65,10 +66,10 @@ def roofline(
     summaries = chosen_of(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
     rooflines, groups = [], by_code(given.records)
     for on_device in grouped((device_of(summary), summary) for summary in summaries).values():
-        limits = ceilings.of(on_device[0], fresh)
         trials = ([record for record in groups[summary.key] if record.status == "ok"] for summary in on_device)
-        those = [under_roof(*one, limits, given.timelines) for one in zip(on_device, trials, strict=True)]
-        limits = ceilings.standing(on_device[0], limits, [entry for one in those for entry in one.timed], fresh)
+        those = [under_roof(*one, UNKNOWN, given.timelines) for one in zip(on_device, trials, strict=True)]
+        with stages(quiet=False) as advance:
+            limits = ceilings.of(on_device[0], fastest(those), fresh=fresh, progress=advance)
         rooflines += [replace(one, ceilings=limits) for one in those]
     rooflines.sort(key=lambda one: summaries.index(one.summary))
     output = place(output, given.paths, "roofline.png")

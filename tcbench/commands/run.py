@@ -64,7 +64,7 @@ def run(
         images.check_folder(plan, advance)
     plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
     if dry_run:
-        _show_plan(plan, format_ == "json")
+        _show_plan(plan, out, format_ == "json")
         return
     whole = ["run", *given(context, without=_OF_ONE_RUN)] if chosen.configs or chosen.quick else []
     earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
@@ -77,24 +77,27 @@ _OF_ONE_RUN = {"configs", "quick", "fresh_autotune", "resume", "label", "quiet",
 """Options that the proposal to run a scenario's other configs too does not repeat."""
 
 
-def _start(plan: Plan, before: Sequence[Record] = ()) -> Rounds:
-    """A run of the plan, or what is left of one, with the time that it will take on this machine as it is now."""
+def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
+    """A run of the plan, or what is left of one, with the time that it will take: as the last here did, or on this
+    machine as it is now."""
     from tcbench.hardware import load
+    from tcbench.present.results import recent
     from tcbench.run import prediction, rounds
 
-    return rounds.start(plan, before, load.slowdown(), prediction.foreseen(plan))
+    _, earlier = recent(out / plan.device.machine, (planned.cell.model for planned in plan.cells))
+    return rounds.start(plan, before, load.slowdown(), prediction.foreseen(plan), earlier)
 
 
-def _show_plan(plan: Plan, json: bool) -> None:
+def _show_plan(plan: Plan, out: Path, json: bool) -> None:
     from tcbench.views import planning
 
-    state = _start(plan)
+    state = _start(plan, out)
     if json:
         typer.echo(planning.plan_json(plan, state))
         return
-    out = make_console()
-    out.say(*filter(None, (planning.plan_line(plan), plan.left_out, planning.rounds_line(state))))
-    out.print(planning.plan_table(plan, state))
+    stdout = make_console()
+    stdout.say(*filter(None, (planning.plan_line(plan), plan.left_out, planning.rounds_line(state))))
+    stdout.print(planning.plan_table(plan, state))
 
 
 _Earlier = tuple[Path | None, tuple["Record", ...], str]
@@ -128,7 +131,7 @@ def _run(
     resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     fresh: list[Record] = []
-    state = _start(plan, before)
+    state = _start(plan, out, before)
     ahead = list(state.ahead())
 
     def to_run() -> list[Cell]:

@@ -30,8 +30,12 @@ class Counts:
 
 
 def slowdown() -> float:
-    """How many times as long as alone work takes here that asks for all processors, by the load of the last minute."""
-    return 1 + os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    """How many times as long as alone work takes here that asks for all processors, by the load of the last minute: no
+    more of it than runs now, since what has ended slows nothing."""
+    load = os.getloadavg()[0]
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        load = min(load, int((_PROC / "loadavg").read_text().split()[3].partition("/")[0]) - 1)
+    return 1 + load / len(os.sched_getaffinity(0))
 
 
 def counts(root: int) -> Counts | None:

@@ -113,7 +113,8 @@ class RunProgress(_Live):
             first = message.stage == "warm-up" and message.steps < 2  # it also prepares all that is kept
             self._seen_of_running = tuned if first else tuned.stepped(cell, message.step_time_s)
             rate = cell.images_per_step / message.step_time_s
-            what = f"{name}: {message.stage}, {counted(message.steps, 'step')}, {number(rate)} {cell.unit}/s"
+            steps = f", {counted(message.steps, 'step')}" if message.steps else ""  # of the timed pass, block by block
+            what = f"{name}: {message.stage}{steps}, {number(rate)} {cell.unit}/s"
             self._progress.update(self._task, description=what)
 
     def finished(self, record: Record, remaining: Sequence[Cell] | None = None) -> None:
@@ -152,18 +153,22 @@ class Stages(_Live):
         super().__init__(console)
         self._what = ""
         self._task: Any = None
-        self._done, self._total = 0, 0
-        self._started = self._said = (0.0, 0)
+        self._total = 0
+        self._there = 0
+        self._first = self._last = self._said = (0.0, 0)
 
     def advance(self, what: str, done: int, total: int) -> None:
         """`done` of `total` are done; what was there at the first word of a stage took no time."""
         now = time.monotonic()
-        self._done, self._total = done, total
+        self._total = total
         if what != self._what:
-            self._what, self._started, self._said = what, (now, done), (now, done)
+            self._what, self._there, self._first, self._last, self._said = what, done, *[(now, done)] * 3
             if self._task is not None:
                 self._progress.remove_task(self._task)
             self._task = self._progress.add_task(what, total=total)
+        if done > self._last[1]:
+            self._last = (now, done)
+            self._first = self._last if self._first[1] == self._there else self._first
         self._progress.update(self._task, completed=done, total=total)
         if self._progress.disable and done < total and now - self._said[0] >= _LINE_EVERY_S:
             self._said = (now, done)
@@ -172,8 +177,12 @@ class Stages(_Live):
             self._console.say(f"{what}: {done}/{total}{left}")
 
     def _remaining_s(self) -> float | None:
-        since_s, new = time.monotonic() - self._started[0], self._done - self._started[1]
-        return since_s / new * (self._total - self._done) if new > 0 else None
+        """By those after the first, which starts what they find running."""
+        (first_s, first), (last_s, last) = self._first, self._last
+        if last == first:
+            return None
+        left_s = (last_s - first_s) / (last - first) * (self._total - last)
+        return max(0.0, left_s - (time.monotonic() - last_s))
 
 
 _LINE_EVERY_S = 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import os
@@ -86,6 +87,23 @@ def by_age(out: Path) -> list[Path]:
 
     there = runs(out) if out.is_dir() else []
     return sorted(there, key=lambda path: (_age(path), path), reverse=True)
+
+
+_RECENT = 5
+
+
+def recent(folder: Path, models: Iterable[str]) -> tuple[Path | None, tuple[Record, ...]]:
+    """Of a machine's last runs the newest that measured one of these networks, and its trials of them: by these the
+    next run is expected to take as long. What cannot be read tells nothing."""
+    from tcbench.core import store
+
+    wanted = frozenset(models)
+    for path in by_age(folder)[:_RECENT]:
+        with contextlib.suppress(StoreError):
+            records = store.read([path]).records
+            if ran := tuple(r for r in records if r.status == "ok" and r.cell.model in wanted):
+                return path, ran
+    return None, ()
 
 
 def newest_timeline(out: Path) -> Path:

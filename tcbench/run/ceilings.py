@@ -7,40 +7,45 @@ cache by machine and threads. A GPU that is not here has its property file's fig
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 
-from tcbench.analysis.roofline import ConfigPrecision, WorkPart, beaten_by
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
 from tcbench.core.record import Record
 from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.ceilings import Ceilings
-from tcbench.engine.accelerators.device import kind_of
+from tcbench.engine.accelerators.ceilings import Ceilings, Reached
+from tcbench.engine.accelerators.device import Progress, kind_of
 from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.runner import python_module, worker_environment
 
 
-def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
+def of(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, progress: Progress) -> Ceilings:
     """The ceilings of a cell's device: measured here when it is this machine's, kept from the last time unless `fresh`;
-    those of another machine that this user's cache holds; or the figures of a GPU's property file.
+    those of another machine that this user's cache holds; or the figures of a GPU's property file. None is lower than
+    what parts of steps `reached`: of a device that is here one that is beaten is measured anew, and if it still is,
+    what was reached is kept in its place.
 
     Raises SelectionError where none of these tells.
     """
-    limits = None if fresh else _kept(summary)
-    if limits is None and _is_here(summary):
-        return _keep(summary, _measure(summary))
+    limits, here = _kept(summary), _is_here(summary)
+    if here and (fresh or limits is None or limits.raised(reached).reached.keys() - limits.reached.keys()):
+        what = f"measuring the ceilings of {summary.cell.device}"
+        progress(what, 0, 1)
+        limits = _keep(summary, _measure(summary))
+        progress(what, 1, 1)
     limits = limits or _from_file(summary)
     if limits is None:
         raise SelectionError(
             f"the ceilings of {summary.machine or 'an unknown machine'} are not known here; "
             "run `tcbench roofline` on that machine"
         )
-    return limits
+    raised = limits.raised(reached)
+    return _keep(summary, raised) if here and raised != limits else raised
 
 
 def known(summary: CellSummary) -> Ceilings | None:
@@ -53,17 +58,6 @@ def of_record(record: Record | None) -> Ceilings | None:
     return None if record is None else known(summarise([record])[0])
 
 
-def standing(
-    summary: CellSummary, known: Ceilings, timed: Sequence[tuple[WorkPart, ConfigPrecision]], fresh: bool
-) -> Ceilings:
-    """For `roofline`: the ceilings of a device that no part which was timed there ran faster than. One that was beaten
-    is measured anew, unless that was done just now (`fresh`) or the device is not here, and withdrawn where it is still
-    beaten."""
-    if beaten_by(timed, known) and not fresh and _is_here(summary):
-        known = of(summary, fresh=True)
-    return known.without(beaten_by(timed, known))
-
-
 def _name_of(summary: CellSummary) -> str:
     return f"{summary.machine}-{summary.cell.threads}" if summary.cell.device == "cpu" else str(summary.machine)
 
@@ -73,7 +67,7 @@ def _kept(summary: CellSummary) -> Ceilings | None:
 
 
 def _keep(summary: CellSummary, measured: Ceilings) -> Ceilings:
-    """The best ever measured. A cache that cannot be written costs time, never a result."""
+    """The best ever measured or reached. A cache that cannot be written costs time, never a result."""
     try:
         return ceilings.keep(ceilings.path(_name_of(summary)), measured)
     except StoreError:

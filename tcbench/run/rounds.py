@@ -7,6 +7,7 @@ its cell has cost so far. Pure functions of frozen state; knows nothing of proce
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,10 @@ class Rounds:
         numbers = [number for _, number in self.ahead()]
         return (numbers.count(0) or None) if self.budget_s is not None else len(numbers)
 
+    def ended_by_budget(self) -> bool:
+        """Whether only more time would bring more trials."""
+        return not any(self.ahead()) and any(replace(self, budget_s=math.inf).ahead())
+
     def ahead_s(self) -> float:
         """Seconds that those are expected to take."""
         cells = tuple(planned.cell for planned, _ in self.ahead() if planned.skip_reason is None)
@@ -81,12 +86,16 @@ class Rounds:
 
 
 def start(
-    plan: Plan, before: Iterable[Record] = (), slowdown: float = 1.0, foreseen: Mapping[Cell, float] | None = None
+    plan: Plan,
+    before: Iterable[Record] = (),
+    slowdown: float = 1.0,
+    foreseen: Mapping[Cell, float] | None = None,
+    earlier: Iterable[Record] = (),
 ) -> Rounds:
     """A run of the plan; `before` are the records of its earlier part, one per trial. What failed there runs again.
-    `slowdown` and `foreseen` as in `TimeLeft`."""
+    `slowdown`, `foreseen` and `earlier` as in `estimate`."""
     before = [record for record in before if any(planned.cell == record.cell for planned in plan.cells)]
-    costs = estimate((), before, slowdown, foreseen)
+    costs = estimate((), before, slowdown, foreseen, earlier)
     round_s = sum(costs.trial_s(planned.cell) for planned in plan.cells if planned.skip_reason is None)
     cells = tuple(in_order(plan.cells, in_haste=plan.budget_s is not None and round_s > plan.budget_s))
     # A cell that was skipped then and can run now is missing.

@@ -34,9 +34,11 @@ def rounds_line(rounds: Rounds) -> str:
     trials = _trials_ahead(rounds).values()
     if not trials:
         skipped = all(planned.skip_reason for planned in rounds.cells)
-        return "nothing to measure: every cell is skipped" if skipped else "nothing is missing: all trials are there"
+        if skipped:
+            return "nothing to measure: every cell is skipped"
+        return _spent(rounds) if rounds.ended_by_budget() else "nothing is missing: all trials are there"
     least, most, needed_s = min(trials), max(trials), rounds.ahead_s()
-    each = f"{counted(most, 'trial')} each" if least == most else f"{least} to {counted(most, 'trial')} each"
+    each = _each(least, most)
     if rounds.budget_s is None:
         return f"{each}, about {duration(needed_s)}"
     until = f"rounds over all cells within {duration(rounds.budget_s)}"
@@ -44,6 +46,17 @@ def rounds_line(rounds: Rounds) -> str:
         return f"{until}: the first, which is always completed, takes longer: about {duration(needed_s)}"
     at_most = "" if rounds.trials is None else f", at most {counted(rounds.trials, 'trial')} each"
     return f"{until}{at_most}: about {each}, about {duration(needed_s)}"
+
+
+def _spent(rounds: Rounds) -> str:
+    """What a run has come to that its budget ended, and what adds to it."""
+    there = [len(over) for planned, over in zip(rounds.cells, rounds.over, strict=True) if not planned.skip_reason]
+    budget, each = duration(rounds.budget_s or 0.0), _each(min(there), max(there))
+    return f"the budget of {budget} is spent, with {each}; --resume with a larger --budget adds to them"
+
+
+def _each(least: int, most: int) -> str:
+    return f"{counted(most, 'trial')} each" if least == most else f"{least} to {counted(most, 'trial')} each"
 
 
 def _trials_ahead(rounds: Rounds) -> Counter[int | None]:

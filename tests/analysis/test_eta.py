@@ -31,6 +31,19 @@ def test_what_the_model_foresaw_is_in_proportion_to_what_was_seen():
     assert (seen.step_s(dali), seen.step_s(other)) == pytest.approx((0.15, 0.3), rel=0.05)
 
 
+def test_an_earlier_run_tells_the_time_of_a_trial_until_this_ones_trials_outvote_it():
+    fast, slow = ([factories.make_record(trial=n, duration_s=s) for n in range(4)] for s in (10.0, 14.0))
+    cell = fast[0].cell
+    costs = [estimate((), slow[:trials], slowdown=9.0, earlier=fast).trial_s(cell) for trials in range(4)]
+    assert costs == pytest.approx([10, 12, 14, 14])
+
+
+def test_where_nothing_ran_a_trial_starts_as_fast_as_on_an_ordinary_device_of_the_kind():
+    cpu, gpu = (factories.make_cell(device=device) for device in ("cpu", "cuda:0"))
+    ahead = estimate((), foreseen={cpu: 0.0, gpu: 0.0})
+    assert ahead.trial_s(gpu) - ahead.trial_s(cpu) == pytest.approx(3.5)
+
+
 def tuned(from_cache):
     """A trial of 50 s, the first step of which took 30 s longer than the others."""
     plans = (PlanChoice("conv", "eng1", 0, from_cache=from_cache, timed=12, budget_s=60.0),)

@@ -6,10 +6,11 @@ import pytest
 from factories import make_cell, make_measurement, make_phases, make_record
 
 from tcbench.analysis.roofline import (
+    CellRoofline,
     WorkPart,
     base_and_fastest,
-    beaten_by,
     costliest,
+    fastest,
     layer_parts,
     phase_parts,
     precision_of,
@@ -18,7 +19,7 @@ from tcbench.analysis.roofline import (
 from tcbench.analysis.summary import summarise
 from tcbench.core.record import DeclaredWork, Input, Record
 from tcbench.core.timeline import Span, Timeline
-from tcbench.engine.accelerators.ceilings import Ceilings
+from tcbench.engine.accelerators.ceilings import Ceilings, Reached
 from tcbench.engine.backends import trace
 from tcbench.engine.models import MODELS
 from tcbench.hardware import gpus
@@ -68,21 +69,26 @@ def test_fusing_saves_traffic_and_sixteen_bits_half_of_it_and_a_replay_is_all_ph
     assert parts["replay"].flops == sum(parts[name].flops for name in ("forward", "backward", "update"))
 
 
-def test_a_ceiling_that_a_phase_beat_is_withdrawn_and_one_that_a_cached_layer_beat_is_not() -> None:
-    slow = WorkPart("forward", "forward", flops=10**9, bytes=10**6, time_s=0.02)
+def timed(config: str, *parts: WorkPart, doubt: str = "", own: bool = False) -> CellRoofline:
+    cell = make_cell(config, input=Input(kind="own") if own else Input(kind="synthetic"))
+    return CellRoofline(summarise([make_record(cell=cell)])[0], CEILINGS, parts, (), doubt)
+
+
+def test_what_ran_faster_than_a_ceiling_is_the_ceiling_but_a_cache_is_no_memory() -> None:
     fast = WorkPart("backward", "backward", flops=4 * 10**9, bytes=10**6, time_s=0.01)  # 4e11 FLOP/s
-    assert beaten_by([(slow, "fp32"), (fast, "fp16")], CEILINGS) == frozenset()
-    standing = CEILINGS.without(beaten_by([(slow, "fp32"), (fast, "fp32")], CEILINGS))
-    assert standing.withdrawn == {"fp32"}
+    assert CEILINGS.raised(fastest([timed("fp16", fast)])) == CEILINGS
+    raised = CEILINGS.raised(fastest([timed("fp32", fast)]))
+    assert raised.reached == {"fp32": Reached(4e11, "backward of fp32, batch size 4")}
     assert fast.share_of_roof(CEILINGS, "fp32") is None
-    assert fast.share_of_roof(standing, "fp32") == pytest.approx(0.005)  # of what memory allows
-    assert fast.share_of_roof(standing, "fp16") == pytest.approx(0.5)
-    assert slow.least_s(standing, "fp32") == pytest.approx(5e-5)  # what memory allows
+    assert (fast.share_of_roof(raised, "fp32"), fast.share_of_roof(raised, "fp16")) == pytest.approx((1, 0.5))
     moved = WorkPart("update", "update", flops=10, bytes=10**9, time_s=0.01)  # 1e11 B/s
-    assert beaten_by([(moved, "fp32")], CEILINGS) == {"memory"}
-    cached = WorkPart("block1.a/relu", "forward", flops=10, bytes=10**9, time_s=0.01)
-    assert beaten_by([(cached, "fp32")], CEILINGS) == frozenset()
-    assert (cached.share_of_roof(CEILINGS, "fp32"), cached.least_s(CEILINGS, "fp32")) == (None, None)
+    assert fastest([timed("fp32", replace(moved, time_s=1.0)), timed("fp16", moved)])["memory"].rate == 1e11
+    assert CEILINGS.raised(fastest([timed("fp16", moved)])).memory_bytes_s == 1e11
+    cached = replace(moved, name="block1.a/relu", phase="forward")
+    for other in (cached, replace(moved, bytes=25 * 10**7)):
+        assert "memory" not in fastest([timed("fp32", other)])
+        assert (other.share_of_roof(CEILINGS, "fp32"), other.least_s(CEILINGS, "fp32")) == (None, None)
+    assert fastest([timed("fp32", moved, doubt="phases 5.1 ms, a step 12 ms"), timed("fp32", moved, own=True)]) == {}
 
 
 @pytest.mark.parametrize(

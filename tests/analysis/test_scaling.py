@@ -1,12 +1,11 @@
 """Records of many ranks become curves of scaling, with the exchange's time and bandwidth and the ranks' imbalance."""
 
-import itertools
 from collections.abc import Sequence
 
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
 
-from tcbench.analysis.scaling import Curve, critical_rank, curves
+from tcbench.analysis.scaling import Curve, curves
 from tcbench.core.record import RankPart, Record
 
 
@@ -58,8 +57,3 @@ def test_imbalance_names_the_slowest_and_the_fastest_rank_of_each_step() -> None
     assert extremes == [(1, 2.0, 0), (2, 3.5, 0), (2, 1.5, 1)]
     assert (imbalance.slowest, imbalance.slowest_in, imbalance.fastest) == (2, 2, 0)
     assert imbalance.share == pytest.approx((2.0 + 3.5 + 1.5) / (1.5 + 2.0 + 1.0) - 1)
-
-
-def test_the_critical_rank_is_the_one_that_the_others_wait_for() -> None:
-    parts = [part(0, (1.0,), (4.5,)), part(1, (5.0,), (0.6,)), part(2, (2.0,), (3.6,))]
-    assert all(critical_rank(order).rank == 1 for order in itertools.permutations(parts))

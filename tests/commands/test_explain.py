@@ -98,7 +98,7 @@ def test_the_next_steps_are_in_the_cells_own_setting(tmp_path, monkeypatch, chan
     run, profile, report = next_steps(done)
     assert (profile, report) == (["profile", "fp32", cell.scenario, *run[4:]], ["report", "--out", "mine"])
     plans: list[Plan] = []
-    monkeypatch.setattr(running, "_show_plan", lambda plan, _: plans.append(plan))
+    monkeypatch.setattr(running, "_show_plan", lambda plan, *_: plans.append(plan))
     assert tcbench(tmp_path, *run, "--dry-run").code == 0
     [planned] = [planned.cell for plan in plans for planned in plan.cells]
     assert f"+ {planned.config.removeprefix('fp32+')}" in done.out

@@ -291,6 +291,8 @@ def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project):
     for said in ("base HEAD (", "2 cells, 12 to 32 trials, about ", "a guess: nothing was measured here yet"):
         assert said in done.out
     assert "--budget ends it after 10 min 00 s" in done.out
+    once = gate(project, "--base", "HEAD", "--dry-run", "--looks", "3", code=0)
+    assert re.search(r"2 cells, 12 trials, about [^(]* s \(a guess", once.out) and " to " not in once.out
     assert not list(project.glob("results/**/*"))
 
 

@@ -16,7 +16,7 @@ from tcbench import __version__
 from tcbench.core import messages, store
 from tcbench.engine.accelerators.cpu.kind import KIND
 from tcbench.engine.feeds import dataset
-from tcbench.hardware import machine
+from tcbench.hardware import load, machine
 from tcbench.present import progress
 from tcbench.run import ranks
 from tcbench.run.launcher import Launcher
@@ -176,8 +176,10 @@ def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_
     assert tcbench(tmp_path, *arguments, "--budget", "120s", "--resume").code == 0
     assert [len(run) for run in trials(tmp_path)] == [4]
     again = tcbench(tmp_path, *arguments, "--budget", "120s", "--resume")
-    assert "nothing is missing: all trials are there" in again.err
+    assert "the budget of 2 min 00 s is spent, with 2 trials each; --resume with a larger --budget adds" in again.err
     assert [len(run) for run in trials(tmp_path)] == [4]
+    whole = tcbench(tmp_path, *arguments, "--budget", "120s", "--trials", "2", "--resume")
+    assert "nothing is missing: all trials are there" in whole.err
 
 
 def test_where_every_cell_is_skipped_nothing_is_said_to_be_there(tmp_path):
@@ -239,10 +241,24 @@ def test_the_count_of_a_run_never_goes_down_whatever_its_trials_take(tmp_path, t
     assert 5 <= len(lines) <= 6
 
 
+def test_a_run_like_the_last_here_is_expected_to_take_as_long(tmp_path, trials_of_30_s, monkeypatch):
+    tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "3")
+    (broken,) = (path.with_name("cpu-20990101-000000.jsonl") for path in tmp_path.glob("results/*/*.jsonl"))
+    broken.write_text("{}\n")  # of no run, or of another network: both tell nothing
+    monkeypatch.setattr(os, "getloadavg", lambda: (16.0, 16.0, 16.0))  # other work is in those times already
+    expected_s = {
+        words: json.loads(tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1", "--json", "--dry-run", *words).out)
+        for words in ((), ("--model", "alexnet"))
+    }
+    assert expected_s[()]["expected_s"] == pytest.approx(60.0)
+    assert expected_s["--model", "alexnet"]["expected_s"] < 40
+
+
 def test_the_time_that_a_run_is_expected_to_take_grows_with_the_load_of_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "_PROC", tmp_path)
     expected_s = []
-    for load in (0.0, 16.0):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, load, load))
+    for busy in (0.0, 16.0):
+        monkeypatch.setattr(os, "getloadavg", lambda busy=busy: (busy, busy, busy))
         plan = tcbench(tmp_path, *RUN, "--dry-run", "--trials", "1", "--json")
         expected_s.append(json.loads(plan.out)["expected_s"])
     assert expected_s[1] > 1.5 * expected_s[0]

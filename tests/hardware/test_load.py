@@ -60,6 +60,14 @@ def test_a_trial_that_shares_its_processor_has_lost_time():
     assert 0.2 < made.lost < 0.95
 
 
+@pytest.mark.parametrize(("running", "others"), [("1/88", 0.0), ("3/88", 2.0), ("9/88", 4.0), ("", 4.0)])
+def test_what_was_busy_over_the_last_minute_and_has_ended_slows_nothing(tmp_path, monkeypatch, running, others):
+    (tmp_path / "loadavg").write_text(f"4.00 2.10 1.87 {running} 6277\n")
+    monkeypatch.setattr(load, "_PROC", tmp_path)
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.0, 2.1, 1.87))
+    assert load.slowdown() == 1 + others / len(os.sched_getaffinity(0))
+
+
 def test_what_linux_does_not_tell_is_no_load(tmp_path, monkeypatch):
     monkeypatch.setattr(load, "_PROC", tmp_path)
     assert load.counts(1) is None

@@ -16,6 +16,8 @@ def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width
     out = Screen(file=io.StringIO(), width=width, force_terminal=True)
     cell = factories.make_cell(factories.LADDERS[-1], 256)
     with RunProgress(out, estimate([cell]), 1) as progress:
+        progress.listen(cell, 0, Stepped("timed", 0, 0.1))  # its first block is not over
+        progress._progress.refresh()
         progress.listen(cell, 0, Stepped("timed", 6, 0.1))
         progress._progress.refresh()
         drawn = out.file.getvalue().rpartition("\r")[2]
@@ -23,6 +25,7 @@ def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width
     assert re.search(r"ETA \d+ s", drawn)
     assert "\n" not in drawn
     assert ("timed, 6 steps, " in drawn) == (width == 120)
+    assert " 0 step" not in out.file.getvalue()
 
 
 def test_trials_that_are_not_run_after_all_count_as_over_so_that_the_count_never_goes_down():
@@ -107,17 +110,19 @@ def test_stages_say_now_and_then_how_far_they_are_where_there_is_no_terminal(mon
 
 
 def test_stages_show_how_far_they_are_and_an_eta_on_a_terminal(monkeypatch):
+    """What was there took no time, and the first starts what the others find running: neither tells theirs."""
     out = Screen(file=io.StringIO(), width=40, force_terminal=True)
     now = [0.0]
     monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
     with Stages(out) as stages:
-        for done, total, shown in ((0, 1, "0/1 ETA ?"), (3, 10, "3/10 ETA 7 s")):
+        for done, shown in ((5, "5/20 ETA ?"), (6, "6/20 ETA ?"), (7, "7/20 ETA 13 s")):
+            total = 20
             stages.advance("steps [of] one training whose name is long", done, total)
             stages._progress.refresh()
             drawn = re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", out.file.getvalue().rpartition("\r")[2])
             assert drawn.startswith(f"{shown} steps [of] one")
             assert (len(drawn) <= 38, drawn.count("\n")) == (True, 0)
-            now[0] = 3.0
+            now[0] += 10.0 if done == 5 else 1.0
 
 
 def test_a_trials_rate_is_that_of_all_its_ranks():

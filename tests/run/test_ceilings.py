@@ -6,12 +6,11 @@ import msgspec
 import pytest
 from factories import make_cell, make_environment, make_record
 
-from tcbench.analysis.roofline import WorkPart
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.process import CommandAnswer
 from tcbench.engine.accelerators import device
-from tcbench.engine.accelerators.ceilings import Ceilings
+from tcbench.engine.accelerators.ceilings import Ceilings, Reached
 from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
@@ -39,15 +38,23 @@ def here() -> CellSummary:
     return of_machine(device.host().machine)
 
 
+def of_kept(summary: CellSummary, fresh: bool = False) -> Ceilings:
+    return ceilings.of(summary, {}, fresh=fresh, progress=lambda *_: None)
+
+
+def of_fresh(summary: CellSummary) -> Ceilings:
+    return of_kept(summary, fresh=True)
+
+
 def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
     assert ceilings._kept(here()) is None
-    limits = ceilings.of(here())
+    limits = of_kept(here())
     assert (limits.flops_s, limits.bandwidth_bytes_s, limits.measured) == ({"fp32": 1e11}, 2e10, True)
-    assert ceilings.of(here()) == ceilings._kept(here()) == limits
+    assert of_kept(here()) == ceilings._kept(here()) == limits
     assert len(measured) == 1
-    ceilings.of(here(), fresh=True)
+    of_fresh(here())
     assert len(measured) == 2
 
 
@@ -55,57 +62,71 @@ def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch
     """A busy moment can only lower a rate."""
     for value in (made(1e10, fp32=1e11, bf16=5e11), made(2e10, fp32=3e10, fp16=2e11)):
         monkeypatch.setattr(ceilings, "_measure", lambda summary, value=value: value)
-        ceilings.of(here(), fresh=True)
+        of_fresh(here())
     kept = ceilings._kept(here())
     assert kept.flops_s == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
     assert kept.bandwidth_bytes_s == 2e10
 
 
-def test_a_ceiling_that_was_beaten_is_measured_anew_and_withdrawn_if_it_still_is(monkeypatch) -> None:
-    busy = Ceilings("this", {"fp32": 3.8e10}, 2e10, "measured")
-    fast = WorkPart("forward", "forward", flops=8 * 10**8, bytes=10, time_s=0.01)  # 8e10 FLOP/s
-    faster = WorkPart("forward", "forward", flops=2 * 10**9, bytes=10, time_s=0.01)  # 2e11
-    measured = []
+def reached(rate: float, name: str = "fp32") -> dict[str, Reached]:
+    return {name: Reached(rate, "forward of fp32, batch size 8")}
+
+
+def test_what_beats_a_ceiling_has_it_measured_anew_and_is_kept_in_its_place_if_it_still_does(monkeypatch) -> None:
+    measured, stages = [], []
+    busy = made(2e10, fp32=3.8e10)
+    ceilings._keep(here(), busy)
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
-    slow = [(WorkPart("forward", "forward", flops=10**8, bytes=10, time_s=0.01), "fp32")]
-    assert ceilings.standing(here(), busy, slow, fresh=False) == busy and not measured
-    anew = ceilings.standing(here(), busy, [(fast, "fp32")], fresh=False)
-    assert (anew.at("fp32"), anew.withdrawn, len(measured)) == (1e11, frozenset(), 1)
-    assert ceilings.standing(here(), busy, [(faster, "fp32")], fresh=False).withdrawn == {"fp32"}
-    # Just measured, or another machine's: it is withdrawn at once.
-    for summary, fresh in ((here(), True), (of_machine("elsewhere"), False)):
-        assert ceilings.standing(summary, busy, [(fast, "fp32")], fresh).withdrawn == {"fp32"}
+
+    def of(summary: CellSummary, **reached: Reached) -> Ceilings:
+        return ceilings.of(summary, reached, fresh=False, progress=lambda *stage: stages.append(stage))
+
+    assert of(here(), **reached(1e10)) == busy and not measured
+    assert of(here(), **reached(8e10)) == VALUE and len(measured) == 1  # a busy moment had told it
+    assert [done for _, done, _ in stages] == [0, 1]
+    assert of(here(), **reached(2e11)).at("fp32") == 2e11 and len(measured) == 2
+    # Kept: nothing measures again, and whatever asks has it, until more is measured or reached.
+    assert of(here(), **reached(2e11)).at("fp32") == ceilings.known(here()).at("fp32") == 2e11
+    assert of(here(), **reached(3e11)).reached == ceilings.known(here()).reached == reached(3e11)
     assert len(measured) == 2
+    assert of(here(), **reached(3e10, "memory")).memory_bytes_s == 3e10 and len(measured) == 3
+    monkeypatch.setattr(ceilings, "_measure", lambda summary: made(1e10, fp32=4e11))
+    anew = of_fresh(here())
+    assert (anew.at("fp32"), anew.memory_bytes_s, anew.reached.keys()) == (4e11, 3e10, {"memory"})
+    # What others measured is not this machine's to change.
+    assert ceilings._keep(of_machine("elsewhere"), busy) == busy
+    assert of(of_machine("elsewhere"), **reached(2e11)).at("fp32") == 2e11
+    assert ceilings.known(of_machine("elsewhere")) == busy
 
 
 def test_what_is_kept_and_damaged_counts_as_missing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "_measure", lambda summary: VALUE)
-    ceilings.of(here())
+    of_kept(here())
     [file] = cache.rglob("*.json")
     file.write_text('{"device_name": ', encoding="utf-8")
     assert ceilings._kept(here()) is None
-    assert ceilings.of(here()).device_name == "this"
+    assert of_kept(here()).device_name == "this"
 
 
 def test_another_machines_ceilings_cannot_be_measured_here() -> None:
     with pytest.raises(SelectionError, match="the ceilings of elsewhere are not known here; run `tcbench roofline` on"):
-        ceilings.of(of_machine("elsewhere"))
+        of_kept(of_machine("elsewhere"))
 
 
 def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
     v100 = gpus.load("V100")
-    limits = ceilings.of(of_machine("tesla-v100", v100.device_name, "cuda:0"))
+    limits = of_kept(of_machine("tesla-v100", v100.device_name, "cuda:0"))
     assert not limits.measured
     assert limits.says == "the published peak of the V100, not measured"
     assert limits.at("fp16") == peak_rates(v100).at("fp16")
     with pytest.raises(SelectionError, match="not known here"):
-        ceilings.of(of_machine("unheard-of", "Unheard-of GPU", "cuda:0"))
+        of_kept(of_machine("unheard-of", "Unheard-of GPU", "cuda:0"))
 
 
 def test_a_measurement_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings.sys, "executable", "/bin/false")
     with pytest.raises(TcbenchError, match="could not be measured: exit code 1"):
-        ceilings.of(here())
+        of_kept(here())
 
 
 def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +141,7 @@ def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeyp
     name = device.host().machine
     for threads in (400, 0, -3, 1):
         record = make_record(cell=make_cell(threads=threads), environment=make_environment(name))
-        ceilings.of(summarise([record])[0], fresh=True)
+        of_fresh(summarise([record])[0])
     most = str(machine.usable_cpus())
     assert [(command[-1], pinned) for command, pinned in started] == [(most, most), ("1", "1"), ("1", "1"), ("1", "1")]
     assert all(command[1] == "-P" for command, _ in started)

@@ -15,7 +15,7 @@ from tcbench.core.errors import NotComparableError, SelectionError, TcbenchError
 from tcbench.present import options
 from tcbench.present.app import INTERRUPTED, OUT, command, command_again, given, make_console, stages
 from tcbench.present.next_steps import from_here
-from tcbench.present.results import by_age
+from tcbench.present.results import recent
 from tcbench.present.sides import Labels
 from tcbench.views.comparison import outcome
 
@@ -222,17 +222,18 @@ def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None
     """A gate's least and most trials and minutes, in words: by this machine's newest run, if there is any, or a
     guess."""
     from tcbench.analysis.eta import estimate
-    from tcbench.core import store
     from tcbench.hardware import load
     from tcbench.present.format import counted, duration
 
-    newest = next((path for path in by_age(out / plan.device.machine) if not store.is_blank(path)), None)
-    expected = estimate((), store.read([newest]).records if newest else (), load.slowdown())
+    newest, earlier = recent(out / plan.device.machine, (planned.cell.model for planned in plan.cells))
+    expected = estimate((), (), load.slowdown(), earlier=earlier)
     cells = [planned.cell for planned in plan.cells if planned.skip_reason is None]
     round_s = 2 * sum(map(expected.trial_s, cells))
     least, *_, most = asked.trials if len(asked.trials) > 1 else asked.trials * 2
-    says = f"{counted(len(cells), 'cell')}, {2 * least * len(cells)} to {2 * most * len(cells)} trials"
-    says += f", about {duration(least * round_s)} to {duration(most * round_s)}"
+    ends = dict.fromkeys((least, most))
+    trials = " to ".join(str(2 * number * len(cells)) for number in ends)
+    says = f"{counted(len(cells), 'cell')}, {trials} trials, about "
+    says += " to ".join(duration(number * round_s) for number in ends)
     by = f"by {newest.stem}" if newest else "a guess: nothing was measured here yet"
     says += f" ({by}); judged after {', '.join(map(str, asked.trials))} trials a side"
     return says + (f"; --budget ends it after {duration(budget_s)}" if budget_s is not None else ""), expected

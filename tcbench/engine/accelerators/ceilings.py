@@ -74,31 +74,45 @@ def least_s(runs: Mapping[str, Callable[[], object]], clock: Clock, rounds: int)
 
 
 MEMORY = "memory"
-"""The name of the bandwidth among what is withdrawn."""
+"""The name of the bandwidth among what was reached."""
 Precision = Literal["fp32", "tf32", "fp16"]
 """Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits of either kind with float32 sums."""
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """A rate at which a part of a step ran, FLOP/s or bytes/s, and which part of which cell `by`."""
+
+    rate: float
+    by: str
 
 
 class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits of a device. `flops_s`: floating-point operations per second (a multiply-accumulate is two) by
     precision; `says`: where they come from, for people. `measured`: by the process that measures, which prints them so,
-    as the cache keeps them. `withdrawn`: precisions, or MEMORY, that were measured too low, so that nothing is known to
-    limit them."""
+    as the cache keeps them. `reached`: what ran faster than these, by precision or MEMORY; that is the ceiling then, as
+    is the best of what was measured."""
 
     device_name: str
     flops_s: dict[str, float]
     bandwidth_bytes_s: float
     says: str
     measured: bool = True
-    withdrawn: frozenset[str] = frozenset()
+    reached: dict[str, Reached] = {}
 
     def __hash__(self) -> int:
         return hash((self.device_name, self.bandwidth_bytes_s, self.says))
 
     def at(self, precision: str) -> float:
-        """FLOP/s; infinite where that is withdrawn. bf16 that is not there computes as fp16 does, others as fp32."""
+        """FLOP/s. bf16 that is not there computes as fp16 does, others as fp32."""
         known = self.flops_s.get(precision) or (self.flops_s.get("fp16") if precision == "bf16" else None)
-        return math.inf if precision in self.withdrawn else known or self.flops_s["fp32"]
+        return self._or_reached(precision, known or self.flops_s["fp32"])
+
+    @property
+    def memory_bytes_s(self) -> float:
+        return self._or_reached(MEMORY, self.bandwidth_bytes_s)
+
+    def _or_reached(self, name: str, rate: float) -> float:
+        return max(rate, self.reached[name].rate) if name in self.reached else rate
 
     def precision(self, work: Work) -> Precision:
         """The arithmetic of a piece of work: float32 for all but convolutions, whatever they store; and of a GPU
@@ -112,7 +126,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def least_s(self, flops: float, n_bytes: float, precision: str) -> float:
         """The roofline's bound."""
-        return max(flops / self.at(precision), n_bytes / self.bandwidth_bytes_s)
+        return max(flops / self.at(precision), n_bytes / self.memory_bytes_s)
 
     def floor_s(self, work: Work) -> float:
         """The same for one launch."""
@@ -120,20 +134,27 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def ridge(self, precision: str) -> float:
         """The intensity from which on arithmetic is the ceiling."""
-        return self.at(precision) / self.bandwidth_bytes_s
+        return self.at(precision) / self.memory_bytes_s
 
     def attainable_flops_s(self, intensity: float, precision: str) -> float:
-        return min(self.at(precision), intensity * self.bandwidth_bytes_s)
+        return min(self.at(precision), intensity * self.memory_bytes_s)
 
-    def without(self, beaten: frozenset[str]) -> Self:
-        bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
-        return msgspec.structs.replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
+    def raised(self, reached: Mapping[str, Reached]) -> Self:
+        """With what ran faster than these."""
+        ceilings = {name: self.memory_bytes_s if name == MEMORY else self.at(name) for name in reached}
+        faster = {name: one for name, one in reached.items() if one.rate > ceilings[name]}
+        return msgspec.structs.replace(self, reached=self.reached | faster) if faster else self
 
     def best(self, other: Self) -> Self:
         """The higher of each two rates: whatever else a machine does at the time can only lower them."""
         rates = {name: max(m.flops_s.get(name, 0.0) for m in (self, other)) for name in self.flops_s | other.flops_s}
         bandwidth = max(self.bandwidth_bytes_s, other.bandwidth_bytes_s)
-        return msgspec.structs.replace(self, flops_s=rates, bandwidth_bytes_s=bandwidth)
+        best = msgspec.structs.replace(self, flops_s=rates, bandwidth_bytes_s=bandwidth, reached={})
+        return best.raised(self.reached).raised(other.reached)
+
+
+UNKNOWN = Ceilings("", {"fp32": math.inf}, math.inf, "not known", measured=False)
+"""Of a device before anything tells them."""
 
 
 def path(name: str) -> Path:
@@ -150,7 +171,7 @@ def kept(file: Path) -> Ceilings | None:
 
 
 def keep(file: Path, measured: Ceilings) -> Ceilings:
-    """Keep the best that was ever measured, and give it back. Raises StoreError."""
+    """Keep the best that was ever measured or reached, and give it back. Raises StoreError."""
     before = kept(file)
     best = measured if before is None else measured.best(before)
     files.write(file, msgspec.json.encode(best))

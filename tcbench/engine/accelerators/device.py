@@ -159,6 +159,8 @@ class DeviceKind:
     """The name of the kind whose devices it models: it runs their program, and `auto` never means one of it."""
     assumed_flops_s: ClassVar[float]
     """Reached by an ordinary one in training: the first guess of how long a run takes, before anything ran."""
+    assumed_startup_s: ClassVar[float] = 5.0
+    """That of a trial, by the same guess."""
     budget_s: ClassVar[float] = 240.0
     """Of a run that says nothing else."""
     packages: tuple[Package, ...] = ()

@@ -15,8 +15,8 @@ from rich.text import Text
 from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import INPUT, Bottleneck
 from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.phases import ALLREDUCE
 from tcbench.analysis.roofline import PartCost, precision_of
-from tcbench.analysis.scaling import ALLREDUCE
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.timeline import Timeline

@@ -28,7 +28,7 @@ from tcbench.present.charts.provenance import by_setting, first_panels, provenan
 from tcbench.present.charts.text import DPI, LABEL, WORDS, config_name, drawable, wrapped
 from tcbench.present.format import number, numbers
 from tcbench.present.simulated import marked
-from tcbench.views.roofline.table import withdrawn
+from tcbench.views.roofline.table import reached
 
 _HEIGHTS, _LOW = {1: 4.6, 2: 3.8, 3: 3.4}, 2.6
 """Inches of a panel, by the columns of the page, and where there are more than two rows."""
@@ -79,11 +79,12 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) ->
     base = config_name(*bases) if len(bases) == 1 else "the base" if bases else ""
     about = f": {drawable(summaries[0].cell.label)}" if single else f": from {base} to the fastest" if bases else ""
     ceilings = dict.fromkeys(f"{one.ceilings.device_name} · ceilings: {one.ceilings.says}" for one in cells)
+    reached_above = dict.fromkeys(f"{line[0].upper()}{line[1:]}." for one in cells for line in reached(one.ceilings))
     facts = small_print(summaries, provenance.common, whiskers=False).split(" · ")
     notes = [
         *["Marks on the ceiling: where each layer could be at most. Small ones below: layers that were timed."]
         * single,
-        *[*more, *withdrawn(cells)],
+        *[*more, *reached_above],
         "FLOP: a multiply-accumulate is two. Bytes: the least traffic, every operand once.",
         " · ".join(fact for fact in facts if not fact.startswith("pale:")),
     ]
@@ -205,10 +206,9 @@ def _draw(
 def _roof_words(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) -> Iterator[tuple[str, Place, Place]]:
     """The words of each peak, with the ends of its line, and those of the bandwidth, with the middle of the slope."""
     for ceilings, precision in roofs:
-        if math.isfinite(peak := ceilings.at(precision)):
-            ridge = max(ceilings.ridge(precision), axes.get_xlim()[0])
-            yield f"{precision}: {number(peak / 1e9)} GFLOP/s", (axes.get_xlim()[1], peak), (ridge, peak)
-    (low, high), bandwidth = axes.get_xlim(), roofs[0][0].bandwidth_bytes_s
+        peak, ridge = ceilings.at(precision), max(ceilings.ridge(precision), axes.get_xlim()[0])
+        yield f"{precision}: {number(peak / 1e9)} GFLOP/s", (axes.get_xlim()[1], peak), (ridge, peak)
+    (low, high), bandwidth = axes.get_xlim(), roofs[0][0].memory_bytes_s
     low, high = max(low, axes.get_ylim()[0] / bandwidth), min(roofs[0][0].ridge(roofs[0][1]), high)
     if low < high:
         middle = math.sqrt(low * high)

@@ -5,25 +5,26 @@ from dataclasses import replace
 from typing import Any
 
 from tcbench.analysis.roofline import CellRoofline, WorkPart
-from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings
+from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.present.document import document, fields
-from tcbench.present.format import doubtful, listed, number
-from tcbench.present.notes import Caution
+from tcbench.present.format import doubtful, number
 from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
 
 
 def headline(ceilings: Ceilings) -> str:
     """A device's ceilings in one line."""
-    standing = [
-        *(f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in _standing(ceilings).items()),
-        *([] if MEMORY in ceilings.withdrawn else [f"{number(ceilings.bandwidth_bytes_s / 1e9)} GB/s"]),
-    ]
-    return f"{ceilings.device_name}: {', '.join(standing) or 'no ceiling is known'}: {ceilings.says}"
+    rates = [f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in _flops_s(ceilings).items()]
+    rates.append(f"{number(ceilings.memory_bytes_s / 1e9)} GB/s")
+    return f"{ceilings.device_name}: {', '.join(rates)}: {'; '.join([ceilings.says, *reached(ceilings)])}"
 
 
-def _standing(ceilings: Ceilings) -> dict[str, float]:
-    """FLOP/s by precision, but for what is withdrawn."""
-    return {name: rate for name, rate in ceilings.flops_s.items() if name not in ceilings.withdrawn}
+def reached(ceilings: Ceilings) -> list[str]:
+    """Those that are not what was measured, but what a step reached above it."""
+    return [f"the ceiling of {name} is what {one.by} reached" for name, one in sorted(ceilings.reached.items())]
+
+
+def _flops_s(ceilings: Ceilings) -> dict[str, float]:
+    return {name: ceilings.at(name) for name in ceilings.flops_s}
 
 
 _Row = tuple[CellRoofline, WorkPart]
@@ -72,18 +73,11 @@ def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool =
         )
     if layers and any(r.layers and not any(part.time_s for part in r.layers) for r in rooflines):
         lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
-    lines += withdrawn(rooflines)
     if many_ranks(roofline.summary.cell for roofline in rooflines):
         lines.append("With many ranks: what each of them does and reaches, on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
         lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
     return lines + doubtful((one.summary.cell.label, one.doubt) for one in rooflines)
-
-
-def withdrawn(rooflines: Iterable[CellRoofline]) -> list[str]:
-    """The note on ceilings that stand no more, where there are any."""
-    names = sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines)))
-    return [Caution(f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(names)}.")] * bool(names)
 
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:
@@ -107,9 +101,9 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
         "doubtful": roofline.doubt or None,
         "ceilings": {
             "device_name": ceilings.device_name,
-            "flops_s": _standing(ceilings),
-            "bandwidth_bytes_s": None if MEMORY in ceilings.withdrawn else ceilings.bandwidth_bytes_s,
-            "withdrawn": sorted(ceilings.withdrawn),
+            "flops_s": _flops_s(ceilings),
+            "bandwidth_bytes_s": ceilings.memory_bytes_s,
+            "reached_by": {name: one.by for name, one in sorted(ceilings.reached.items())},
             **fields(ceilings, "measured says"),
         },
         "phases": list(map(part_json, roofline.phases)),

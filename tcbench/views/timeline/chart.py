@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tcbench.analysis import intervals
-from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise, waits
+from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
+from tcbench.analysis.phases import PhaseCost
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped

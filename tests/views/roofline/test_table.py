@@ -1,15 +1,28 @@
 """The roofline's tables on consoles."""
 
 import io
+import json
 
 import pytest
 from factories import LADDERS, make_record
 
 from tcbench.analysis.roofline import roofline
 from tcbench.analysis.summary import summarise
-from tcbench.engine.accelerators.ceilings import Ceilings
+from tcbench.engine.accelerators.ceilings import Ceilings, Reached
 from tcbench.present.tables import Screen
 from tcbench.views.roofline import table as view
+
+
+def test_a_ceiling_that_was_only_reached_says_by_what() -> None:
+    measured = Ceilings("it", {"fp32": 1e11}, 2e10, "measured")
+    assert view.headline(measured) == "it: 100 GFLOP/s (fp32), 20.0 GB/s: measured"
+    raised = measured.raised({"memory": Reached(3e10, "update of fp32, batch size 4")})
+    above = "the ceiling of memory is what update of fp32, batch size 4 reached"
+    assert view.headline(raised) == f"it: 100 GFLOP/s (fp32), 30.0 GB/s: measured; {above}"
+    [summary] = summarise([make_record()])
+    [cell] = json.loads(view.to_json([roofline(summary, [make_record()], raised)]))["cells"]
+    assert cell["ceilings"]["bandwidth_bytes_s"] == 3e10
+    assert cell["ceilings"]["reached_by"] == {"memory": "update of fp32, batch size 4"}
 
 
 @pytest.mark.parametrize(("width", "full"), [(80, False), (110, True)])

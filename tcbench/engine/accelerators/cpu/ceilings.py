@@ -18,9 +18,9 @@ COPY_BYTES = 256 * 2**20
 
 def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, rounds: int = ROUNDS) -> dict[str, Any]:
     """Products of two size x size matrices (2 size^3 FLOP), in float32 and, where oneDNN loads, in 16 bits, as training
-    asks for it; and by all threads a copy of `n_bytes` and a scaling of them in place, each byte read once and written
-    once. The faster of these two is the bandwidth: processors that fetch a line before they overwrite it move a third
-    more for a copy than STREAM counts."""
+    asks for it; and passes over arrays of `n_bytes` by all threads: a copy, a scaling in place, the greater of two in
+    place of one, and the greatest of all, which only reads. The fastest is the bandwidth: processors that fetch a line
+    before they overwrite it move a third more for a copy than STREAM counts, and some read faster than they write."""
     import numpy as np
 
     from tcbench.engine.accelerators.cpu.onednn import library
@@ -44,7 +44,10 @@ def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, r
         "numpy": lambda: np.matmul(a, b, out=c),
         "copy": lambda: by_threads(lambda s: np.copyto(target[s], source[s])),
         "scale": lambda: by_threads(lambda s: np.multiply(target[s], np.float32(1), out=target[s])),
+        "greater": lambda: by_threads(lambda s: np.maximum(target[s], source[s], out=target[s])),
+        "greatest": lambda: by_threads(lambda s: np.max(source[s])),
     }
+    passes = {"copy": 2, "scale": 2, "greater": 3, "greatest": 1}  # over an array
     works = {"fp32": product(size, "float32")}
     if not library.problem():
         works |= {"fp16": product(size, "float16"), "bf16": product(size, "bfloat16")}
@@ -54,6 +57,6 @@ def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, r
     return {
         "device_name": machine.cpu_name(),
         "flops_s": {name: work.flops / taken_s[name] for name, work in works.items()},
-        "bandwidth_bytes_s": 2 * source.nbytes / min(taken_s["copy"], taken_s["scale"]),
+        "bandwidth_bytes_s": source.nbytes * max(count / taken_s[name] for name, count in passes.items()),
         "says": f"a matrix product and passes over memory by {threads} thread{'s' if threads > 1 else ''}, measured",
     }

@@ -18,6 +18,7 @@ class Cpu(DeviceKind):
     noun = "CPU"
     is_host = True
     assumed_flops_s = 40e9
+    assumed_startup_s = 1.5
 
     def devices(self) -> tuple[Device, ...]:
         return (Device(self.name, machine.cpu_name(), machine.memory_bytes(), instructions=machine.cpu_flags()),)
