@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.bottleneck import COSTLIEST, explain_records, summarise
+from tcbench.analysis.bottleneck import explain_records, summarise
 from tcbench.analysis.phases import phase_costs, step_s
 from tcbench.analysis.summary import CellSummary, base_config, declared_work
 from tcbench.core.groups import grouped, summed
@@ -285,7 +285,7 @@ class PartCost:
 
 
 def costliest(timeline: Timeline, ceilings: Ceilings | None) -> tuple[PartCost, ...]:
-    """The parts of a step that take longest, ranked: by the GPU's time where it is one's. Raises SelectionError for a
+    """All parts of a step, the longest first: by the GPU's time where it is one's. Raises SelectionError for a
     timeline without steps."""
     record = timeline.record
     step = summarise(timeline)
@@ -306,7 +306,7 @@ def costliest(timeline: Timeline, ceilings: Ceilings | None) -> tuple[PartCost, 
             parts = (*layers, *phase_parts(record.cell, layers))
         known = {(part.phase, part.name): part for part in parts}
     costs = []
-    for (phase_name, name), time_s in sorted(spent.items(), key=lambda item: -item[1])[:COSTLIEST]:
+    for (phase_name, name), time_s in sorted(spent.items(), key=lambda item: -item[1]):
         part = replace(known.get((phase_name, name)) or WorkPart(name, phase_name, 0, 0), time_s=time_s)
         cost = PartCost(part, time_s / step.step_s)
         if record is not None and ceilings is not None and part.bytes:

@@ -13,11 +13,11 @@ from typing import Any
 from rich.text import Text
 
 from tcbench.analysis.advice import Gain
-from tcbench.analysis.bottleneck import INPUT, Bottleneck
+from tcbench.analysis.bottleneck import COSTLIEST, INPUT, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.phases import ALLREDUCE
 from tcbench.analysis.roofline import PartCost, precision_of
-from tcbench.core.groups import grouped
+from tcbench.core.groups import grouped, summed
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.timeline import Timeline
 from tcbench.present.document import document, fields
@@ -30,6 +30,8 @@ from tcbench.run import ceilings
 
 _APART = (INPUT, ALLREDUCE)
 """Phases with a column of their own."""
+_KINDS = 6
+"""Of layers, that are named."""
 
 
 def by_setting(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
@@ -182,9 +184,11 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
 
 
 def costs_lines(costs: Sequence[PartCost]) -> list[str]:
-    """The costliest parts of a step, ranked, in lines."""
+    """The costliest parts of a step, ranked, and where there are layers the kinds of all of them, in lines."""
     if not costs:
         return []
+    kinds = summed((cost.part.name.rpartition("/")[2], cost.share) for cost in costs)
+    costs = costs[:COSTLIEST]
     lines = [f"costliest, {percent(sum(cost.share for cost in costs), 0)} of a step together:"]
     names, phases = (max(len(getattr(cost.part, what)) for cost in costs) for what in ("name", "phase"))
     for cost in costs:
@@ -193,6 +197,9 @@ def costs_lines(costs: Sequence[PartCost]) -> list[str]:
         phase = "" if part.phase == part.name else part.phase
         line = f"  {percent(cost.share):>6}  {milliseconds(part.time_s or 0.0):>8}  {part.name:<{names}}  "
         lines.append(f"{line}{phase:<{phases}}  {bound}".rstrip())
+    if any("/" in cost.part.name for cost in costs):
+        ranked = sorted(kinds.items(), key=lambda kind: -kind[1])[:_KINDS]
+        lines.append(f"by kind: {', '.join(f'{kind} {percent(share, 0)}' for kind, share in ranked)}")
     if any(cost.part.bytes and not cost.bound for cost in costs):
         lines.append("unknown: what bounds them, until `tcbench roofline` has measured this machine's ceilings")
     return lines
@@ -248,7 +255,7 @@ def timelines_json(
         {
             **fields(timeline, "label device_name"),
             "bottleneck": bottleneck_json(each),
-            "costliest": [fields(cost, f"{_PART} share bound of_ceiling") for cost in parts],
+            "costliest": [fields(cost, f"{_PART} share bound of_ceiling") for cost in parts[:COSTLIEST]],
         }
         for timeline, each, parts in zip(timelines, bottlenecks, costs, strict=True)
     ]

@@ -65,7 +65,12 @@ def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be
         "   50.0%     12 ms  a/conv  forward  bounded by arithmetic, 25% of that reached",
         "   10.0%      2 ms  io",
         "    0.0%      1 ms  loss    forward",
+        "by kind: conv 50%, io 10%, loss 0%",
     ]
+    more = view.costs_lines(
+        [*costs, *(PartCost(WorkPart(f"b{n}/conv", "backward", 0, 0, 0.001), 0.01) for n in range(20))]
+    )
+    assert (len(more), more[-1]) == (12, "by kind: conv 70%, io 10%, loss 0%")
     unknown = view.costs_lines([PartCost(conv, 0.5), *costs[1:]])
     assert unknown[1].endswith("a/conv  forward  unknown") and "`tcbench roofline`" in unknown[-1]
 
