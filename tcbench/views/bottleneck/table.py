@@ -6,7 +6,6 @@ Also a timeline described in lines, for the commands that show one.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -41,19 +40,21 @@ def by_setting(explanations: Sequence[Explanation]) -> list[tuple[str, list[Expl
 
 def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
     """One row per cell, batch size by batch size: verdict, what each stage needs, the next rung with its figures."""
-    figures = [*itertools.takewhile(lambda column: column.heading != "next", columns(explanations))]
-    figures.append(Column("next", lambda row: _next(row, known=True), width=16))
     return ConfigTable(
-        [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
+        [
+            Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False),
+            *stages(explanations),
+            *speeds(explanations),
+            Column("next", lambda row: _next(row, known=True), width=16),
+        ],
         explanations,
         cell=lambda row: row.summary.cell,
         instead=lambda row: None if row.bottleneck else row.summary.status,
     )
 
 
-def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], ...]:
-    """What stands behind each cell's verdict: seconds per step that each stage needs, and what to try next."""
-    explanations = list(explanations)
+def stages(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What stands behind each cell's verdict: seconds per step that each stage needs."""
     known = [row.bottleneck for row in explanations if row.bottleneck is not None]
 
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
@@ -62,12 +63,6 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
     def phase(name: str) -> Column[Explanation]:
         return need(name, lambda of: next((p.host_s for p in of.phases if p.name == name), None))
 
-    unit = rate_unit(row.summary.cell for row in explanations)
-    ran = heading(row.summary.environment for row in explanations)
-    rates: dict[str, Callable[[Explanation], Any]] = {
-        "expected": lambda row: row.advice and row.advice.expected,
-        ran: lambda row: row.advice and row.advice.measured_images_per_s,
-    }
     on_gpu = any(of.on_gpu for of in known)
     phases = () if on_gpu else dict.fromkeys(p.name for of in known for p in of.phases if p.name not in _APART)
     return (
@@ -76,9 +71,27 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
         *map(phase, phases),
         *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
         need("step", lambda of: of.step_s),
+    )
+
+
+def speeds(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What each cell reaches."""
+    unit = rate_unit(row.summary.cell for row in explanations)
+    return (
         Column(unit, lambda row: row.bottleneck and row.bottleneck.images_per_s, RATE),
         *([Column[Explanation]("FLOPs", utilisation, WHOLE_SHARE)] if any(map(utilisation, explanations)) else []),
-        Column("next", lambda row: row.bottleneck and _next(row)),
+    )
+
+
+def advised(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What to try next, and each of its figures in a column of its own."""
+    ran = heading(row.summary.environment for row in explanations)
+    rates: dict[str, Callable[[Explanation], Any]] = {
+        "expected": lambda row: row.advice and row.advice.expected,
+        ran: lambda row: row.advice and row.advice.measured_images_per_s,
+    }
+    return (
+        Column("next", lambda row: row.bottleneck and _next(row), wraps=True),
         *(Column(of, figure, RATE) for of, figure in rates.items() if any(map(figure, explanations))),
     )
 
