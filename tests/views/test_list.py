@@ -8,6 +8,7 @@ from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.engine.accelerators.device import Device
 from tcbench.engine.rung import Package
 from tcbench.hardware import tensor_cores
+from tcbench.present.tables import Screen
 from tcbench.views import gpus as shown
 from tcbench.views import list as catalogue
 
@@ -51,3 +52,10 @@ def test_a_rung_whose_backend_lacks_its_package_is_not_here(monkeypatch, capsys)
     assert missing["chainer", "nhwc"] is None
     assert missing["torch", "nhwc"] == "needs the package torch: uv pip install torch --torch-backend=cpu"
     assert missing["torch", "tf32"] == "needs cuda"
+
+
+def test_the_names_of_rungs_are_whole_on_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "make_console", lambda: Screen(width=80))
+    catalogue.show(Device("cpu", "A Processor", 2**34), as_json=False)
+    words = set(capsys.readouterr().out.split())
+    assert words >= {"double_buffering", "torch/fused_optimizer", "flat_allreduce", "accumulation,"}

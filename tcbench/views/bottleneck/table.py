@@ -45,11 +45,12 @@ def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
             Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False),
             *stages(explanations),
             *speeds(explanations),
-            Column("next", lambda row: _next(row, known=True), width=16),
+            Column("next", lambda row: _next(row, known=True), width=14),
         ],
         explanations,
         cell=lambda row: row.summary.cell,
         instead=lambda row: None if row.bottleneck else row.summary.status,
+        min_width=16,
     )
 
 
