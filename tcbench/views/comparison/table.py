@@ -61,6 +61,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     remarks = []
     if any(cell.ratio for cell in comparison.cells):
         remarks.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
+    remarks += map(Caution, filter(None, [wording.one_sided(comparison)]))
     remarks += filter(None, [wording.drift(comparison)])
     if any(map(wording.median_step, comparison.cells)):
         remarks.append(
