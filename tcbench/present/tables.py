@@ -73,6 +73,10 @@ class Words(Text):
         )
 
 
+_APART = (r"(?<=.)(?=\+)|(?<=[-/.])(?=.)", r"(?<=_)(?=.)")
+"""Where words that have no room are broken; the second where the first has no place."""
+
+
 def breaks(words: str, width: int) -> list[int]:
     """Where words that are wider than a line have to be broken."""
     found = []
@@ -80,8 +84,8 @@ def breaks(words: str, width: int) -> list[int]:
         begin = word.start()
         while cell_len(words[begin : word.end()]) > width:
             end = begin + max(1, len(set_cell_size(words[begin : word.end()], width).rstrip()))
-            apart = [m.start() for m in re.finditer(r"(?<=.)(?=\+)|(?<=[-_/.])(?=.)", words[begin : end + 1])]
-            begin += apart[-1] if apart else end - begin
+            places = (list(re.finditer(where, words[begin : end + 1])) for where in _APART)
+            begin += next((at[-1].start() for at in places if at), end - begin)
             found.append(begin)
     return found
 

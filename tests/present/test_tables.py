@@ -101,6 +101,7 @@ def test_a_table_of_several_networks_is_cut_nowhere_on_a_narrow_console(width: i
         ("by fp16+dali+batched, at 8", 40, ["by fp16+dali+batched, at 8"]),
         ("numerics-20261121-145202.json", 18, ["numerics-20261121-", "145202.json"]),
         ("+static_graph", 8, ["+static_", "graph"]),
+        ("fused+static_graph", 16, ["fused", "+static_graph"]),
         ("(torch.backends.cudnn)", 16, ["(torch.backends.", "cudnn)"]),
         ("漢字漢字漢字", 5, ["漢字", "漢字", "漢字"]),
     ],

@@ -59,3 +59,12 @@ def test_the_names_of_rungs_are_whole_on_80_columns(monkeypatch, capsys):
     catalogue.show(Device("cpu", "A Processor", 2**34), as_json=False)
     words = set(capsys.readouterr().out.split())
     assert words >= {"double_buffering", "torch/fused_optimizer", "flat_allreduce", "accumulation,"}
+
+
+def test_a_low_precision_that_the_processor_lacks_instructions_for_says_how_it_runs(monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "make_console", lambda: Screen(width=200))
+    catalogue.show(Device("cpu", "A Processor", 2**34, instructions=frozenset()), as_json=False)
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "yes, stored in 16 bits, computed in 32" in lines["fp16"]
+    catalogue.show(Device("cpu", "A Processor", 2**34, instructions=frozenset({"amx_fp16"})), as_json=False)
+    assert "stored in 16 bits, computed in 32" not in capsys.readouterr().out

@@ -204,6 +204,9 @@ def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
     if cell.advice:
         name, colon, expected = next_rung(cell).partition(":")
         first: list[str | Piece] = [strong(name), colon + expected]
+    elif cell.undecided and cell.undecided.ratio:
+        ratio = f": {factor(cell.undecided.ratio.value)} where it was tried, undecided"
+        first = [strong(kept_together(added(cell.undecided))), ratio]
     elif cell.bottleneck is None or cell.summary.cell.is_own:
         return ()
     else:

@@ -88,8 +88,8 @@ def advised(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], .
     """What to try next, and each of its figures in a column of its own."""
     ran = heading(row.summary.environment for row in explanations)
     rates: dict[str, Callable[[Explanation], Any]] = {
-        "expected": lambda row: row.advice and row.advice.expected,
-        ran: lambda row: row.advice and row.advice.measured_images_per_s,
+        "expected": lambda row: (gain := row.advice or row.undecided) and gain.expected,
+        ran: lambda row: (gain := row.advice or row.undecided) and gain.measured_images_per_s,
     }
     return (
         Column("next", lambda row: row.bottleneck and _next(row), wraps=True),
@@ -107,12 +107,14 @@ def utilisation(explanation: Explanation) -> float | None:
 
 
 def _next(explanation: Explanation, *, known: bool = False) -> Text:
-    """The rung to try next, where `known` with its figures, and what was tried and is slower."""
-    gain, ran = explanation.advice, heading([explanation.summary.environment])
+    """The rung to try next, or one that was tried and is not decided, where `known` with its figures, and what was
+    tried and is slower."""
+    gain, ran = explanation.advice or explanation.undecided, heading([explanation.summary.environment])
     expected = RATE.interval(gain.expected) if gain and gain.expected else ""
     measured = rate(gain.measured_images_per_s) if gain and gain.measured_images_per_s is not None else ""
     rates = {"expected": expected, ran: measured} if known else {}
-    figures = ", ".join(f"{name} {figure}" for name, figure in rates.items() if figure)
+    said = ["undecided"] * (gain is not explanation.advice)
+    figures = ", ".join([*said, *(f"{name} {figure}" for name, figure in rates.items() if figure)])
     words = Text("none known", style="dim") if gain is None else Words(added(gain) + (figures and f": {figures}"))
     if slower := tried_and_slower(explanation):
         words.append(f" ({slower})", style="dim")
@@ -292,7 +294,12 @@ def bottleneck_json(bottleneck: Bottleneck) -> dict[str, Any]:
     value = dataclasses.asdict(bottleneck)
     dominant = bottleneck.dominant
     value |= {"dominant_phase": dominant.name if dominant else None, "doubtful": bottleneck.doubt or None}
-    value |= {"verdict": bottleneck.verdict, "sentence": bottleneck.sentence, "images_per_s": bottleneck.images_per_s}
+    value |= {
+        "verdict": bottleneck.verdict,
+        "limit": bottleneck.limit,
+        "sentence": bottleneck.sentence,
+        "images_per_s": bottleneck.images_per_s,
+    }
     if bottleneck.device is not None:
         value["device"] |= {"busy_share": bottleneck.device.busy_share, "gaps": len(bottleneck.device.gaps)}
     return value
