@@ -114,6 +114,12 @@ class Gain:
         """Whether it was tried for its speed and is surely slower."""
         return self.ratio is not None and self.ratio.high < 1 and not SLOWER_ON_PURPOSE & set(self.added)
 
+    @property
+    def may_help(self) -> bool:
+        """Whether it was tried for its speed and was faster, though that is not sure."""
+        ratio = self.ratio
+        return ratio is not None and ratio.low <= 1 < ratio.value and not SLOWER_ON_PURPOSE & set(self.added)
+
 
 Problem = Callable[[Sequence[str]], str | None]
 """Why a list of rungs is not a config that runs here, or None."""

@@ -37,6 +37,14 @@ class Explanation:
         least = min((len(gain.added) for gain in self.checked), default=0)
         return tuple(gain for gain in self.checked if gain.slower and len(gain.added) == least)
 
+    @property
+    def undecided(self) -> Gain | None:
+        """Where nothing surely helps: the fastest of the smallest additions that were tried and may be faster."""
+        if self.advice is not None or self.summary.unit == "steps":
+            return None
+        may_help = [(len(gain.added), -gain.ratio.value, gain) for gain in self.gains if gain.ratio and gain.may_help]
+        return min(may_help, key=lambda entry: entry[:2], default=(0, 0.0, None))[2]
+
 
 def explain(
     records: Iterable[Record],

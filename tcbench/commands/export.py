@@ -12,6 +12,7 @@ from tcbench.present.app import command
 from tcbench.present.results import read_results
 
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
+_BY_ENDING: dict[str, Format] = {"": "csv", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
 
 
 @command("Export results for other tools.")
@@ -38,7 +39,9 @@ def export(
     from tcbench.views import export as view
 
     ending = "" if output is None else output.suffix.lower()
-    format_ = format_ or ("parquet" if ending == ".parquet" else "json" if ending == ".json" else "csv")
+    if format_ is None and ending not in _BY_ENDING:
+        raise SelectionError(f"-o {output}: expected a name that ends in .csv, .json or .parquet, or --format")
+    format_ = format_ or _BY_ENDING[ending]
     if per not in (None, "cell") and format_ in view.SERVICES:
         raise SelectionError(f"--per {per}: --format {format_} has an entry for each cell; expected --per cell")
     if format_ == "parquet" and output is None:

@@ -104,7 +104,7 @@ def forecast(
     if chosen.input:
         raise SelectionError("--data: of a GPU that is not here only what it computes is forecast; leave it out")
     if gpu is None and not over:
-        raise SelectionError("expected --gpu, such as --gpu V100" + (", or --over RESULTS" if sizes else ""))
+        raise SelectionError(f"expected --gpu, such as --gpu V100, or {'--over RESULTS' if sizes else '--device cpu'}")
     if sizes is None or network is None:
         assert gpu is not None
         _print(_forecast(gpu, chosen, fresh, quiet), details, format_ == "json")

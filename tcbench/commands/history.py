@@ -79,8 +79,7 @@ def history(
     console = make_console(details=details)
     console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
     for heading, table in view.blocks(cells):
-        console.print(heading)
-        console.table(table)
+        console.table(table, heading)
     console.say(view.verdict(cells))
     console.notes([*view.notes(cells), *map(Caution, left_out)])
     if output is not None:

@@ -63,7 +63,7 @@ class Screen(Console):
 
 
 class Words(Text):
-    """A text of which a console breaks a word without room, such as a config's name, before a `+` and after a `-`."""
+    """A text of which a console breaks a word without room, such as a config's name, before a `+` and after `-_/.`."""
 
     def wrap(self, console: Console, width: int, *args: Any, **options: Any) -> Lines:
         return Lines(
@@ -73,6 +73,10 @@ class Words(Text):
         )
 
 
+_APART = (r"(?<=.)(?=\+)|(?<=[-/.])(?=.)", r"(?<=_)(?=.)")
+"""Where words that have no room are broken; the second where the first has no place."""
+
+
 def breaks(words: str, width: int) -> list[int]:
     """Where words that are wider than a line have to be broken."""
     found = []
@@ -80,8 +84,8 @@ def breaks(words: str, width: int) -> list[int]:
         begin = word.start()
         while cell_len(words[begin : word.end()]) > width:
             end = begin + max(1, len(set_cell_size(words[begin : word.end()], width).rstrip()))
-            apart = [m.start() for m in re.finditer(r"(?<=.)(?=\+)|(?<=-)(?=.)", words[begin : end + 1])]
-            begin += apart[-1] if apart else end - begin
+            places = (list(re.finditer(where, words[begin : end + 1])) for where in _APART)
+            begin += next((at[-1].start() for at in places if at), end - begin)
             found.append(begin)
     return found
 
@@ -304,7 +308,7 @@ def heads(cells: Iterable[Cell], cell: Callable[[R], Cell]) -> list[Column[R]]:
     cells = list(cells)
     found = [Column[R]("batch", lambda row: cell(row).batch_size, COUNT, wraps=True, width=5)]
     if len({each.model for each in cells}) > 1:
-        found.insert(0, Column("model", lambda row: cell(row).model))
+        found.insert(0, Column("model", lambda row: cell(row).model, wraps=False))
     if many_ranks(cells):
         found.append(Column("ranks", lambda row: cell(row).ranks, COUNT, wraps=True))
     return found
@@ -328,23 +332,29 @@ class ConfigTable(Table[R]):
             blocks[head] = list(zip(block, map(config_in_ladder, cells, [None, *cells]), strict=True))
         return blocks
 
+    def _config_width(self, rows: Sequence[R]) -> int:
+        """The width that configs take at least, broken between rungs."""
+        names = [between_rungs(name, 0) for block in self._blocks(rows).values() for _, name in block]
+        return max([self.min_width, *(cell_len(line) for name in names for line in name.split("\n"))])
+
+    def _beside(self, rows: Sequence[R], columns: Sequence[Column[R]], whole: bool = False) -> int:
+        """The width that all but the configs takes at least, with the gap after each column."""
+        figures_of = [row for row in rows if not self.instead(row)]
+        least = [head.least(rows) for head in heads(map(self.cell, rows), self.cell)]
+        least += [column.least(figures_of, whole) for column in columns if column.on != "page"]
+        return sum(least) + self.gap * len(least)
+
     def _least(self, rows: Sequence[R]) -> int:
-        words = [word for block in self._blocks(rows).values() for _, name in block for word in name.split()]
-        before = [head.least(rows) for head in heads(map(self.cell, rows), self.cell)]
-        before.append(max([self.min_width, *map(cell_len, words)]))
-        figures = super()._least([row for row in rows if not self.instead(row)])
-        return sum(before) + self.gap * len(before) + figures
+        return self._beside(rows, self.columns) + self._config_width(rows) + self.gap
 
     def on_console(self, width: int) -> Grid:
         rows = [row for row in self.rows if row is not None]
-        before, shown = heads(map(self.cell, rows), self.cell), self._shown(width)
-        figures_of = [row for row in rows if not self.instead(row)]
-        others = [*(head.least(rows) for head in before), *(column.least(figures_of, whole=True) for column in shown)]
-        room = width - sum(others) - self.gap * (len(others) + 1)
+        before, shown, least = heads(map(self.cell, rows), self.cell), self._shown(width), self._config_width(rows)
+        cramped = self._beside(rows, shown) + least > width
+        room = max(least, width - self._beside(rows, shown, whole=True) - self.gap)
         blocks = self._blocks(rows)
         names = {name: between_rungs(name, room) for block in blocks.values() for _, name in block}
-        lines = [line for name in names.values() for line in name.split("\n")]
-        if cramped := max([self.min_width, *map(cell_len, lines)]) > room:
+        if cramped:
             names = {name: name for name in names}
         config = Column[R]("config", str, wraps=cramped, width=self.min_width)
         grid = self._grid([*before, config, *shown], ())
@@ -354,7 +364,7 @@ class ConfigTable(Table[R]):
             for place, (row, name) in enumerate(block):
                 words = self.instead(row)
                 figures = [Text(words, style="yellow")] if words else [column.styled(row) for column in shown]
-                grid.add_row(*([""] * len(head) if place else head), Text(names[name]), *figures)
+                grid.add_row(*([""] * len(head) if place else head), Words(names[name]), *figures)
         return grid
 
 

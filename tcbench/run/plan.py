@@ -137,9 +137,9 @@ def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[
     other, kept = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
     why = f"this processor computes in {kept}"
     if not computed:
-        why = "this processor computes in neither, so that fp16 shows the rungs and no gain"
+        why = "this processor computes in neither bf16 nor fp16, so that fp16 shows the rungs and no gain"
     chosen = tuple(config for config in configs if other not in config.rungs)
-    return chosen, f"{other} is left out: {why}; --config '{other}*' runs it"
+    return chosen, f"{other} is left out: {why}; --config '{other}*' chooses it"
 
 
 def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Device) -> tuple[Config, ...]:

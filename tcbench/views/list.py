@@ -56,13 +56,17 @@ def show(device: Device, as_json: bool) -> None:
             console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))
         console.print()
     columns: list[Column[tuple[str, Rung, str | None]]] = [
-        Column("rung", lambda row: row[1].name if row[0] == DEFAULT else f"{row[0]}/{row[1].name}"),
+        Column("rung", lambda row: row[1].name if row[0] == DEFAULT else f"{row[0]}/{row[1].name}", wraps=False),
         Column("what it does", lambda row: row[1].says),
         Column("needs", lambda row: _needs(row[1].requires)),
         Column("parity", lambda row: str(row[1].parity)),
-        Column(f"on {device.name}", lambda row: row[2] or "yes", style=lambda row: "yellow" if row[2] else "green"),
+        Column(
+            f"on {device.name}",
+            lambda row: row[2] or _runs(row[1], device),
+            style=lambda row: "yellow" if row[2] else "green",
+        ),
     ]
-    console.table(Table(columns, rungs))
+    console.table(Table(columns, rungs, gap=1))
     console.print(Table(_MODELS, [*MODELS.items()]))
     console.say("", f"devices: {', '.join(selectors())}; virtual ones are simulated")
 
@@ -83,6 +87,12 @@ def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
     """The thing that the device or installation lacks for the rung, or else for its backend; None where nothing is."""
     packages = Requires(packages=tuple(backend(backend_name).DEVICES.get(device.kind, ())))
     return missing(rung.requires, device) or missing(packages, device) or emulation(rung.requires, device)
+
+
+def _runs(rung: Rung, device: Device) -> str:
+    """ "yes", and how where the processor lacks instructions that it needs not."""
+    needed = rung.requires.instructions
+    return f"yes, {needed.without}" if needed and rung.requires.is_emulated(device.instructions) else "yes"
 
 
 def _needs(requires: Requires) -> str:

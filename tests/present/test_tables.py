@@ -78,6 +78,22 @@ def test_a_narrow_console_breaks_a_configs_name_between_rungs():
     ]
 
 
+@pytest.mark.parametrize("width", [74, 76, 80])
+def test_a_table_of_several_networks_is_cut_nowhere_on_a_narrow_console(width: int):
+    records = [
+        factories.make_record(config, cell=factories.make_cell(config, model=model), trial=trial, images_per_s=rate)
+        for model in ("googlenet-aux", "resnet50")
+        for config in ("fp32", "fp32+batched+nhwc+fused+static_graph", "bf16+batched+nhwc+fused+static_graph")
+        for trial, rate in enumerate((100.0, 103.0, 160.0))
+    ]
+    summaries = summarise(records)
+    head, *lines = printed(view.results_table(summaries, speedups(summaries)), width=width).splitlines()
+    assert head.split()[3:] == ["images/s", *["step"] * (width == 80), "vs", "fp32", "memory", "trials"]
+    assert [line.rstrip()[-1] for line in lines[:5] if "MiB" in line] == ["3"] * 3
+    words = {word for line in lines for word in line.split()}
+    assert words >= {"googlenet-aux", "static_graph", "bf16+batched", "+nhwc+fused", "+static_graph"}
+
+
 @pytest.mark.parametrize(
     ("words", "width", "lines"),
     [
@@ -85,6 +101,8 @@ def test_a_narrow_console_breaks_a_configs_name_between_rungs():
         ("by fp16+dali+batched, at 8", 40, ["by fp16+dali+batched, at 8"]),
         ("numerics-20261121-145202.json", 18, ["numerics-20261121-", "145202.json"]),
         ("+static_graph", 8, ["+static_", "graph"]),
+        ("fused+static_graph", 16, ["fused", "+static_graph"]),
+        ("(torch.backends.cudnn)", 16, ["(torch.backends.", "cudnn)"]),
         ("漢字漢字漢字", 5, ["漢字", "漢字", "漢字"]),
     ],
 )

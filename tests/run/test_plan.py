@@ -155,13 +155,14 @@ FP16 = dataclasses.replace(CPU, instructions=frozenset({"amx_fp16"}))
 @pytest.mark.parametrize(
     ("device", "low", "left_out"),
     [
-        (NEW, "bf16", "fp16 is left out: this processor computes in bf16; --config 'fp16*' runs it"),
-        (BOTH, "bf16", "fp16 is left out: this processor computes in bf16; --config 'fp16*' runs it"),
-        (FP16, "fp16", "bf16 is left out: this processor computes in fp16; --config 'bf16*' runs it"),
+        (NEW, "bf16", "fp16 is left out: this processor computes in bf16; --config 'fp16*' chooses it"),
+        (BOTH, "bf16", "fp16 is left out: this processor computes in bf16; --config 'fp16*' chooses it"),
+        (FP16, "fp16", "bf16 is left out: this processor computes in fp16; --config 'bf16*' chooses it"),
         (
             OLD,
             "fp16",
-            "bf16 is left out: this processor computes in neither, so that fp16 shows the rungs and no gain;",
+            "bf16 is left out: this processor computes in neither bf16 nor fp16, so that fp16 shows the rungs and no "
+            "gain; --config 'bf16*' chooses it",
         ),
     ],
     ids=["bf16", "both", "fp16", "neither"],

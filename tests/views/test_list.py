@@ -8,6 +8,7 @@ from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.engine.accelerators.device import Device
 from tcbench.engine.rung import Package
 from tcbench.hardware import tensor_cores
+from tcbench.present.tables import Screen
 from tcbench.views import gpus as shown
 from tcbench.views import list as catalogue
 
@@ -51,3 +52,19 @@ def test_a_rung_whose_backend_lacks_its_package_is_not_here(monkeypatch, capsys)
     assert missing["chainer", "nhwc"] is None
     assert missing["torch", "nhwc"] == "needs the package torch: uv pip install torch --torch-backend=cpu"
     assert missing["torch", "tf32"] == "needs cuda"
+
+
+def test_the_names_of_rungs_are_whole_on_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "make_console", lambda: Screen(width=80))
+    catalogue.show(Device("cpu", "A Processor", 2**34), as_json=False)
+    words = set(capsys.readouterr().out.split())
+    assert words >= {"double_buffering", "torch/fused_optimizer", "flat_allreduce", "accumulation,"}
+
+
+def test_a_low_precision_that_the_processor_lacks_instructions_for_says_how_it_runs(monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "make_console", lambda: Screen(width=200))
+    catalogue.show(Device("cpu", "A Processor", 2**34, instructions=frozenset()), as_json=False)
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "yes, stored in 16 bits, computed in 32" in lines["fp16"]
+    catalogue.show(Device("cpu", "A Processor", 2**34, instructions=frozenset({"amx_fp16"})), as_json=False)
+    assert "stored in 16 bits, computed in 32" not in capsys.readouterr().out

@@ -237,8 +237,13 @@ def answers(cells: Sequence[Cell]) -> Iterator[Told]:
     for cell in cells:
         try:
             yield rehearsals.of(cell)
-        except (TcbenchError, ImportError, MemoryError) as error:  # of one cell: the others go on
+        except (TcbenchError, ImportError) as error:  # of one cell: the others go on
             yield " ".join(str(error).split())
+        except MemoryError:
+            yield (
+                f"batch size {cell.batch_size} does not fit into this machine's memory; expected fewer images (--bs) "
+                "or smaller ones (--image-size)"
+            )
 
 
 def main() -> None:

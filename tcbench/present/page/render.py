@@ -7,13 +7,15 @@ script, which are files of this package.
 import base64
 import functools
 import hashlib
+import re
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tcbench.present.charts import inline
 from tcbench.present.page.page import Figure, Page
+from tcbench.present.page.wording import kept_together
 
 _FOLDER = Path(__file__).parent
 
@@ -38,13 +40,20 @@ def _hash(text: str) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def _breakable(text: str) -> Markup:
+    """A text whose lines may break before a plus, between the rungs of a config too, and not after one."""
+    return Markup(re.sub(r"\b\+\b", "<wbr>+", escape(kept_together(text))))
 
 
 @functools.cache

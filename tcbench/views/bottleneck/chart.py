@@ -31,7 +31,7 @@ from tcbench.present.page.wording import kept_together, spaced
 from tcbench.present.simulated import marked
 from tcbench.present.tables import COUNT, Badge, Column, Table, config_in_ladder
 from tcbench.present.verdicts import STATUS_BADGES
-from tcbench.views.bottleneck.table import added, columns, notes, tried_and_slower
+from tcbench.views.bottleneck.table import added, advised, notes, speeds, stages, tried_and_slower
 
 MOST_PHASES = 12
 """Phases that have an entry in the legend and blocks of their own; a step's others are one block."""
@@ -146,14 +146,17 @@ def section(explanations: Sequence[Explanation], settings: Settings) -> Section 
         cells = [cell for cell in explanations if cell.summary.setting == part.setting]
         if not any(cell.bottleneck for cell in cells):
             return None
-        heads = (
+        shown = (
             Column[Explanation]("batch", lambda cell: cell.summary.cell.batch_size, COUNT),
             Column[Explanation]("config", lambda cell: cell.summary.cell.config),
+            *speeds(cells),
             Column[Explanation]("verdict", _verdict),
+            *advised(cells),
+            *stages(cells),
         )
         caption = part.titled("What holds each cell back, and what to try next")
         ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
-        table = Table((*heads, *columns(cells)), ordered, caption)
+        table = Table(shown, ordered, caption)
         keys = {summary.key for summary in part.drawn}
         chart = functools.partial(bottleneck_chart, [cell for cell in cells if cell.summary.key in keys])
         # Each batch size is a panel: which of them have no room the picture says itself.
@@ -202,6 +205,9 @@ def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
     if cell.advice:
         name, colon, expected = next_rung(cell).partition(":")
         first: list[str | Piece] = [strong(name), colon + expected]
+    elif cell.undecided and cell.undecided.ratio:
+        ratio = f": {factor(cell.undecided.ratio.value)} where it was tried, undecided"
+        first = [strong(kept_together(added(cell.undecided))), ratio]
     elif cell.bottleneck is None or cell.summary.cell.is_own:
         return ()
     else:

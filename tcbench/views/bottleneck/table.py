@@ -6,7 +6,6 @@ Also a timeline described in lines, for the commands that show one.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -43,19 +42,22 @@ def by_setting(explanations: Sequence[Explanation]) -> list[tuple[str, list[Expl
 
 def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
     """One row per cell, batch size by batch size: verdict, what each stage needs, the next rung with its figures."""
-    figures = [*itertools.takewhile(lambda column: column.heading != "next", columns(explanations))]
-    figures.append(Column("next", lambda row: _next(row, known=True), width=16))
     return ConfigTable(
-        [Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False), *figures],
+        [
+            Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False),
+            *stages(explanations),
+            *speeds(explanations),
+            Column("next", lambda row: _next(row, known=True), width=14),
+        ],
         explanations,
         cell=lambda row: row.summary.cell,
         instead=lambda row: None if row.bottleneck else row.summary.status,
+        min_width=16,
     )
 
 
-def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], ...]:
-    """What stands behind each cell's verdict: seconds per step that each stage needs, and what to try next."""
-    explanations = list(explanations)
+def stages(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What stands behind each cell's verdict: seconds per step that each stage needs."""
     known = [row.bottleneck for row in explanations if row.bottleneck is not None]
 
     def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
@@ -64,12 +66,6 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
     def phase(name: str) -> Column[Explanation]:
         return need(name, lambda of: next((p.host_s for p in of.phases if p.name == name), None))
 
-    unit = rate_unit(row.summary.cell for row in explanations)
-    ran = heading(row.summary.environment for row in explanations)
-    rates: dict[str, Callable[[Explanation], Any]] = {
-        "expected": lambda row: row.advice and row.advice.expected,
-        ran: lambda row: row.advice and row.advice.measured_images_per_s,
-    }
     on_gpu = any(of.on_gpu for of in known)
     phases = () if on_gpu else dict.fromkeys(p.name for of in known for p in of.phases if p.name not in _APART)
     return (
@@ -78,9 +74,27 @@ def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], .
         *map(phase, phases),
         *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
         need("step", lambda of: of.step_s),
+    )
+
+
+def speeds(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What each cell reaches."""
+    unit = rate_unit(row.summary.cell for row in explanations)
+    return (
         Column(unit, lambda row: row.bottleneck and row.bottleneck.images_per_s, RATE),
         *([Column[Explanation]("FLOPs", utilisation, WHOLE_SHARE)] if any(map(utilisation, explanations)) else []),
-        Column("next", lambda row: row.bottleneck and _next(row)),
+    )
+
+
+def advised(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What to try next, and each of its figures in a column of its own."""
+    ran = heading(row.summary.environment for row in explanations)
+    rates: dict[str, Callable[[Explanation], Any]] = {
+        "expected": lambda row: (gain := row.advice or row.undecided) and gain.expected,
+        ran: lambda row: (gain := row.advice or row.undecided) and gain.measured_images_per_s,
+    }
+    return (
+        Column("next", lambda row: row.bottleneck and _next(row), wraps=True),
         *(Column(of, figure, RATE) for of, figure in rates.items() if any(map(figure, explanations))),
     )
 
@@ -95,12 +109,14 @@ def utilisation(explanation: Explanation) -> float | None:
 
 
 def _next(explanation: Explanation, *, known: bool = False) -> Text:
-    """The rung to try next, where `known` with its figures, and what was tried and is slower."""
-    gain, ran = explanation.advice, heading([explanation.summary.environment])
+    """The rung to try next, or one that was tried and is not decided, where `known` with its figures, and what was
+    tried and is slower."""
+    gain, ran = explanation.advice or explanation.undecided, heading([explanation.summary.environment])
     expected = RATE.interval(gain.expected) if gain and gain.expected else ""
     measured = rate(gain.measured_images_per_s) if gain and gain.measured_images_per_s is not None else ""
     rates = {"expected": expected, ran: measured} if known else {}
-    figures = ", ".join(f"{name} {figure}" for name, figure in rates.items() if figure)
+    said = ["undecided"] * (gain is not explanation.advice)
+    figures = ", ".join([*said, *(f"{name} {figure}" for name, figure in rates.items() if figure)])
     words = Text("none known", style="dim") if gain is None else Words(added(gain) + (figures and f": {figures}"))
     if slower := tried_and_slower(explanation):
         words.append(f" ({slower})", style="dim")
@@ -285,7 +301,12 @@ def bottleneck_json(bottleneck: Bottleneck) -> dict[str, Any]:
     value = dataclasses.asdict(bottleneck)
     dominant = bottleneck.dominant
     value |= {"dominant_phase": dominant.name if dominant else None, "doubtful": bottleneck.doubt or None}
-    value |= {"verdict": bottleneck.verdict, "sentence": bottleneck.sentence, "images_per_s": bottleneck.images_per_s}
+    value |= {
+        "verdict": bottleneck.verdict,
+        "limit": bottleneck.limit,
+        "sentence": bottleneck.sentence,
+        "images_per_s": bottleneck.images_per_s,
+    }
     if bottleneck.device is not None:
         value["device"] |= {"busy_share": bottleneck.device.busy_share, "gaps": len(bottleneck.device.gaps)}
     return value

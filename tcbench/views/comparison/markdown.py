@@ -36,7 +36,11 @@ def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         f"{code(labels.current)} against {code(labels.base)}: {wording.headline(comparison)}.",
         "",
         *(f"- {wording.mean(mean)}" for mean in comparison.means),
-        *(f"- {line}" for line in [wording.power(comparison), wording.drift(comparison)] if line),
+        *(
+            f"- {line}"
+            for line in (say(comparison) for say in (wording.one_sided, wording.power, wording.drift))
+            if line
+        ),
         *(f"- allowed to differ: {code(line)}" for line in sides.allowed(comparison.differences)),
         *(f"- {code(note)}" for note in comparison.notes[:20]),
         "",

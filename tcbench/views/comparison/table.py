@@ -61,6 +61,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     remarks = []
     if any(cell.ratio for cell in comparison.cells):
         remarks.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
+    remarks += map(Caution, filter(None, [wording.one_sided(comparison)]))
     remarks += filter(None, [wording.drift(comparison)])
     if any(map(wording.median_step, comparison.cells)):
         remarks.append(
@@ -109,7 +110,8 @@ def _table(metric: Metric, cells: Sequence[CellComparison], *, narrow: bool) -> 
     named = rows(cells)
     of = "" if metric.unit == "bytes" else wording.unit(metric, [cell.cell for cell in cells])
     columns = [*figures(("\n" if narrow else " ") + of if of else "")[: -1 if narrow else None]]
-    verdict = Column[Row]("verdict", lambda row: row[0].verdict + _more(row[0]), wraps=False)
+    more = "\n+" if narrow else " +"
+    verdict = Column[Row]("verdict", lambda row: row[0].verdict + _more(row[0]).replace(" +", more), wraps=False)
     columns.append(replace(verdict, style=lambda row: STYLES[tone(row[0])]))
     if any(where for _, where in named):
         columns.insert(0, Column("where", lambda row: row[1], width=8))

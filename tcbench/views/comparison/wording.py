@@ -185,6 +185,15 @@ def mean(of: Mean) -> str:
     return f"{of.metric.name}, geometric mean over {cells}: {ratio(of.ratio)}, {change(of.ratio.value)}"
 
 
+def one_sided(comparison: Comparison) -> str:
+    """A remark where a cell is decided though its interval includes the threshold; empty where none is."""
+    worst = 1 - comparison.rule.threshold
+    decided = [(c.metric, c.ratio) for c in comparison.cells if c.verdict in ("pass", "regression") and c.ratio]
+    if not any((ratio if metric.more_is_better else 1 / ratio).holds(worst) for metric, ratio in decided):
+        return ""
+    return "verdict: by a one-sided test, whose limit lies within the 95% interval: that may reach past the threshold"
+
+
 def drift(comparison: Comparison) -> str:
     """A remark on cells that were compared round by round; empty where none was."""
     paired = sum(cell.by_round for cell in comparison.cells)

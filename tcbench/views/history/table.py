@@ -1,5 +1,7 @@
 """The texts of `tcbench history` beside its chart: a table per cell, how to read it, and the JSON."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,12 +21,13 @@ from tcbench.present.verdicts import FORMS, STYLES, signed, tone
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
-    """A heading and a table per cell: by machine, scenario and network, batch size, ranks, config, as first seen."""
+def blocks(history: History) -> Iterable[tuple[str, Table[HistoryPoint]] | tuple[str, Table[_NamedPoint]]]:
+    """A heading and a table per cell: by machine, scenario and network, batch size, ranks, config, as first seen. Where
+    every cell has one point, all of them are one table."""
     # Columns line up from table to table, and are left out of all or none.
     points = [point for cell in history.cells for point in cell.points]
-    *columns, last = _columns("")
-    widths = [max((len(column.text(point)) for point in points), default=0) for column in columns]
+    *first, last = _columns("")
+    widths = [max((len(column.text(point)) for point in points), default=0) for column in first]
     widths.append(last.least(points))
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
     settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]
@@ -33,11 +36,25 @@ def blocks(history: History) -> Iterable[tuple[Text, Table[HistoryPoint]]]:
         (settings.index(setting), cell.cell.batch_size, cell.cell.ranks, configs.index(config))
         for setting, cell, config in zip(settings, history.cells, configs, strict=True)
     ]
-    for _, cell, where in sorted(zip(places, history.cells, wheres, strict=True), key=lambda row: row[0]):
-        table = Table(_columns(cell.cell.unit, widths), cell.points, header="dim")
-        words = cell.cell.label + (f" ({where})" if where else "")
+    ordered = sorted(zip(places, history.cells, wheres, strict=True), key=lambda row: row[0])
+    named = [(cell.cell.label + (f" ({where})" if where else ""), cell) for _, cell, where in ordered]
+    if len(points) == len(named):
+        unit = rate_unit(cell.cell for _, cell in named).removesuffix("/s")
+        columns = [Column[_NamedPoint]("cell", lambda row: row[0])]
+        columns += [_of_named(column) for column in _columns(unit) if column.heading != "change"]
+        yield "", Table(columns, [(name, cell.points[0]) for name, cell in named])
+        return
+    for name, cell in named:
         line = sparkline(cell.points) if len(cell.points) > 1 else ""
-        yield Text(f"{words}  {line}".rstrip(), style="bold"), table
+        yield f"{name}  {line}".rstrip(), Table(_columns(cell.cell.unit, widths), cell.points, header="dim")
+
+
+_NamedPoint = tuple[str, HistoryPoint]
+"""A point, and the name of its cell."""
+
+
+def _of_named(column: Column[HistoryPoint]) -> Column[_NamedPoint]:
+    return Column(column.heading, lambda row: column.value(row[1]), column.kind, wraps=column.wraps, spare=column.spare)
 
 
 def sparkline(points: Sequence[HistoryPoint]) -> str:
@@ -59,8 +76,8 @@ def sparkline(points: Sequence[HistoryPoint]) -> str:
 def notes(history: History) -> list[str]:
     """Hints on reading the tables."""
     lines = [
-        f"{rate_unit(cell.cell for cell in history.cells)}: over total time, geometric mean over trials; ±: 95% "
-        "interval over trials; one trial has none.",
+        f"{rate_unit(cell.cell for cell in history.cells)}: geometric mean over trials; ±: 95% interval by the cell "
+        "alone (`run`: by all); one trial has none.",
         "change: from the commit before that ran, with its 95% interval; a regression is a certain loss of more than "
         f"{threshold(history.rule.threshold)}.",
     ]

@@ -211,14 +211,14 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
 
 
 _COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (
-    Column("ladder", lambda row: row[0].ladder),
     Column("batch", lambda row: row[0].batch_size, COUNT),
     Column("config", lambda row: row[1].config),
-    Column("adds", lambda row: adds(row[1])),
-    Column("before", lambda row: row[1].before, RATE),
-    Column("after", lambda row: row[1].after or why(row[1].summary), RATE),
+    Column("adds", lambda row: adds(row[1]), wraps=True),
     Column("factor", lambda row: row[1].ratio, FACTOR),
     Column("95% interval", lambda row: limits(row[1].ratio, factor)),
+    Column("before", lambda row: row[1].before, RATE),
+    Column("after", lambda row: row[1].after or why(row[1].summary), RATE),
+    Column("ladder", lambda row: row[0].ladder, wraps=True),
 )
 
 

@@ -137,6 +137,12 @@ def test_the_same_results_give_the_same_bytes():
     assert render(build(reports.failed())) == text("failed")
 
 
+def test_a_config_may_break_before_a_plus_and_a_name_is_escaped_still():
+    assert ">fp32<wbr>+dali<" in text("whole")
+    assert "fp32+dali<" in re.sub("<wbr>", "", text("whole"))
+    assert reports.ALERT not in text("hostile")
+
+
 def test_the_script_is_short():
     [script] = re.findall(r"<script>(.*?)</script>", text("single"), re.S)
     assert len(script.splitlines()) < 300

@@ -6,6 +6,7 @@ import json
 import factories
 import msgspec
 import pytest
+from consoles import printed
 from present.charts.charts import assert_tidy, words
 from reports import results, whole
 
@@ -20,7 +21,7 @@ from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.present.page.render import render
 from tcbench.present.tables import Screen
 from tcbench.views.bottleneck import table as view
-from tcbench.views.bottleneck.chart import bottleneck_chart
+from tcbench.views.bottleneck.chart import bottleneck_chart, would_help
 from tcbench.views.diff import table as diff
 from tcbench.views.report.build import build
 from tcbench.views.roofline import table as roofline_view
@@ -51,6 +52,33 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
     assert len(lines) <= 2 + len(models) * (1 + 4 * len(CONFIGS))
     out.notes(view.notes(explained)[:1])
     assert ("A wider terminal also shows: input, " in out.file.getvalue()) is not with_needs
+
+
+@pytest.mark.parametrize(
+    ("rates", "says"),
+    [
+        ((30.0, 44.0, 60.0), "+ static_graph: undecided, measured 42.9"),
+        ((60.0, 61.0, 62.0), "+ static_graph: measured 61.0"),
+        ((30.0, 34.0, 50.0), "none known"),
+    ],
+)
+def test_a_rung_that_was_tried_and_is_not_surely_faster_is_undecided(rates, says):
+    of = {"fp32": (39.0, 40.0, 41.0), "fp32+static_graph": rates}
+    records = [
+        factories.remeasured(
+            factories.make_record(config, trial=trial, images_per_s=rate, noise=0.0),
+            phases=factories.make_phases({"forward": 0.4 / rate, "backward": 3.2 / rate, "update": 0.4 / rate}),
+        )
+        for config, its in of.items()
+        for trial, rate in enumerate(its)
+    ]
+    explained = explain(records, lambda _: lambda _: "another rung")
+    [_, row, *_] = printed(view.table(explained), width=160).splitlines()
+    assert row.rstrip().endswith(says)
+    value = json.loads(view.to_json(explained))["cells"][0]["bottleneck"]
+    assert (value["verdict"], value["limit"]) == ("host-bound", "compute-bound")
+    answer = "".join(piece.text for piece in would_help(explained[0]))
+    assert ("undecided" in answer, "no known rung" in answer) == ("undecided" in says, says == "none known")
 
 
 def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be_unknown() -> None:

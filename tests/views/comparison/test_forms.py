@@ -10,8 +10,10 @@ import pytest
 from comparisons import sides
 
 from tcbench.analysis.compare import compare
+from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Estimate, Group
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
+from tcbench.views.comparison import table as form
 from tcbench.views.comparison import wording
 from tcbench.views.comparison.github import MOST_OF_A_KIND, command, github
 from tcbench.views.comparison.markdown import MOST_CHARACTERS, markdown
@@ -29,6 +31,26 @@ def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decid
     expected = r"decided by its 99\.\d+% interval, -\d+\.\d% to \+\d+\.\d%, which includes no change at all"
     assert re.search(rf"\nwild, batch size 4: inconclusive: throughput .* {expected}", table(comparison))
     assert "which includes no change at all" in markdown(comparison)
+
+
+def test_80_columns_show_all_of_the_trials_that_a_cell_lacks(monkeypatch):
+    monkeypatch.setattr(form, "PLAIN_WIDTH", 80)
+    comparison = compare(*sides({"fp32": 0.985}, trials=4, spread=0.03))
+    comparison = replace(comparison, cells=(replace(comparison.cells[0], more_trials=280),))
+    lines = [line.split() for line in table(comparison).splitlines()]
+    row = next(place for place, words in enumerate(lines) if words[:2] == ["4", "fp32"])
+    assert (lines[row][-1], lines[row + 1]) == ("inconclusive,", ["+280", "trials"])
+
+
+def test_a_pass_whose_interval_reaches_past_the_threshold_is_said_to_be_by_one_side():
+    base, current = sides({"fp32": 1.0}, trials=4, spread=0.02)
+    (cell,) = compare(base, current).cells
+    between = (cell.ratio.low + cell.estimate.ratio.limit(0.05)) / 2
+    comparison = compare(base, current, rule=Rule(threshold=1 - between))
+    assert (comparison.cells[0].verdict, cell.ratio.low < between) == ("pass", True)
+    for text in (table(comparison), markdown(comparison)):
+        assert "verdict: by a one-sided test, whose limit lies within the 95% interval" in " ".join(text.split())
+    assert "one-sided" not in table(compare(base, current, rule=Rule(threshold=1.01 - cell.ratio.low)))
 
 
 def test_cells_with_the_same_reason_share_a_line():

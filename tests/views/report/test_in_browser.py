@@ -289,6 +289,23 @@ def test_the_first_screen_shows_the_summary_whole(page: Page) -> None:
     assert inside <= box
 
 
+@pytest.mark.parametrize(
+    ("width", "last"),
+    [(420, ("images/s", "factor", "images/s", "status")), (1280, ("vs fp32", "after", "next", "images/s"))],
+)
+def test_what_matters_in_a_table_is_seen_without_scrolling(page: Page, width: int, last: tuple[str, ...]) -> None:
+    page.open("whole", width=width)
+    page.unfold()
+    for section, name in zip(("throughput", "rungs", "bottlenecks", "trials"), last, strict=True):
+        [box] = page.each(f"#{section} .scroll", "one.getBoundingClientRect().right")
+        ends = page.each(f"#{section} th", "[one.textContent.trim(), one.getBoundingClientRect().right]")
+        assert dict(ends)[name] <= box, (section, ends)
+    # ...and the config stays beside what is scrolled to.
+    page.each(".scroll", "{ one.scrollLeft = 9999; }")
+    apart = "one.getBoundingClientRect().left - one.closest('.scroll').getBoundingClientRect().left"
+    assert min(page.each("td.config", apart)) >= 0
+
+
 def test_words_of_a_chart_stay_on_the_page_and_off_each_other(page: Page) -> None:
     page.open("whole")
     out = page.js(

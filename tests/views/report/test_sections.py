@@ -87,8 +87,8 @@ def test_a_rung_that_did_not_run_credits_nobody():
     [figure] = blocks(reports.results(records), "rungs", Figure)
     assert "crashed" in drawn(figure)
     _, crashed, batched = texts(figure.table)
-    assert crashed[3:7] == ["+ dali", "30.0", "crashed", ""]
-    assert batched[3] == "+ dali + batched" and batched[6] in ("1.99×", "2.00×", "2.01×")
+    assert crashed[2:7] == ["+ dali", "", "", "30.0", "crashed"]
+    assert batched[2] == "+ dali + batched" and batched[3] in ("1.99×", "2.00×", "2.01×")
 
 
 def test_a_ladder_of_which_only_the_base_ran_is_none():
@@ -101,7 +101,7 @@ def test_two_ladders_of_one_base_have_names_of_their_own():
     records = [record for config in configs for record in factories.make_trials(config, trials=2)]
     [figure] = blocks(reports.results(records), "rungs", Figure)
     assert {"fp32+dali ladder", "fp32+batched ladder"} <= set(drawn(figure))
-    assert {row[0] for row in texts(figure.table)} == {"fp32+dali", "fp32+batched"}
+    assert {row[-1] for row in texts(figure.table)} == {"fp32+dali", "fp32+batched"}
 
 
 def test_of_many_ladders_the_longest_are_drawn_and_the_table_has_all(monkeypatch):
