@@ -275,6 +275,7 @@ def planted() -> Iterator[None]:
         stack.enter_context(mock.patch("datetime.datetime", Clock))
         Clock.hours = 0
         stack.enter_context(mock.patch("os.getloadavg", lambda: (9.0, 9.0, 9.0)))
+        stack.enter_context(mock.patch("tcbench.hardware.load.slowdown", lambda: 1.5))
         stack.enter_context(mock.patch("signal.signal"))
         stack.enter_context(mock.patch("gc.set_threshold"))
         yield
