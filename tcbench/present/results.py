@@ -94,11 +94,13 @@ _RECENT = 5
 
 def recent(folder: Path, models: Iterable[str]) -> tuple[Path | None, tuple[Record, ...]]:
     """Of a machine's last runs the newest that measured one of these networks, and its trials of them: by these the
-    next run is expected to take as long. What cannot be read tells nothing."""
+    next run is expected to take as long. What cannot be read tells nothing, and so does what git keeps."""
     from tcbench.core import store
+    from tcbench.core.git import tracked
 
     wanted = frozenset(models)
-    for path in by_age(folder)[:_RECENT]:
+    ours = (path for path in by_age(folder) if not tracked(path))
+    for path in itertools.islice(ours, _RECENT):
         with contextlib.suppress(StoreError):
             records = store.read([path]).records
             if ran := tuple(r for r in records if r.status == "ok" and r.cell.model in wanted):

@@ -15,7 +15,7 @@ from tcbench.views.report.build import build
 class Outline(HTMLParser):
     """What stands in a page: tags with their attributes, in order, and the text within."""
 
-    VOID = frozenset({"meta", "input"})
+    VOID = frozenset({"meta", "input", "wbr"})
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
