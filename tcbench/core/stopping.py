@@ -19,9 +19,9 @@ StopDecision = Literal["continue", "target", "budget"]
 
 @dataclass(frozen=True)
 class WarmUpRule:
-    """Warm-up is over when the session has done what it does once and the last three steps, or the last two where
-    `min_steps` is 2, lie within `tolerance` of their median; never before `min_steps`, and at `max_steps` or
-    `max_time_s` at the latest (then it has not settled)."""
+    """Warm-up is over when the session has done what it does once and the last three steps, or as many as `min_steps`
+    where that is less, lie within `tolerance` of their median (one alone does); never before `min_steps`, and at
+    `max_steps` or `max_time_s` at the latest (then it has not settled)."""
 
     min_steps: int
     max_steps: int

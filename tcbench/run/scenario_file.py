@@ -86,7 +86,7 @@ class MeasureTable(_Table, frozen=True, kw_only=True):
     max_time_s: Positive = 60.0
     gate_max_time_s: Positive | None = None
     timeout_s: Positive = 1800.0
-    min_warmup_steps: Annotated[int, Meta(ge=2, le=1_000_000)] = 3
+    min_warmup_steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
     max_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 30
     block_steps: Annotated[int, Meta(ge=4, le=1_000_000)] = 6
     min_timed_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 10

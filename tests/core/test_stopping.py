@@ -29,6 +29,8 @@ from tcbench.core.stopping import (
         (2, [3.0, 1.0], False, False),  # the first, which is cold
         (2, [3.0, 1.0, 1.05], True, True),
         (2, [3.0, 1.0, 1.5], False, False),
+        (1, [], False, False),
+        (1, [3.0], True, True),
     ],
 )
 def test_warm_up_ends_when_steps_have_settled_or_the_cap_is_reached(least, times, over, settled):
