@@ -24,7 +24,7 @@ from tcbench.engine.backends import model_of
 _ASSUMED_ITEM_S = 0.01
 """Of a model that only the user knows."""
 _MORE_TO_SETTLE = 2
-"""Steps of a warm-up beyond the fewest that it may have, where it is to settle."""
+"""Steps of a warm-up beyond the fewest that it may have, or as long as the first, which is cold, takes beyond another."""
 _GROWTH = 0.8
 """A step's time grows with this power of the batch size, until a config was seen at two of them."""
 _TO_TARGET = 0.5
@@ -117,9 +117,7 @@ class TimeLeft:
         startups = [(other, seen.startup_s) for other, seen in self.seen.items() if seen.startup_s is not None]
         startup_s = _alike(cell, startups) if startups else kind.assumed_startup_s * self.slowdown
         profiled = 0 if kind.is_host else cell.measure.profiled_steps
-        warmup = cell.measure.min_warmup_steps
-        warmup += _MORE_TO_SETTLE if warmup > 1 else 0
-        return startup_s + (warmup + profiled) * step_s + timed_s
+        return startup_s + (cell.measure.min_warmup_steps + _MORE_TO_SETTLE + profiled) * step_s + timed_s
 
     def _tuning_s(self, cell: Cell) -> float:
         """Seconds expected of tuning: what is known of the running trial, else nothing for a cell whose plans are
