@@ -24,7 +24,7 @@ from tcbench.engine.backends import model_of
 _ASSUMED_ITEM_S = 0.01
 """Of a model that only the user knows."""
 _MORE_TO_SETTLE = 2
-"""Steps of a warm-up beyond the fewest that it may have, or as long as the first, which is cold, takes beyond another."""
+"""Steps of a warm-up beyond the fewest that it may have; of one step, which is cold, what it takes beyond another."""
 _GROWTH = 0.8
 """A step's time grows with this power of the batch size, until a config was seen at two of them."""
 _TO_TARGET = 0.5
