@@ -6,6 +6,7 @@ cache by machine and threads. A GPU that is not here has its property file's fig
 """
 
 import json
+import platform
 import sys
 from collections.abc import Mapping
 
@@ -27,13 +28,15 @@ from tcbench.run.runner import python_module, worker_environment
 def of(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, progress: Progress) -> Ceilings:
     """The ceilings of a cell's device: measured here when it is this machine's, kept from the last time unless `fresh`;
     those of another machine that this user's cache holds; or the figures of a GPU's property file. None is lower than
-    what parts of steps `reached`: of a device that is here one that is beaten is measured anew, and if it still is,
-    what was reached is kept in its place.
+    what parts of steps `reached`: one that this very machine has beaten is measured anew, and if it still is, what was
+    reached is kept in its place.
 
     Raises SelectionError where none of these tells.
     """
     limits, here = _kept(summary), _is_here(summary)
-    if here and (fresh or limits is None or limits.raised(reached).reached.keys() - limits.reached.keys()):
+    ours = here and _is_this_very(summary)
+    beaten = ours and limits is not None and limits.raised(reached).reached.keys() - limits.reached.keys()
+    if here and (fresh or limits is None or beaten):
         what = f"measuring the ceilings of {summary.cell.device}"
         progress(what, 0, 1)
         limits = _keep(summary, _measure(summary))
@@ -45,7 +48,7 @@ def of(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, pro
             "run `tcbench roofline` on that machine"
         )
     raised = limits.raised(reached)
-    return _keep(summary, raised) if here and raised != limits else raised
+    return _keep(summary, raised) if ours and raised != limits else raised
 
 
 def known(summary: CellSummary) -> Ceilings | None:
@@ -94,6 +97,12 @@ def card_of(summary: CellSummary) -> GpuFile | None:
 def _is_here(summary: CellSummary) -> bool:
     kind = kind_of(summary.cell.device)
     return kind.simulates is None and any(device.machine == summary.machine for device in kind.devices())
+
+
+def _is_this_very(summary: CellSummary) -> bool:
+    """Whether the facts of a machine that is here by its name are this one's: machines of one name may differ."""
+    facts = summary.environment
+    return facts is not None and (facts.kernel, facts.memory_bytes) == (platform.release(), machine.memory_bytes())
 
 
 def _measure(summary: CellSummary) -> Ceilings:

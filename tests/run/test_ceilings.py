@@ -1,5 +1,6 @@
 """Ceilings are measured where the device is, kept, and otherwise taken from a GPU's file, which says so."""
 
+import platform
 from pathlib import Path
 
 import msgspec
@@ -29,13 +30,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def of_machine(name: str, device_name: str = "AMD EPYC", device: str = "cpu") -> CellSummary:
-    record = make_record(cell=make_cell(device=device), environment=make_environment(name, device_name))
+def of_machine(name: str, device_name: str = "AMD EPYC", device: str = "cpu", **facts: object) -> CellSummary:
+    record = make_record(cell=make_cell(device=device), environment=make_environment(name, device_name, **facts))
     return summarise([record])[0]
 
 
 def here() -> CellSummary:
-    return of_machine(device.host().machine)
+    facts = {"kernel": platform.release(), "memory_bytes": machine.memory_bytes()}
+    return of_machine(device.host().machine, **facts)
 
 
 def of_kept(summary: CellSummary, fresh: bool = False) -> Ceilings:
@@ -93,7 +95,9 @@ def test_what_beats_a_ceiling_has_it_measured_anew_and_is_kept_in_its_place_if_i
     monkeypatch.setattr(ceilings, "_measure", lambda summary: made(1e10, fp32=4e11))
     anew = of_fresh(here())
     assert (anew.at("fp32"), anew.memory_bytes_s, anew.reached.keys()) == (4e11, 3e10, {"memory"})
-    # What others measured is not this machine's to change.
+    # What others measured is not this machine's to change, and what ran on another of its name tells nothing of it.
+    namesake = of_machine(device.host().machine, kernel="another")
+    assert of(namesake, **reached(9e12)).at("fp32") == 9e12 and ceilings.known(here()) == anew
     assert ceilings._keep(of_machine("elsewhere"), busy) == busy
     assert of(of_machine("elsewhere"), **reached(2e11)).at("fp32") == 2e11
     assert ceilings.known(of_machine("elsewhere")) == busy
