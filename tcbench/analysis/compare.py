@@ -15,7 +15,7 @@ from tcbench.analysis import comparability, noise, phase_tests, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.phase_tests import PhaseDecision, PhaseTrials, PhaseVerdict
 from tcbench.analysis.phases import by_phase
-from tcbench.analysis.stats import Interval, images_per_s, typical
+from tcbench.analysis.stats import Interval, images_per_s, stall_s, typical
 from tcbench.analysis.summary import by_cell, telling
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate
@@ -571,6 +571,9 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
             notes.append(f"{name} throttled ({', '.join(throttle_reasons(mask & _THROTTLED))})")
         if record.host is not None and record.host.lost >= BUSY:
             notes.append(f"{name} on a busy machine ({record.host.lost:.0%} of its processor time went to others)")
+        if (longest_s := stall_s(measurement.counted_times_s)) is not None:
+            median_s = statistics.median(measurement.counted_times_s)
+            notes.append(f"{name} stalled (a step of {longest_s:.3g} s, median {median_s:.3g} s)")
         half = relative_half_width(measurement.counted_times_s)
         if half >= NOISY and len(measurement.counted_times_s) >= _TELL_NOISE:
             notes.append(f"{name} noisy (mean step {f'± {half:.0%}' if half < 1 else '± >100%'})")

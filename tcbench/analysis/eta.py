@@ -142,6 +142,12 @@ class TimeLeft:
         slower = [(other, log - math.log(model[other])) for other, log in steps if other in model]
         return model[cell] * (math.exp(_alike(cell, slower)) if slower else self.slowdown)
 
+    def is_guess(self, cells: Iterable[Cell]) -> bool:
+        """Whether nothing is known about the step time of one of these cells: the step is the user's own, and no trial
+        has been seen and no step time predicted."""
+        known = bool(self.seen or self.foreseen)
+        return not known and any(model_of(cell) is None for cell in cells)
+
     def remaining_s(self, spent_on_first_s: float = 0.0) -> float:
         """Seconds until the run ends, `spent_on_first_s` of the running trial being over."""
         if not self.remaining:

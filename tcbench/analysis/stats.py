@@ -43,6 +43,14 @@ def images_per_s(images_per_step: int, times_s: Sequence[float]) -> float:
     return images_per_step / statistics.fmean(times_s)
 
 
+def stall_s(times_s: Sequence[float]) -> float | None:
+    """Return the longest step where it takes a fifth of the trial's time or more and is twenty times the median of at
+    least ten steps; None otherwise. So long a step is not noise: the process was stopped, or waited for something."""
+    longest_s = max(times_s, default=0.0)
+    long = len(times_s) >= 10 and longest_s >= 0.2 * math.fsum(times_s) and longest_s >= 20 * statistics.median(times_s)
+    return longest_s if long else None
+
+
 def typical(values: Sequence[float]) -> float:
     """The mean without the highest and the lowest tenth, of three values or more at least one each: of real data's
     location it tells more than a median, and as little of accidents (S. Stigler, "Do robust estimators work with real

@@ -10,7 +10,7 @@ import msgspec
 
 from tcbench.analysis import comparability, scatter, welch
 from tcbench.analysis.phases import phase_costs
-from tcbench.analysis.stats import Interval, images_per_s
+from tcbench.analysis.stats import Interval, images_per_s, stall_s
 from tcbench.analysis.welch import Group
 from tcbench.core.groups import grouped
 from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, Record, Status
@@ -38,7 +38,8 @@ class CellSummary:
     logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
     images of a step over that, both with 95% intervals over `unit`: trials, judged by the other cells of its runs too
     ("run": of one trial, by these alone), or steps, where the runs have one trial a cell. `lost`: the largest share of
-    the processor time of a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that
+    the processor time of a trial that others had (`tcbench.core.record.HostLoad`). `stall_s`: the longest step, where
+    a trial has one far beyond its others (`stats.stall_s`). `runs`: the ids of the runs that
     measured it. `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs measured, several
     where a run was gone on with by other code. `flops`: those of a step, of all ranks, as the step's author declares
     them.
@@ -60,6 +61,7 @@ class CellSummary:
     unit: Unit = "steps"
     settled: bool = False
     lost: float = 0.0
+    stall_s: float | None = None
     runs: tuple[str, ...] = ()
     began_at: str = ""
     codes: tuple[Code, ...] = ()
@@ -249,6 +251,7 @@ def _summary(
         unit="trials" if len(trials_s) > 1 else "run" if of_runs else "steps",
         settled=all(m.warmup_settled for m in measured),
         lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
+        stall_s=max((stall for times_s in trials_s if (stall := stall_s(times_s))), default=None),
         flops=cell.ranks * declared_work(measured[0])[0] or None,
     )
 

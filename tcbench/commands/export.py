@@ -9,6 +9,7 @@ from tcbench.core import files
 from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command
+from tcbench.present.notes import aside
 from tcbench.present.results import read_results
 
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
@@ -51,6 +52,8 @@ def export(
         data = view.to_parquet(records, per or "trial")
     elif format_ in view.SERVICES:
         data = view.SERVICES[format_](records).encode("utf-8", "backslashreplace")
+        if (missing := view.missing_line(records)) is not None:
+            aside(missing)
     else:
         text = view.to_json if format_ == "json" else view.to_csv
         data = text(records, per or "trial").encode("utf-8", "backslashreplace")

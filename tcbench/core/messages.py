@@ -62,15 +62,20 @@ class Tuning(msgspec.Struct, frozen=True, tag="tuning"):
 
 
 class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
-    """Steps are going on."""
+    """Steps are going on. `at_s` is the time of sending by `time.monotonic`, which the processes of a host share; None
+    from a rank, which may run on another host. The first message of the profiled pass ends the timed pass: `facts_s`
+    says how much of the time since the last step went into the session's facts alone, its loss above all."""
 
     stage: Literal["warm-up", "timed", "profiled"]
     steps: Annotated[int, msgspec.Meta(ge=0)]
     step_time_s: Seconds
+    at_s: float | None = None
+    facts_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
-class TookTurns(msgspec.Struct, frozen=True, tag="took-turns"):
-    """The timed pass of a worker that steps in turns with another is over: the host's load while it had the turn."""
+class TimedPassLoad(msgspec.Struct, frozen=True, tag="took-turns"):
+    """The timed pass of a worker of one rank is over: the host's load in it. Where the worker steps in turns with
+    another, only its own turns count. The tag is the one that older revisions send."""
 
     load: HostLoad | None
 
@@ -114,7 +119,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
         return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 
 
-Message = Building | Tuning | Stepped | TookTurns | Joined | Finished
+Message = Building | Tuning | Stepped | TimedPassLoad | Joined | Finished
 
 SEND: ContextVar[Callable[[Message], None]] = ContextVar("send", default=lambda _: None)
 """Sends a message of what this process measures; nowhere unless a worker runs."""

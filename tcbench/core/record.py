@@ -94,6 +94,10 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
     profiled_steps: int = 5
 
 
+MOST_RUNGS = 64
+"""The most rungs of a config: many more than there are, and few enough that a crafted record slows no command."""
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """One config x one batch size x one number of ranks, with everything a worker needs to run it. `batch_size` is that
     of one rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; a host's ranks take its devices one after another.
@@ -107,7 +111,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     model: str
     variant: str
     config: str
-    rungs: Annotated[tuple[str, ...], Meta(min_length=1)]
+    rungs: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_RUNGS)]
     batch_size: Annotated[int, Meta(ge=1, le=2**31)]
     image_size: Annotated[int, Meta(ge=1)]
     n_classes: int

@@ -1,10 +1,12 @@
 """The Session protocol, which is measured. A backend builds one; the measuring loop knows nothing else of it."""
 
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
+from tcbench.core.errors import ScenarioError
 from tcbench.core.record import DeclaredWork, PlanChoice
 
 
@@ -40,6 +42,24 @@ class Facts:
     engine: str = ""
     period: int = 1
     declared: tuple[DeclaredWork, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ScenarioError for what a record cannot hold; NumPy's integers become Python's."""
+        for name in ("peak_memory_bytes", "prefetch_depth", "parameters", "macs_per_image", "reduced_bytes", "period"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        if self.peak_memory_of not in ("process", "device"):
+            raise ScenarioError(f"peak_memory: expected whose it is, process or device, got {self.peak_memory_of!r}")
+
+
+def whole_number(name: str, given: Any) -> int:
+    """Return a number of a session as an int. Raises ScenarioError for one that is not whole or is below 0."""
+    try:
+        number = -1 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise ScenarioError(f"{name}: expected a whole number of 0 or more, got {given!r}")
+    return number
 
 
 class Clock(Protocol):

@@ -285,11 +285,31 @@ def newest_first(out: Path, machine: str | None, scenario: str, ending: str = ""
     pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(ending + SUFFIX))
     paths = [path for folder in ([out / machine] if machine else _entries(out)) for path in _entries(folder)]
     found = [
-        (match[1], int(match[2] or 1), path)
+        (believable_start(match[1], path), int(match[2] or 1), path)
         for path in paths
         if (match := pattern.fullmatch(path.name)) and path.is_file() and not is_blank(path)
     ]
     return [path for _, _, path in sorted(found, reverse=True)]
+
+
+def believable_start(started: str, file: Path) -> str:
+    """Return when a run started, such as "20261128-231500" (UTC), by its name. A name that lies in the future is of a
+    clock that was wrong: then the file's last write stands for it, and where that lies in the future too, the run is
+    older than all others."""
+    now_s = time.time() + _CLOCKS_DIFFER_S
+    if started <= stamp(now_s):
+        return started
+    written_at = file.stat().st_mtime
+    return stamp(written_at) if written_at <= now_s else ""
+
+
+def stamp(time_s: float) -> str:
+    """Return a time since the epoch as runs are named by it, in UTC."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(time_s))
+
+
+_CLOCKS_DIFFER_S = 600
+"""The clock of a file server or of another node may be ahead by this."""
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -1,9 +1,13 @@
-"""What the host itself tells of a session: the time, and the most memory that this process had."""
+"""The host's clock, and the most memory that this process and its children had."""
 
 import itertools
+import os
+import resource
 import time
 from pathlib import Path
 from typing import Literal
+
+from tcbench.hardware import load
 
 _STATUS = Path("/proc/self/status")
 
@@ -25,8 +29,26 @@ class HostClock:
 
 
 def peak_resident_bytes() -> int:
-    """The most memory this process ever had resident: VmHWM, since a child inherits `ru_maxrss` from its parent."""
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"{_STATUS} has no VmHWM line")
+    """Return the most memory that this process had resident (VmHWM) with that of its children: what living ones hold
+    alone now, and the peak of the largest that has ended. A child's `ru_maxrss` begins at its parent's peak (Linux
+    keeps the larger in exec), so an ended child is known only where it had more than this process."""
+    own_bytes = _kilobytes(_STATUS, "VmHWM:")
+    if own_bytes is None:
+        raise OSError(f"{_STATUS} has no VmHWM line")
+    ended_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    living_bytes = sum(
+        _kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean:", "Private_Dirty:") or 0
+        for pid in load.family(os.getpid())
+        if pid != os.getpid()
+    )
+    return own_bytes + living_bytes + (ended_bytes if ended_bytes > own_bytes else 0)
+
+
+def _kilobytes(file: Path, *names: str) -> int | None:
+    """Return the bytes that these lines of a file in /proc sum up to; None where it has none, or cannot be read."""
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return None
+    found = [int(words[1]) * 1024 for words in lines if words and words[0] in names]
+    return sum(found) if found else None

@@ -27,6 +27,7 @@ class Counts:
     stolen_s: float  # these processors, given to others by a hypervisor
     own_s: float  # computed by a process with all its descendants
     waited_s: float  # its threads, for a processor
+    ended_s: float = 0.0  # the part of own_s that belongs to children which have ended
 
 
 def slowdown() -> float:
@@ -41,7 +42,7 @@ def slowdown() -> float:
 def counts(root: int) -> Counts | None:
     """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell, or
     that process has ended: what it computed would count as others' work."""
-    told = _counts(_family(root), reaped=True)
+    told = _counts(family(root), reaped=True)
     return told if _runs(root) else None
 
 
@@ -61,22 +62,29 @@ def _counts(pids: Iterable[int], reaped: bool = False) -> Counts | None:
                 busy_s += (user + nice + system + irq + softirq) * _TICK_S
                 stolen_s += steal * _TICK_S
         each = [_of_process(pid, reaped) for pid in pids]
-        own_s, waited_s = sum(cpu_s for cpu_s, _ in each), sum(delay_s for _, delay_s in each)
     except (OSError, ValueError, AttributeError):
         return None
-    return Counts(time.monotonic(), len(processors), busy_s, stolen_s, own_s, waited_s)
+    own_s, waited_s, ended_s = (math.fsum(column) for column in zip((0.0, 0.0, 0.0), *each, strict=True))
+    return Counts(time.monotonic(), len(processors), busy_s, stolen_s, own_s, waited_s, ended_s)
 
 
-def between(before: Counts | None, after: Counts | None) -> HostLoad | None:
-    """The load between two counts of one process; None where one is missing."""
+def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0) -> HostLoad | None:
+    """Return the load between two counts of one process; None where one is missing. `outside_s` is the time between
+    them that does not belong to the pass.
+
+    Linux does not say how long children that have ended waited for a processor. Where a share of the computing was
+    theirs, the same share of the time in which the process computed nothing is taken for their waiting."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
+    elapsed_s = max(after.at_s - before.at_s - outside_s, 1e-6)
     own_s = max(0.0, after.own_s - before.own_s)
+    ended_share = min(1.0, max(0.0, after.ended_s - before.ended_s) / own_s) if own_s else 0.0
+    ended_waited_s = ended_share * max(0.0, elapsed_s - own_s)
     return HostLoad(
-        elapsed_s=after.at_s - before.at_s,
+        elapsed_s=elapsed_s,
         processors=after.processors,
         own_s=own_s,
-        waited_s=max(0.0, after.waited_s - before.waited_s),
+        waited_s=max(0.0, after.waited_s - before.waited_s) + ended_waited_s,
         others_s=max(0.0, after.busy_s - before.busy_s - own_s),
         stolen_s=max(0.0, after.stolen_s - before.stolen_s),
     )
@@ -92,7 +100,8 @@ def together(loads: Sequence[HostLoad | None]) -> HostLoad | None:
     return HostLoad(processors=known[-1].processors, **sums)
 
 
-def _family(root: int) -> Iterator[int]:
+def family(root: int) -> Iterator[int]:
+    """Yield the process ids of a process and all its living descendants."""
     children: dict[int, list[int]] = {}
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
@@ -113,16 +122,18 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _of_process(pid: int, reaped: bool) -> tuple[float, float]:
-    """Seconds that it computed, where `reaped` with those that its ended children had, and that its threads waited on a
-    run queue; none of one that has ended."""
+def _of_process(pid: int, reaped: bool) -> tuple[float, float, float]:
+    """Return the seconds that a process computed, that its threads waited on a run queue, and that its ended children
+    computed, which are part of the first where `reaped` and 0 otherwise; zeros for a process that has ended."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        computed_s = sum(map(int, fields[11 : 15 if reaped else 13])) * _TICK_S
+        computed_s, ended_s = (sum(map(int, fields[i : i + 2])) * _TICK_S for i in (11, 13))
     except (OSError, ValueError, IndexError):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
+    if not reaped:
+        ended_s = 0.0
     delay_ns = 0
     for thread in (_PROC / str(pid) / "task").glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             delay_ns += int(thread.read_text().split()[1])
-    return computed_s, delay_ns * 1e-9
+    return computed_s + ended_s, delay_ns * 1e-9, ended_s

@@ -33,6 +33,10 @@ class UsageError(TcbenchError):
     """An option or argument is unknown, missing or of a wrong kind."""
 
 
+_MAY_BE_EMPTY = ("--setup",)
+"""Options for which an empty value has a meaning."""
+
+
 @contextlib.contextmanager
 def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
     """Makes a UsageError of Typer's own errors of usage, which ends with the command that shows what there is. `words`
@@ -41,6 +45,8 @@ def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
         for before, word in itertools.pairwise(["", *words]):
             if not word or (word.startswith("--") and word.endswith("=")):
                 option = before if word == "" and before.startswith("-") else word.removesuffix("=")
+                if option in _MAY_BE_EMPTY:
+                    continue
                 raise UsageError(f"{option or 'an argument'} is empty: expected a value, or leave it out; {shows}")
         yield
     except Exception as error:

@@ -7,7 +7,6 @@ import fnmatch
 import itertools
 import os
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,11 +120,13 @@ def newest_timeline(out: Path) -> Path:
 
 def _age(path: Path) -> tuple[str, int, float]:
     """A key that sorts runs from the oldest to the newest."""
+    from tcbench.core.store import believable_start, stamp
+
     written_at = path.stat().st_mtime
     began = _BEGAN.search(path.name.removesuffix(".json.gz").removesuffix(".jsonl"))
     if began is None:
-        return time.strftime("%Y%m%d-%H%M%S", time.gmtime(written_at)), 1, written_at
-    return began[1], int(began[2] or 1), written_at
+        return stamp(written_at), 1, written_at
+    return believable_start(began[1], path), int(began[2] or 1), written_at
 
 
 @dataclass(frozen=True)

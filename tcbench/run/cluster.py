@@ -207,10 +207,13 @@ class Job:
 
     @property
     def last_line(self) -> str:
-        with contextlib.suppress(OSError, IndexError):
-            return plain(
-                [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()][-1].strip()
-            )
+        """The line of the log that says how its command ended: the last error of tcbench, else the last line that is
+        not submitit's own; "" where there is none."""
+        with contextlib.suppress(OSError):
+            lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
+            ours = [plain(line) for line in lines if line and not line.startswith("submitit ")]
+            errors = [line for line in ours if line.startswith("tcbench: error")]
+            return (errors or ours or [""])[-1]
         return ""
 
     @property

@@ -21,7 +21,7 @@ import msgspec
 import tcbench
 from tcbench.core import cache, messages, process
 from tcbench.core.errors import TcbenchError
-from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped, TookTurns
+from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped, TimedPassLoad
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
 from tcbench.engine.accelerators.device import Watch, kind_of
@@ -230,8 +230,8 @@ def _followed(trials: Sequence[_Trial]) -> Iterator[tuple[int, Record]]:
 
 
 class _TimedPass:
-    """Begin and end of the timed pass, as its messages came in, in seconds since the trial's start; and the load of the
-    host between them. Nothing is counted while it goes on."""
+    """Begin and end of the timed pass in seconds since the trial's start, by the times that its messages were sent at;
+    and the load of the host between them, which ranks leave to the runner to count. Nothing is counted meanwhile."""
 
     def __init__(self, start: float) -> None:
         self._start = start
@@ -242,17 +242,17 @@ class _TimedPass:
 
     def hear(self, message: Message, pid: int) -> None:
         """Take in a message of the process `pid`, or of one that it started."""
-        if isinstance(message, TookTurns):  # between its turns it was the other's time
+        if isinstance(message, TimedPassLoad):
             self._before, self.load = None, message.load
         if not isinstance(message, Stepped):
             return
         if message.stage == "timed":
-            self.to_s = time.monotonic() - self._start
+            self.to_s = (time.monotonic() if message.at_s is None else message.at_s) - self._start
             if self.from_s is None:
                 self.from_s = self.to_s
                 self._before = load.counts(pid)
         elif message.stage == "profiled" and self.load is None:
-            self.load = load.between(self._before, load.counts(pid))
+            self.load = load.between(self._before, load.counts(pid), message.facts_s)
 
 
 def worker_environment(cell: Cell) -> dict[str, str]:

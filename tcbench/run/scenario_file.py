@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from tcbench.core.claim import ClaimTable
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import UnitName
+from tcbench.core.record import MOST_RUNGS, UnitName
 from tcbench.engine.backends import DEFAULT
 
 SCHEMA = 1
@@ -78,7 +78,7 @@ class CudnnTable(_Table, frozen=True, kw_only=True):
 class MeasureTable(_Table, frozen=True, kw_only=True):
     """The table [measure]."""
 
-    batch_sizes: Annotated[list[PositiveInt], Meta(min_length=1)]
+    batch_sizes: Annotated[list[PositiveInt], Meta(min_length=1, max_length=256)]
     ranks: Annotated[tuple[PositiveInt, ...], Meta(min_length=1)] = (1,)
     trials: PositiveInt | None = None
     budget_s: Positive | None = None
@@ -104,7 +104,7 @@ class LadderTable(_Table, frozen=True, kw_only=True):
 class ConfigTable(_Table, frozen=True, kw_only=True):
     """A table [[config]]."""
 
-    rungs: Annotated[list[Name], Meta(min_length=1)]
+    rungs: Annotated[list[Name], Meta(min_length=1, max_length=MOST_RUNGS)]
     backend: str = DEFAULT
 
 

@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.record import Record
 from tcbench.present import cells
 from tcbench.present.document import encoded, fields
-from tcbench.present.format import plus_minus
+from tcbench.present.format import listed, plus_minus
 from tcbench.present.naming import lasting, stack_name
 from tcbench.present.simulated import is_simulated
 from tcbench.present.tables import keyed
@@ -248,7 +249,8 @@ def to_bencher(records: Sequence[Record]) -> str:
     entries: dict[str, Row] = {}
     for cell, summary in _measured(records):
         measures = entries.setdefault(cell, {})
-        for slug, interval in (("images-per-second", summary.images_per_s), ("step-time-seconds", summary.step_time_s)):
+        rate = re.sub(r"[^a-z0-9]+", "-", f"{summary.cell.unit}-per-second".lower()).strip("-")
+        for slug, interval in ((rate, summary.images_per_s), ("step-time-seconds", summary.step_time_s)):
             if interval is not None:
                 limits = {"value": interval.value, "lower_value": interval.low, "upper_value": interval.high}
                 measures[slug] = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
@@ -277,6 +279,19 @@ def _measured(records: Sequence[Record]) -> list[tuple[str, CellSummary]]:
     ]
     return list(zip(short, summaries, strict=True))
 
+
+def missing_line(records: Sequence[Record]) -> str | None:
+    """Return a line that names the cells without a throughput, which a service's file leaves out; None where there are
+    none."""
+    missing = [summary for summary in summarise(records) if summary.images_per_s is None]
+    if not missing:
+        return None
+    names = listed([f"{summary.cell.label} ({summary.status})" for summary in missing[:_MOST_NAMED]])
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return f"note: left out, as not measured: {names}{more}"
+
+
+_MOST_NAMED = 5
 
 SERVICES: dict[str, Callable[[Sequence[Record]], str]] = {
     "github-action-benchmark": to_github_action_benchmark,

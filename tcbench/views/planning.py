@@ -29,6 +29,9 @@ def plan_table(plan: Plan, rounds: Rounds) -> Table[PlannedCell]:
     return Table(columns, plan.cells)
 
 
+_STEP_UNKNOWN = "no time estimate before the first trial of a step of your own"
+
+
 def rounds_line(rounds: Rounds) -> str:
     """The trials and the time that are ahead, as far as is known before they begin."""
     trials = _trials_ahead(rounds).values()
@@ -39,9 +42,12 @@ def rounds_line(rounds: Rounds) -> str:
         return _spent(rounds) if rounds.ended_by_budget() else "nothing is missing: all trials are there"
     least, most, needed_s = min(trials), max(trials), rounds.ahead_s()
     each = _each(least, most)
+    is_guess = rounds.costs.is_guess(planned.cell for planned in rounds.cells if planned.skip_reason is None)
     if rounds.budget_s is None:
-        return f"{each}, about {duration(needed_s)}"
+        return f"{each}, {_STEP_UNKNOWN}" if is_guess else f"{each}, about {duration(needed_s)}"
     until = f"rounds over all cells within {duration(rounds.budget_s)}"
+    if is_guess:
+        return f"{until}; the first is always completed; {_STEP_UNKNOWN}"
     if rounds.spent_s + needed_s > rounds.budget_s:
         return f"{until}: the first, which is always completed, takes longer: about {duration(needed_s)}"
     at_most = "" if rounds.trials is None else f", at most {counted(rounds.trials, 'trial')} each"

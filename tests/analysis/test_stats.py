@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.analysis import stats, welch
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.stats import Interval, stall_s
 from tcbench.analysis.welch import Group
 from tcbench.core.stopping import relative_half_width
 
@@ -96,3 +96,12 @@ def test_a_ratio_with_a_side_of_one_step_has_no_limits() -> None:
 )
 def test_a_typical_value_leaves_out_a_tenth_at_each_end_and_at_least_one(values, expected) -> None:
     assert stats.typical(values) == pytest.approx(expected)
+
+
+def test_a_step_far_beyond_the_others_is_a_stall():
+    steps_s = [0.01] * 104
+    assert stall_s([*steps_s, 5.01]) == 5.01
+    assert stall_s([*steps_s, 0.15]) is None, "a hiccup that costs the trial little"
+    assert stall_s([0.1, 0.1, 0.4] * 20) is None
+    assert stall_s([0.01] * 3 + [5.0]) is None, "too few steps to tell what is usual"
+    assert stall_s([]) is None

@@ -297,6 +297,11 @@ def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project):
     assert not list(project.glob("results/**/*"))
 
 
+@pytest.mark.parametrize("setup", [("--setup", ""), ("--setup=",)])
+def test_an_empty_setup_makes_no_environment(project, setup):
+    assert "2 cells" in gate(project, "--base", "HEAD", "--dry-run", *setup, code=0).out
+
+
 @pytest.mark.usefixtures("stand_ins")
 def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path):
     commit(project, pyproject__toml='[project]\nname = "mine"\nversion = "1"\n')

@@ -90,3 +90,10 @@ def test_the_rate_of_a_modelled_input_is_a_part_of_the_cell_and_no_other_cell_ha
     slow, fast = (factories.make_cell(input=Input(kind="modelled", images_per_s=rate)) for rate in (1e3, 2e3))
     assert slow.key != fast.key
     assert msgspec.json.decode(msgspec.json.encode(slow), type=Cell) == slow
+
+
+def test_a_config_of_thousands_of_rungs_is_no_record():
+    """Commands compare rungs pair by pair: 66 such records held `explain` up for a minute."""
+    line = record.encode(factories.make_record()).replace(b'"rungs":["', b'"rungs":["' + b'x","' * 3000)
+    with pytest.raises(record.RecordError, match="length <= 64"):
+        record.decode(line)

@@ -1,6 +1,7 @@
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 
 import factories
@@ -300,3 +301,18 @@ def test_what_contradicts_itself_is_kept_and_not_judged(changed, reason):
     slow = msgspec.structs.replace(plausible, host=msgspec.structs.replace(host, elapsed_s=50.0))
     (seen,) = store.current([factories.remeasured(plausible, **changed) if changed else slow])
     assert (seen.status, seen.reason, seen.measurement) == ("failed", f"not believed: {reason}", None)
+
+
+def test_a_run_whose_name_lies_in_the_future_is_as_old_as_its_file(tmp_path):
+    """Its clock was wrong: else every command would take it for the newest run for years."""
+    (tmp_path / "m").mkdir()
+    now_s = time.time()
+    yesterday, hour_ago, future = store.stamp(now_s - 86400), store.stamp(now_s - 3600), store.stamp(now_s + 10**8)
+    for name, written_at in ((yesterday, now_s), (hour_ago, now_s), (future, now_s - 7200)):
+        file = tmp_path / "m" / f"cpu-{name}.jsonl"
+        file.write_text("{}\n")
+        os.utime(file, (written_at, written_at))
+    order = [path.stem for path in store.newest_first(tmp_path, "m", "cpu")]
+    assert order == [f"cpu-{hour_ago}", f"cpu-{future}", f"cpu-{yesterday}"]
+    os.utime(tmp_path / "m" / f"cpu-{future}.jsonl", (now_s + 10**8, now_s + 10**8))
+    assert store.newest_first(tmp_path, "m", "cpu")[-1].stem == f"cpu-{future}"

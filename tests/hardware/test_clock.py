@@ -28,3 +28,19 @@ del block
 assert peak_resident_bytes() >= before + 2**26
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_peak_memory_counts_children_that_live_and_a_larger_one_that_has_ended():
+    code = """
+import subprocess, sys
+from tcbench.hardware.clock import peak_resident_bytes
+takes = "block = bytearray(%d); block[::4096] = b'x' * len(block[::4096]); print(flush=True); input()"
+alone = peak_resident_bytes()
+child = subprocess.Popen([sys.executable, "-c", takes % (alone + 2**26)], stdin=-1, stdout=-1, text=True)
+child.stdout.readline()
+assert peak_resident_bytes() >= 2 * alone + 2**26, "alive"
+child.communicate("\\n")
+assert peak_resident_bytes() >= 2 * alone + 2**26, "ended"
+subprocess.run([sys.executable, "-c", ""], check=True)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

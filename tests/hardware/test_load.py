@@ -79,3 +79,13 @@ def test_a_process_that_has_ended_has_no_load():
     assert load.counts(process.pid) is None, "nobody has waited for it"
     process.wait()
     assert load.counts(process.pid) is None
+
+
+def test_children_that_have_ended_waited_for_the_same_share_of_the_time_as_they_computed():
+    """Linux says how long a thread waited only while it lives: a step in a child process seemed to lose nothing."""
+    before = Counts(at_s=0.0, processors=2, busy_s=0.0, stolen_s=0.0, own_s=0.0, waited_s=0.0)
+    after = Counts(at_s=4.0, processors=2, busy_s=6.0, stolen_s=0.0, own_s=2.0, waited_s=0.1, ended_s=1.5)
+    made = between(before, after)
+    assert made.waited_s == pytest.approx(0.1 + 0.75 * 2.0)
+    assert made.lost == pytest.approx(1.6 / 4.0)
+    assert between(before, after, outside_s=1.0).elapsed_s == 3.0

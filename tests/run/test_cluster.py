@@ -3,6 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import projects
 import pytest
@@ -173,3 +174,20 @@ def test_a_refusal_of_sbatch_is_one_line(slurm, with_submitit, tmp_path, capsys)
         cluster.submit(slurm_executor, target, ["run"])
     assert capsys.readouterr().err == ""
     assert cluster.last(slurm_executor, target) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (
+            ["tcbench: error: no MPI", "submitit INFO (x) - Exiting after successful completion"],
+            "tcbench: error: no MPI",
+        ),
+        (["1 of 2 cells failed", "", "submitit INFO (x) - Job completed"], "1 of 2 cells failed"),
+        (["submitit INFO (x) - Job completed"], ""),
+    ],
+)
+def test_the_reason_of_a_failed_job_is_what_tcbench_said_last(tmp_path, lines, shown):
+    (tmp_path / "log").write_text("\n".join(lines), "utf-8")
+    job = cluster.Job(None, (), SimpleNamespace(paths=SimpleNamespace(stdout=tmp_path / "log")))
+    assert job.last_line == shown

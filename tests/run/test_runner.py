@@ -320,6 +320,38 @@ def test_where_python_may_keep_no_bytecode_a_worker_keeps_it_in_the_cache(
     assert kept or not environment["PYTHONDONTWRITEBYTECODE"]
 
 
+SLOW_LOSS = """
+import sys, time, msgspec
+from tcbench.core.messages import Finished, Stepped
+from tcbench.engine.measure import pipe
+def job(cell, send):
+    send = pipe.in_turns(send)
+    send(Stepped("timed", 0, 0.1))
+    time.sleep(0.2)
+    send(Stepped("timed", 2, 0.1))
+    time.sleep(0.6)
+    send(Stepped("profiled", 0, 0.1, facts_s=0.6))
+    return msgspec.json.decode(sys.argv[2], type=Finished)
+pipe.serve(len, job)
+"""
+
+
+def test_a_runner_that_is_stopped_meanwhile_has_the_workers_own_times_and_load():
+    """It hears of everything late and at once; a worker that has ended could not be counted any more."""
+    watched = Watched()
+
+    def stopped(cell, trial, message):
+        if getattr(message, "stage", "") == "timed" and not message.steps:
+            time.sleep(2.0)
+
+    command = lambda pipe: [sys.executable, "-c", SLOW_LOSS, str(pipe), line(OK)]  # noqa: E731
+    runner = Runner("r", 60.0, command, stopped, watch=watched)
+    (one,) = runner.run([(PlannedCell(factories.make_cell(device="cuda:1")), 0)])
+    assert 0.2 <= one.host.elapsed_s < 1.0, "without the facts, and without the runner's pause"
+    ((from_s, to_s),) = watched.timed
+    assert 0.2 <= to_s - from_s < 1.0
+
+
 STEPS_IN_TURNS = """
 import os, sys, time, msgspec
 from tcbench.core.messages import Building, Finished, Stepped
@@ -364,7 +396,7 @@ def test_two_trials_step_in_turns():
     assert [(records[place].run_id, records[place].trial) for place in (0, 1)] == [("a", 3), ("b", 5)]
     each = ["a3: Building", "a3: 0", "b5: Building", "b5: 0", "a3: 1", "b5: 1", "a3: 2", "b5: 2", "a3: 3", "b5: 3"]
     assert heard[:10] == each, "what is imported and built is in its turn, too"
-    assert heard[10:] == [f"{who}: {what}" for who in ("a3", "b5") for what in ("TookTurns", "0", "Finished")]
+    assert heard[10:] == [f"{who}: {what}" for who in ("a3", "b5") for what in ("TimedPassLoad", "0", "Finished")]
 
 
 def test_load_and_time_are_those_of_a_trials_own_turns():
@@ -386,7 +418,7 @@ def test_who_steps_in_turns_with_one_that_died_goes_on_alone():
     heard, records = in_turns(dies_after=1)
     assert (records[0].status, records[1].status) == ("ok", "crashed")
     assert records[1].reason == "the worker ended without a result (exit code 7)"
-    assert heard[-5:] == ["a3: 2", "a3: 3", "a3: TookTurns", "a3: 0", "a3: Finished"]
+    assert heard[-5:] == ["a3: 2", "a3: 3", "a3: TimedPassLoad", "a3: 0", "a3: Finished"]
 
 
 def test_an_interrupt_ends_both_that_step_in_turns(tmp_path):

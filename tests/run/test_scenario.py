@@ -58,6 +58,7 @@ ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
         ('title = "t"', 'titel = "t"', "titel: unknown key; did you mean 'title'?"),
         ("[4]", "[4, 0]", "measure.batch_sizes[1]: expected a whole number >= 1, got 0"),
         ("[4]", "[]", "measure.batch_sizes: expected a list of length >= 1"),
+        ("[4]", str([*range(1, 258)]), "measure.batch_sizes: expected a list of length <= 256"),
         ("[4]", '"4"', "measure.batch_sizes: expected a list, got a text"),
         ("[4]", "[4]\ntrails = 2", "measure.trails: unknown key; did you mean 'trials'?"),
         ("[4]", "[4]\ntarget = 2", "measure.target: expected a number < 1.0, got 2"),

@@ -97,3 +97,18 @@ def test_a_name_is_never_longer_than_bencher_takes():
     found = json.loads(export.to_bencher(records))
     assert len(found) == 2
     assert all(len(name) <= 1024 for name in found)
+
+
+def test_bencher_gets_the_unit_of_a_step_of_ones_own():
+    record = factories.make_record(cell=factories.make_cell(backend="mine:make", unit="token pairs"))
+    (measures,) = json.loads(export.to_bencher([record])).values()
+    assert set(measures) == {"token-pairs-per-second", "step-time-seconds", "peak-memory-bytes"}
+
+
+def test_cells_that_a_service_does_not_get_are_named():
+    failed = factories.make_record("fp16", status="failed", reason="no", measurement=None)
+    assert export.missing_line([factories.make_record()]) is None
+    line = export.missing_line([factories.make_record(), failed])
+    assert line == f"note: left out, as not measured: {failed.cell.label} (failed)"
+    many = [factories.make_record(f"c{n}", status="failed", reason="no", measurement=None) for n in range(7)]
+    assert export.missing_line(many).endswith(" and 2 more")

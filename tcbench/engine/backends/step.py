@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import DeclaredWork
-from tcbench.core.session import Clock, Facts, Phase
+from tcbench.core.session import Clock, Facts, Phase, whole_number
 from tcbench.hardware.clock import HostClock, peak_resident_bytes
 
 
@@ -27,26 +28,31 @@ class Step:
     bytes: float | Mapping[str, float] = 0
 
     def __post_init__(self) -> None:
+        for name in ("parameters", "prefetch_depth"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         names = {phase.name for phase in self.phases}
         for what, given in (("flops", self.flops), ("bytes", self.bytes)):
             for name, value in given.items() if isinstance(given, Mapping) else [("", given)]:
                 if name and name not in names:
                     raise ScenarioError(f"{what}: no phase '{name}'; expected some of {', '.join(sorted(names))}")
-                if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                if not _is_work(value):
                     raise ScenarioError(f"{what}: expected a number of 0 or more, or one by phase, got {value!r}")
 
     @property
     def _declared(self) -> tuple[DeclaredWork, ...]:
-        given = [each if isinstance(each, Mapping) else {"": each} for each in (self.flops, self.bytes)]
+        flops, moved = (each if isinstance(each, Mapping) else {"": each} for each in (self.flops, self.bytes))
         works = (
-            DeclaredWork(phase=name, flops=given[0].get(name, 0), bytes=given[1].get(name, 0))
-            for name in dict.fromkeys([*given[0], *given[1]])
+            DeclaredWork(phase=name, flops=float(flops.get(name, 0)), bytes=float(moved.get(name, 0)))
+            for name in dict.fromkeys([*flops, *moved])
         )
         return tuple(work for work in works if work.flops or work.bytes)
 
     def facts(self) -> Facts:
         """Asks for the loss."""
-        peak_bytes, of = self.peak_memory()
+        peak = self.peak_memory()
+        if not isinstance(peak, tuple) or len(peak) != 2:
+            raise ScenarioError(f"peak_memory: expected bytes and whose they are, such as (5, 'process'), got {peak!r}")
+        peak_bytes, of = peak
         return Facts(
             loss=float(self.loss()),
             peak_memory_bytes=peak_bytes,
@@ -56,6 +62,11 @@ class Step:
             macs_per_image=0,
             declared=self._declared,
         )
+
+
+def _is_work(given: Any) -> bool:
+    """Whether a number of FLOPs or bytes was given, Python's or NumPy's."""
+    return isinstance(given, Real) and 0 <= float(given) < math.inf
 
 
 def step(*runs: Callable[[], None], loss: Callable[[], Any], **facts: Any) -> Step:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from tcbench.core.keeper import PARENT_PID
-from tcbench.core.messages import TURNS, YOUR_TURN, Stepped, TookTurns
+from tcbench.core.messages import TURNS, YOUR_TURN, Stepped, TimedPassLoad
 from tcbench.core.record import HostLoad
 from tcbench.engine.measure.ranges import attached
 from tcbench.hardware import load
@@ -32,6 +32,8 @@ def serve(decode: Callable[[bytes], Job], run: Callable[[Job, Callable[[Any], No
     die_with_parent()
 
     def send(message: Any) -> None:
+        if isinstance(message, Stepped):
+            message = msgspec.structs.replace(message, at_s=time.monotonic())
         line = msgspec.json.encode(message) + b"\n"
         while line:  # a pipe may take less at once
             line = line[os.write(pipe, line) :]
@@ -50,13 +52,30 @@ def end_at_once() -> NoReturn:
     os._exit(0)
 
 
+def counting_load(send: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return `send` with a message of the host's load before the one that ends the timed pass. The worker counts the
+    load itself: the runner may be stopped meanwhile and hear of the pass when it is long over."""
+    before: load.Counts | None = None
+
+    def send_with_load(message: Any) -> None:
+        nonlocal before
+        if isinstance(message, Stepped) and not message.steps:
+            if message.stage == "timed":
+                before = load.counts(os.getpid())
+            elif message.stage == "profiled":
+                send(TimedPassLoad(load.between(before, load.counts(os.getpid()), message.facts_s)))
+        send(message)
+
+    return send_with_load
+
+
 def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
     """`send`, of a worker that steps in turns with another (`messages.TURNS`) with its waits: for the first turn now,
     before anything is imported or built that would slow the other's steps, and then between blocks of the timed pass.
     Where the other has ended nothing is waited for. What the host did meanwhile is told when that pass is over."""
     descriptors = os.environ.pop(TURNS, None)
     if descriptors is None:
-        return send
+        return counting_load(send)
     come, hand_on = map(int, descriptors.split(","))
     for descriptor in (come, hand_on):
         os.set_inheritable(descriptor, False)  # what the step starts would keep the other waiting
@@ -71,7 +90,7 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
             return
         begins, over = not message.steps, message.stage == "profiled"
         if over and begins:
-            send(TookTurns(load.together(loads)))
+            send(TimedPassLoad(load.together(loads)))
         send(message)
         if over:
             return

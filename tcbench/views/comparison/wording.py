@@ -13,7 +13,7 @@ from tcbench.present.naming import apart, rate_unit
 from tcbench.present.next_steps import NextStep
 from tcbench.present.sides import Labels, several
 
-_DOUBTS = ("throttled", "on a busy machine", "noisy", "not settled", *STATUSES)
+_DOUBTS = ("throttled", "on a busy machine", "stalled", "noisy", "not settled", *STATUSES)
 
 
 def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present import cells
 from tcbench.present.cells import Row
 from tcbench.present.document import fields, versioned
-from tcbench.present.format import counted, factor, limits
+from tcbench.present.format import counted, factor, limits, milliseconds
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import emulated, is_simulated
 from tcbench.present.tables import ConfigTable, keyed
@@ -62,6 +62,14 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     lines: list[str] = []
     if busy := cells.busy_line([summary for summary in summaries if summary.images_per_s]):
         lines.append(Caution(f"†: {busy}; stop it and measure again."))
+    lines += [
+        Caution(
+            f"Stalled: one step of {s.cell.label} took {s.stall_s:.3g} s (median "
+            f"{milliseconds(s.step_time_median_s)}): the process was stopped, or waited; measure again."
+        )
+        for s in summaries
+        if s.stall_s and s.step_time_median_s
+    ]
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append(Caution("*: step times had not settled when the warm-up ended."))
     units = {summary.unit for summary in summaries if summary.images_per_s}

@@ -5,6 +5,8 @@ from types import MappingProxyType, SimpleNamespace
 from unittest.mock import Mock
 
 import factories
+import msgspec
+import numpy as np
 import pytest
 
 from tcbench import step as own
@@ -197,3 +199,35 @@ def test_a_kind_needs_what_its_first_backend_lacks_unless_another_has_all(monkey
     assert backends.device_kinds()["cuda"] is None
     assert backends.device_kinds(["chainer"])["cuda"] is not None
     assert backends.device_kinds(["nobody"]) == {}
+
+
+def test_numbers_of_numpy_are_taken():
+    """`np.prod(shape)` gives one: a whole trial was lost to it, after its last step."""
+    made = own.step(
+        lambda: None,
+        loss=lambda: np.float32(2),
+        parameters=np.int64(7),
+        flops={"<lambda>": np.int64(10)},
+        bytes=np.float64(1e9),
+        peak_memory=lambda: (np.int64(2**20), "process"),
+    )
+    facts = made.facts()
+    assert msgspec.json.decode(msgspec.json.encode(facts))["parameters"] == 7
+    assert {(work.phase, work.flops, work.bytes) for work in facts.declared} == {("<lambda>", 10, 0), ("", 0, 1e9)}
+
+
+@pytest.mark.parametrize(
+    ("fact", "named"),
+    [
+        *(({"parameters": value}, "parameters") for value in (25.0, None, True, "5", -1, 2**70)),
+        ({"prefetch_depth": 1.5}, "prefetch_depth"),
+        ({"flops": "many"}, "flops"),
+        ({"peak_memory": lambda: (5.5, "process")}, "peak_memory_bytes"),
+        ({"peak_memory": lambda: (-5, "process")}, "peak_memory_bytes"),
+        ({"peak_memory": lambda: (5, "gpu")}, "peak_memory"),
+        ({"peak_memory": lambda: 5}, "peak_memory"),
+    ],
+)
+def test_a_fact_that_no_record_can_hold_is_refused_by_name(fact, named):
+    with pytest.raises(ScenarioError, match=rf"^{named}: expected .*, got "):
+        own.step(lambda: None, loss=lambda: 1.0, **fact).facts()

@@ -509,3 +509,27 @@ def test_of_short_steps_there_are_many_in_a_block_and_few_questions(monkeypatch)
     assert len(measured.step_times_s) > 20_000
     assert 0.09 < sum(measured.step_times_s[: measured.block_steps]) < 0.2
     assert len(asked) < 80  # of more than 90 blocks, and the share falls
+
+
+@pytest.mark.parametrize(("left_over_s", "told_s"), [(0.0, 4.0), (1.5, 4.0)], ids=["slow", "slow, and waits"])
+def test_the_time_of_slow_facts_is_told_without_what_they_wait_for(left_over_s, told_s):
+    """A loss that takes two seconds is no contradiction between two clocks; steps that were not over when the clock
+    took them for done are one."""
+    now_s = 0.0
+    waits_s = left_over_s
+
+    def facts():
+        nonlocal now_s, waits_s
+        now_s += 2.0 + waits_s
+        waits_s = 0.0
+        return Facts(1.0, 100, "process", 2, 3, 4)
+
+    _, facts_s = loop._facts_after(SimpleNamespace(facts=facts), lambda: now_s)
+    assert facts_s == told_s
+    assert now_s - facts_s == left_over_s
+
+
+def test_facts_that_take_no_time_are_asked_once():
+    session = FakeSession()
+    assert loop._facts_after(session, lambda: 0.0)[1] == 0.0
+    assert len(session.asked_after) == 1

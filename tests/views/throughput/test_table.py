@@ -130,6 +130,17 @@ def test_a_cell_on_a_busy_machine_is_marked_and_the_share_is_told():
     assert "busy" not in " ".join(console.footnotes(summarise(records[:2])))
 
 
+def test_a_trial_that_stood_still_is_named():
+    """A suspended laptop, a stopped process: its rate would be taken for the code's."""
+    times_s = [0.01] * 11 + [5.0]
+    records = [
+        factories.make_record(measurement=factories.make_measurement(times_s)),
+        factories.make_record("fp16", measurement=factories.make_measurement(times_s[:-1])),
+    ]
+    (note,) = [line for line in console.footnotes(summarise(records)) if line.startswith("Stalled")]
+    assert note.startswith("Stalled: one step of fp32, batch size 4 took 5 s (median 10 ms): ")
+
+
 def test_the_json_of_a_run_has_curves_where_there_are_ranks():
     records = [factories.make_record(cell=factories.make_cell(ranks=n), images_per_s=40.0 * n) for n in (1, 2)]
 
