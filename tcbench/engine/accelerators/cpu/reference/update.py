@@ -183,7 +183,8 @@ def _blocks(parameters: Parameters) -> tuple[tuple[_Block, ...], ...]:
 
 def _surely_finite(g: Array) -> bool:
     """Whether all values are finite, by one pass of BLAS; False says nothing, since large squares overflow too."""
-    return bool(np.isfinite(np.dot(g, g)))
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.dot(g, g)))
 
 
 def _chunks_with_overflow(finite: Array) -> int:

@@ -56,3 +56,7 @@ def test_blocks_cover_every_parameter_once(parameters: w.Parameters) -> None:
     for size, place in zip(parameters.sizes, parameters.places, strict=True):
         assert (met[place : place + size] == 1).all()
     assert met.sum() == sum(parameters.sizes)
+
+
+def test_values_whose_squares_overflow_are_looked_at_one_by_one_without_a_warning() -> None:
+    assert not update._surely_finite(np.full(8, 1e30, np.float32))
