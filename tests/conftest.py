@@ -138,10 +138,10 @@ def stats() -> Any:
 
 @pytest.fixture(autouse=True)
 def one_nsight_systems_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Its recordings share a daemon, which goes with the one that started it."""
+    """A user's recordings share a daemon, which ends with the recording that started it."""
     if request.node.get_closest_marker("nsys") is None:
         yield
         return
-    with (Path(tempfile.gettempdir()) / "tcbench-tests-nsys.lock").open("w") as lock:
+    with (Path(tempfile.gettempdir()) / f"tcbench-tests-nsys-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

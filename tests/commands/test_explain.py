@@ -72,7 +72,7 @@ def test_a_roofline_shows_the_base_and_the_fastest_unless_all_are_asked_for(tmp_
         assert (done.code, done.err) == (0, "")
         assert [word for word in done.out.split() if word.startswith("fp32") and word in rates] == shown
         assert ("--all shows all 3 cells" in done.out) is (words == "")
-        assert ("dali, batch size 4" in " ".join((tmp_path / "r.svg").read_text().split())) is (words == "--all")
+        assert ("dali, batch size 4" in " ".join((tmp_path / "r.svg").read_text("utf-8").split())) is (words == "--all")
     done = tcbench(tmp_path, "roofline", "r.jsonl", "--json")
     assert [cell["config"] for cell in json.loads(done.out)["cells"]] == list(rates)
 

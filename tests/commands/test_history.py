@@ -36,7 +36,8 @@ def test_the_stacks_that_one_commit_was_measured_on_are_named_in_every_form(tmp_
     done = ended(tmp_path, "history", "-o", "history.svg")
     headings = [line.partition("  ")[0] for line in done.out.splitlines() if line.startswith("fp32")]
     assert sorted(headings) == [f"fp32, batch size 4 (python: {version})" for version in ("3.11.2", "3.12.1")]
-    assert all(f"python: {version}" in (tmp_path / "history.svg").read_text() for version in ("3.11.2", "3.12.1"))
+    chart = (tmp_path / "history.svg").read_text("utf-8")
+    assert all(f"python: {version}" in chart for version in ("3.11.2", "3.12.1"))
     cells = json.loads(tcbench(tmp_path, "history", "--json").out)["cells"]
     assert sorted(cell["stack"] for cell in cells) == ["python: 3.11.2", "python: 3.12.1"]
 

@@ -186,9 +186,10 @@ def test_git_lfs_brings_what_is_here_and_asks_no_address_that_a_repository_names
 # ---------------------------------------------------------------------------------------------------- odd repositories
 
 
-@pytest.mark.parametrize(
-    "name", ["with space", "with\nnewline", "ends with newline\n", 'quote"d', "-dash", "a:b", "ü", os.fsdecode(b"\xff")]
-)
+ODD_NAMES = ("with space", "with\nnewline", "ends with newline\n", 'quote"d', "-dash", "a:b", "ü".encode(), b"\xff")
+
+
+@pytest.mark.parametrize("name", [*map(os.fsdecode, ODD_NAMES)])
 def test_any_name_of_a_folder_will_do(tmp_path, name):
     repository = projects.make(tmp_path / name)
     (repository / name).mkdir()

@@ -176,9 +176,10 @@ def test_a_report_without_a_mark_is_named_after_its_file(tmp_path):
     assert nsys.read(report.close())[0].label == "mine"
 
 
-@pytest.mark.parametrize(
-    "name", ["..%2fX#.sqlite", "a#b.sqlite", "a?mode=rwc&x=.sqlite", "%00.sqlite", "ü  \udcff.sqlite"]
-)
+ODD_NAMES = ("..%2fX#.sqlite", "a#b.sqlite", "a?mode=rwc&x=.sqlite", "%00.sqlite", "ü  ".encode() + b"\xff.sqlite")
+
+
+@pytest.mark.parametrize("name", [*map(os.fsdecode, ODD_NAMES)])
 def test_a_file_is_read_by_its_name_whatever_that_means_to_sqlite(tmp_path, name):
     (tmp_path / "inner").mkdir()
     report = Report(tmp_path / "inner" / name, old=False)

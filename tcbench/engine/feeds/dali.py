@@ -12,6 +12,7 @@ On a GPU two orders are kept, and the host waits for neither in the usual case:
   until the consumer's stream has passed a fence set behind it."""
 
 import logging
+import os
 import re
 from collections import deque
 from collections.abc import Callable
@@ -247,7 +248,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
     )
     def pipeline() -> tuple[Any, Any]:
         files, labels = fn.readers.file(
-            files=[str(path) for path, _ in images.files],
+            files=[os.fsencode(path).decode("utf-8") for path, _ in images.files],
             labels=[label for _, label in images.files],
             random_shuffle=spec.augment,
             initial_fill=min(len(images.files), _SHUFFLE_BUFFER),

@@ -87,9 +87,9 @@ def _check(images: ImageFolder, progress: Progress | None) -> None:
 
 def _refusal(path: str) -> str | None:
     try:
-        path.encode()  # which is how DALI is given names
+        os.fsencode(path).decode("utf-8")  # how DALI is given names
         reason = image_header.refusal(path)
-    except UnicodeEncodeError:
+    except UnicodeDecodeError:
         return "has a name that is not UTF-8"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
