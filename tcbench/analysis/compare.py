@@ -145,6 +145,11 @@ class Trials:
         """The median step of each trial that is ok."""
         return [statistics.median(measurement.counted_times_s) for measurement in self._measurements]
 
+    @property
+    def rates_at_median(self) -> list[float]:
+        """Images per second at the median step of each trial that is ok."""
+        return [self.cell.images_per_step / median_s for median_s in self._medians_s]
+
     def figures(self, metric: Metric) -> tuple[float, ...]:
         if metric.name not in self._figures:
             figures = (metric.of(record) for record in self.records if record.status == "ok")
@@ -198,7 +203,7 @@ class Trials:
         return replace(
             side,
             images_per_s=statistics.geometric_mean(self.figures(THROUGHPUT)),
-            median_images_per_s=statistics.geometric_mean(self.cell.images_per_step / s for s in self._medians_s),
+            median_images_per_s=statistics.geometric_mean(self.rates_at_median),
             spikes=statistics.fmean(spikes),
             notes=_trial_notes(self.records),
         )
@@ -231,7 +236,8 @@ class CellComparison:
     have in common (`tcbench.analysis.noise`), and `ratio` the same with its 95% interval; both are None unless both
     sides have two trials. `why` says what a verdict rests on where the ratio does not. `more_trials` a side would
     decide an inconclusive one (None: no sensible number), `held_back` is the interval that makes it so where `ratio`
-    does not show it. `phases` are on the `clock` that fills the step, and judged by `phase_trials`; `culprit` is the
+    does not show it. `slower_at_median` is the ratio at the median step where that is surely a loss and the verdict is
+    inconclusive. `phases` are on the `clock` that fills the step, and judged by `phase_trials`; `culprit` is the
     phase that a loss of throughput sits in, None where none surely grew."""
 
     metric: Metric
@@ -243,6 +249,8 @@ class CellComparison:
     why: str | None = None
     more_trials: int | None = None
     held_back: HeldBack | None = None
+    at_median: Estimate | None = None
+    slower_at_median: Interval | None = None
     clock: ClockName = "host"
     phases: tuple[PhaseChange, ...] = ()
     phase_trials: PhaseTrials = phase_tests.NONE
@@ -254,12 +262,15 @@ class CellComparison:
         return None if self.estimate is None else self.estimate.ratio.interval()
 
     @property
+    def slower_phases(self) -> tuple[PhaseChange, ...]:
+        """The phases that are surely slower although the cell is not called slower."""
+        judged = self.verdict in ("pass", "improved", "inconclusive")
+        return tuple(p for p in self.phases if judged and p.decision in ("slower", "unsettled", "moved"))
+
+    @property
     def moved(self) -> bool:
-        """Whether some phase surely takes longer and the cell is not slower for it: work moved."""
-        decisions = [phase.decision for phase in self.phases]
-        return (self.verdict in ("pass", "improved") and any(decisions)) or (
-            self.verdict == "inconclusive" and "moved" in decisions
-        )
+        """Whether work moved: one phase is surely slower and another surely faster, in a cell that is not slower."""
+        return any(phase.decision == "moved" for phase in self.slower_phases)
 
     @property
     def measured(self) -> bool:
@@ -374,7 +385,10 @@ def compare(
         means=tuple(Mean(m, welch.geometric_mean(of_it).interval(), len(of_it)) for m, of_it in ratios if of_it),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
-        notes=(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
+        notes=(
+            *(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
+            *(() if in_turns else _drifting(pairs)),
+        ),
         power=power([cell for cell in cells if cell.metric is chosen[0]], whole),
         phase_power=phase_tests.power(phases, of_cells, whole),
     )
@@ -433,6 +447,9 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns
         return _by_status(pair, base, current)
     pair = _with_ratio(pair, base, current, in_turns)
     if metric is THROUGHPUT:
+        if pair.estimate is not None:
+            estimate = rounds.estimate if in_turns else welch.estimate
+            pair = replace(pair, at_median=estimate(after.rates_at_median, before.rates_at_median))
         pair = _attributed(pair, before, after, in_turns)
     why = _breaks(before.records, after.records)
     return replace(pair, verdict="changed status", failing=True, why=why, more_trials=None) if why else pair
@@ -472,7 +489,7 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, in_turns: bool)
     sides = (("base", base), ("current", current))
     same = [name for name, side in sides if pair.metric is THROUGHPUT and len(set(side.figures)) == 1]
     if same and not in_turns:  # of copies the interval would be a point, and every loss sure
-        why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are"
+        why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are: copies?"
         return replace(pair, why=why)
     estimate = rounds.estimate if in_turns else welch.estimate
     return replace(pair, estimate=estimate(current.figures, base.figures))
@@ -501,12 +518,15 @@ def _judged(
             if decision == "inconclusive" and not decisions and phase_tests.lost(of_phases[number]):
                 decision = "regression"
             held_back = rule.held_back(better.ratio)
+            median = draft.at_median.ratio if draft.at_median and decision == "inconclusive" else None
+            surely = median is not None and median.error > 0 and rule.judge(median) == "regression"
             cell = replace(
                 cell,
                 verdict=decision,
                 failing=decision == "regression",
                 more_trials=rule.more_trials(better) if decision == "inconclusive" else None,
                 held_back=held_back if held_back is None or draft.metric.more_is_better else held_back.inverse,
+                slower_at_median=median.interval() if surely and median else None,
             )
         judged.append(cell if cell.verdict == "regression" else replace(cell, culprit=None))
     return tuple(judged)
@@ -599,6 +619,18 @@ def _tuned(pairs: Sequence[_Pair]) -> tuple[str, ...]:
         f"cuDNN's plans were tuned differently in {len(differing)} of {len(both)} cells: {base.cell.label}: "
         f"{' or '.join(base.tuning)} -> {' or '.join(current.tuning)}"
         for base, current in differing[:1]
+    )
+
+
+def _drifting(pairs: Sequence[_Pair]) -> tuple[str, ...]:
+    """A note on the cells of which both sides become slower, or faster, from trial to trial."""
+    both = [(base, current) for base, current in pairs if base and current]
+    signs = [rounds.trend(*(side.figures(THROUGHPUT) for side in pair), tests=len(both)) for pair in both]
+    return tuple(
+        f"base and current both become {word} from trial to trial in {signs.count(sign)} of {len(both)} cells: the "
+        "ratio may be the machine's drift; `tcbench gate` measures the sides in turns"
+        for word, sign in (("slower", -1), ("faster", 1))
+        if sign in signs
     )
 
 

@@ -17,8 +17,8 @@ seconds, so that a small one that changed by itself says little of the others. A
 - its own times seem to have lost as much: beside phases that got faster one that did not change seems slower;
 - no other phase surely undoes it: with each of the others the sum of both must surely be slower (intersection-union: R.
   Berger, Technometrics 24, 1982), at a level for all cells, which those that pass leave to the rest (S. Holm, "A simple
-  sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). What else was won where
-  the loss came from is work that moved;
+  sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). Where that is not sure
+  the loss is unsettled; work moved only where another phase surely became faster, by its own times, at the same levels;
 - the whole is not settled: what surely lost less than the threshold is no regression.
 """
 
@@ -48,8 +48,9 @@ _TELLING = 16
 """Degrees of freedom, of all cells together, that tell what phases have in common; to tell it takes one."""
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
-PhaseDecision = Literal["slower", "moved"]
-"""Surely slower by more than the threshold; the same, but another phase may have won as much."""
+PhaseDecision = Literal["slower", "unsettled", "moved", "faster"]
+"""Slower: surely, by more than the threshold, and the step with it. Unsettled: surely slower, but another phase may
+have won as much. Moved: surely slower, and another phase surely became `faster` by more than the threshold."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,8 @@ class PhaseVerdict:
     @property
     def slower_by(self) -> Interval:
         """The share of the base's step that it takes longer."""
-        ratio = (self.beside if self.decision == "slower" else self.alone).inverse.ratio.interval()
+        by_beside = self.decision in ("slower", "unsettled")
+        ratio = (self.beside if by_beside else self.alone).inverse.ratio.interval()
         return Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
 
 
@@ -195,7 +197,13 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
         moved = still
         level = of_all / max(1, among - len({number for number, _ in set(slower) - set(moved)}))
     for number, name in moved:
-        judged[number][name] = replace(judged[number][name], decision="moved")
+        phases = judged[number]
+        faster = {
+            other: replace(phase, decision="faster")
+            for other, phase in phases.items()
+            if _divided(rule, cells[number].share(other)).judge(phase.alone.ratio) == "improved"
+        }
+        phases |= faster | {name: replace(phases[name], decision="moved" if faster else "unsettled")}
     return judged
 
 

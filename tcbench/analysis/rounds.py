@@ -14,6 +14,9 @@ are independent. `benchmarks/gate_truth.py` measures what comes of it on machine
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
+from statistics import NormalDist
+from typing import Literal
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
@@ -36,6 +39,27 @@ def difference(one: Sequence[float], other: Sequence[float]) -> Interval:
     if min(*one, *other) <= 0 or not _drifts(*([math.log(value) for value in values] for values in (one, other))):
         return welch.difference(one, other)
     return _differences(one, other).mean_interval
+
+
+_TREND_LEVEL = 0.01
+"""Level of the two-sided test for a common trend, for all cells of a comparison together."""
+
+
+def trend(*sides: Sequence[float], tests: int = 1) -> Literal[-1, 0, 1]:
+    """Return 1 if the figures of every side rise from trial to trial, -1 if they fall, and 0 if chance may explain it.
+
+    Kendall's S summed over the sides, by its normal approximation (R. Hirsch and J. Slack, "A nonparametric trend test
+    for seasonal data with serial dependence", Water Resources Research 20, 1984). Each side has to show half of it.
+    """
+    scores = [sum((y > x) - (y < x) for x, y in combinations(figures, 2)) for figures in sides]
+    counts = [len(figures) for figures in sides]
+    error = math.sqrt(sum(n * (n - 1) * (2 * n + 5) / 18 for n in counts))
+    beyond = NormalDist().inv_cdf(1 - _TREND_LEVEL / 2 / tests) * error
+    for sign in (1, -1):
+        clear = all(4 * sign * score >= n * (n - 1) > 0 for score, n in zip(scores, counts, strict=True))
+        if clear and sign * sum(scores) - 1 > beyond:
+            return 1 if sign > 0 else -1
+    return 0
 
 
 def _drifts(one: Sequence[float], other: Sequence[float]) -> bool:

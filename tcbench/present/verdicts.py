@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tcbench.analysis.compare import CellComparison, Verdict
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Status
-from tcbench.present.format import counted
+from tcbench.present.format import counted, listed
 from tcbench.present.tables import Badge, Tone
 
 STYLES: Mapping[Tone, str] = {"bad": "bold red", "warn": "yellow", "good": "green", "plain": ""}
@@ -62,8 +62,9 @@ def signed(comparison: CellComparison) -> str:
         words = "✓ runs now"
     if comparison.culprit is not None:
         words += f" in {comparison.culprit.name}"
-    if comparison.moved:
-        words += ", work moved"
+    if comparison.slower_phases:
+        names = listed([phase.name for phase in comparison.slower_phases])
+        words += ", work moved" if comparison.moved else f", {names} slower"
     if comparison.verdict == "inconclusive" and comparison.more_trials is not None:
         words += f", {counted(comparison.more_trials, 'more trial')}"
     return words

@@ -173,7 +173,8 @@ def timed_by_phase(record, **grown_s):
     ("grown_s", "verdict", "decisions"),
     [
         ({"update": 0.005}, "regression", {"update": "slower"}),
-        ({"update": 0.012, "backward": -0.012}, "inconclusive", {"update": "moved"}),
+        ({"update": 0.012, "backward": -0.012}, "inconclusive", {"backward": "faster", "update": "moved"}),
+        ({"update": 0.008, "backward": -0.004}, "inconclusive", {"update": "unsettled"}),
         ({"update": 0.001}, "inconclusive", {}),
     ],
 )
@@ -186,6 +187,7 @@ def test_what_the_whole_leaves_open_is_decided_by_a_phase_unless_its_work_came_f
     assert cell.verdict == verdict
     assert {phase.name: phase.decision for phase in cell.phases if phase.decision} == decisions
     assert cell.moved == ("moved" in decisions.values())
+    assert bool(cell.slower_phases) == (verdict == "inconclusive" and "update" in decisions)
     update = next(phase for phase in cell.phases if phase.name == "update")
     assert update.slower_by.holds(grown_s["update"] / 0.1)
     # Where the phases are not those of the timed steps nothing but the whole is judged.
@@ -293,10 +295,41 @@ def test_cells_that_are_alike_pair_without_being_measured_against_each_other(mon
     assert all(cell.base.cell == cell.current.cell for cell in comparison.cells)
 
 
+def spiky(records, step_s, spike_s):
+    """Trials whose steps take `step_s`, but for one in five, which takes `spike_s` in some trials and 10 times that in
+    others."""
+
+    def times(n):
+        long_s = spike_s * (10 if n % 2 else 1)
+        return tuple(long_s if i % 5 == 2 else step_s * (1 + 0.001 * n) for i in range(20))
+
+    return [remeasured(record, step_times_s=times(n)) for n, record in enumerate(records)]
+
+
+def test_a_median_step_that_is_surely_slower_is_told_where_the_mean_is_not_settled():
+    base, current = pair(trials_a_side=6)
+    cell = only(compare(spiky(base, 0.001, 0.05), spiky(current, 0.0025, 0.05)))
+    assert cell.verdict == "inconclusive"
+    assert cell.slower_at_median.value == pytest.approx(0.4, rel=0.01)
+    assert only(compare(spiky(base, 0.001, 0.05), spiky(current, 0.001, 0.05))).slower_at_median is None
+    assert only(compare(*pair(30.0))).slower_at_median is None  # the mean says it already
+
+
+@pytest.mark.parametrize(("steps", "word"), [((-0.02, -0.02), "slower"), ((0.02, 0.02), "faster"), ((0.02, -0.02), "")])
+def test_a_drift_that_both_sides_share_is_named(steps, word):
+    sides = [
+        [factories.make_record(trial=n, images_per_s=40 * (1 + step * (n + 10 * side))) for n in range(10)]
+        for side, step in enumerate(steps)
+    ]
+    notes = [note for note in compare(*sides).notes if "drift" in note]
+    assert [note.split(" from trial")[0] for note in notes] == [f"base and current both become {word}"] * bool(word)
+    assert not any("drift" in note for note in compare(*sides, in_turns=True).notes)
+
+
 def test_trials_that_are_equal_to_the_last_digit_decide_nothing():
     base, current = pair(38.0)
     copies = [msgspec.structs.replace(current[0], trial=n) for n in range(5)]
     compared = compare(base, copies)
     assert only(compared).verdict == "inconclusive"
-    assert only(compared).why == "the trials of current are equal to the last digit, as no two processes are"
+    assert only(compared).why == "the trials of current are equal to the last digit, as no two processes are: copies?"
     assert compared.power is None

@@ -415,7 +415,7 @@ def _trials(one: CellComparison) -> Field:
 
 def _remarks(one: CellComparison) -> list[str]:
     """Why, where the loss sits, what would decide, and which trials are doubtful."""
-    lines = [*filter(None, [wording.slower_in(one), one.why]), *wording.telling(one)]
+    lines = [*filter(None, [wording.slower_at_median(one), wording.slower_in(one), one.why]), *wording.telling(one)]
     for name, side in (("base", one.base), ("current", one.current)):
         lines += [f"{name}: {note}" for note in (side.notes if side else ())]
     return lines

@@ -73,7 +73,7 @@ def _table(cells: Sequence[Row]) -> list[str]:
 
 def _why(cell: CellComparison) -> list[str]:
     median = wording.median_step(cell)
-    said = [wording.sentence(cell)] if cell.verdict != "pass" or cell.moved else []
+    said = [wording.sentence(cell)] if cell.verdict != "pass" or cell.slower_phases else []
     return [*said, *([f"at the median step {median}"] if median else [])]
 
 

@@ -37,7 +37,8 @@ def show(comparison: Comparison, console: Screen, labels: Labels = UNNAMED) -> N
         told = [
             (cell, name)
             for cell, name in zip(cells, wording.names(cells), strict=True)
-            if cell.verdict != "improved" and (cell.held_back or cell.moved or not _more(cell))
+            if cell.verdict != "improved"
+            and (cell.held_back or cell.slower_at_median or cell.slower_phases or not _more(cell))
         ]
         if reasons := wording.reasons([cell for cell, _ in told], [name for _, name in told]):
             console.print()

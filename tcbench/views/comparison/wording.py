@@ -4,11 +4,23 @@ without control characters, and is not yet escaped for Markdown, XML or anything
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
+from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, PhaseChange, Side
 from tcbench.analysis.verdict import MOST_TRIALS
 from tcbench.core.groups import grouped
 from tcbench.core.record import STATUSES, Cell
-from tcbench.present.format import change, counted, milliseconds, number, percent, quotient, ratio, size, threshold
+from tcbench.present.format import (
+    change,
+    counted,
+    factor,
+    listed,
+    milliseconds,
+    number,
+    percent,
+    quotient,
+    ratio,
+    size,
+    threshold,
+)
 from tcbench.present.naming import apart, rate_unit
 from tcbench.present.next_steps import NextStep
 from tcbench.present.sides import Labels, several
@@ -81,7 +93,7 @@ def sentence(cell: CellComparison) -> str:
         return f"not in current; base: {_state(cell.base)}"
     if cell.verdict == "new":
         return f"not in base; current: {_state(cell.current)}"
-    parts = [*filter(None, [slower_in(cell)])]
+    parts = [*filter(None, [slower_at_median(cell), slower_in(cell)])]
     if cell.ratio is not None:
         low, high = sorted((cell.ratio.low, cell.ratio.high))
         parts.append(f"{cell.metric.name} {change(cell.ratio.value)} ({change(low)} to {change(high)})")
@@ -90,22 +102,40 @@ def sentence(cell: CellComparison) -> str:
     return "; ".join([*parts, *telling(cell)])
 
 
-def slower_in(cell: CellComparison) -> str:
-    """The phase that surely takes longer, as a share of the base's step: `slower by 5.4% of the step (4.3% to 6.5%) in
-    update`; of work that moved, what takes longer and what less. Empty where no phase is sure."""
-    if cell.verdict == "regression":
-        phases = [cell.culprit] if cell.culprit and cell.culprit.decision == "slower" else []
-        start = "slower by"
-    else:
-        phases = [p for p in cell.phases if p.decision or p.change_s.high < 0] if cell.moved else []
-        start = "work moved:"
-    shares = [(phase.name, phase.slower_by) for phase in phases if phase.slower_by is not None]
-    if not shares:
+def slower_at_median(cell: CellComparison) -> str:
+    """The median step's loss where that is sure and the verdict is inconclusive; else empty."""
+    if cell.slower_at_median is None:
         return ""
-    if cell.verdict != "regression":
-        return f"{start} {', '.join(f'{name} {change(1 + by.value)} of the step' for name, by in shares)}"
-    [(name, by)] = shares
-    return f"{start} {percent(by.value)} of the step ({percent(by.low)} to {percent(by.high)}) in {name}"
+    longer = 1 / cell.slower_at_median
+    low, high = sorted((longer.low, longer.high))
+    spikes = [side.spikes or 0.0 for side in (cell.base, cell.current) if side]
+    hidden = f": {percent(max(spikes), 0)} of the steps are spikes" if max(spikes) >= 0.005 else ""
+    return (
+        f"the median step surely takes {factor(longer.value)} as long ({factor(low)} to {factor(high)}); "
+        f"the mean step is not settled{hidden}"
+    )
+
+
+def slower_in(cell: CellComparison) -> str:
+    """The phases that surely take longer, as shares of the base's step: `slower by 5.4% of the step (4.3% to 6.5%) in
+    update`; where work moved also those that surely take less. Empty where no phase is sure."""
+
+    def share(phase: PhaseChange) -> str:
+        by = phase.slower_by
+        return "" if by is None else f"{percent(by.value)} of the step ({percent(by.low)} to {percent(by.high)})"
+
+    if cell.verdict == "regression":
+        culprit = cell.culprit
+        return f"slower by {share(culprit)} in {culprit.name}" if culprit and culprit.decision == "slower" else ""
+    if cell.moved:
+        phases = [(p.name, p.slower_by) for p in cell.phases if p.decision in ("moved", "faster")]
+        return f"work moved: {', '.join(f'{name} {change(1 + by.value)} of the step' for name, by in phases if by)}"
+    if not cell.slower_phases:
+        return ""
+    whole = "the whole step lost less than the threshold"
+    if cell.verdict == "inconclusive":
+        whole = "whether the whole step is slower is not settled"
+    return f"{listed([f'{p.name} is surely slower by {share(p)}' for p in cell.slower_phases])}; {whole}"
 
 
 def telling(cell: CellComparison) -> list[str]:
@@ -114,7 +144,8 @@ def telling(cell: CellComparison) -> list[str]:
         trials = "" if cell.more_trials is None else f"{counted(cell.more_trials, 'more trial')} a side"
         advice = f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
         if not trials:
-            advice = f"not even {MOST_TRIALS:,} trials a side would decide: too near the threshold for such noise"
+            more = f"not even {MOST_TRIALS:,} trials a side would show on which side of the threshold it lies"
+            advice = "measure both sides again" if cell.ratio is None else more
         return [*filter(None, [held_back(cell)]), advice]
     loss = cell.verdict == "regression" and cell.metric.name == "throughput"
     return [*filter(None, [attribution(cell)])] if loss else []
@@ -208,7 +239,7 @@ def drift(comparison: Comparison) -> str:
 
 def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
     """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
-    told = [pair for pair in zip(cells, called, strict=True) if pair[0].verdict != "pass" or pair[0].moved]
+    told = [pair for pair in zip(cells, called, strict=True) if pair[0].verdict != "pass" or pair[0].slower_phases]
     groups = grouped(((cell.verdict, sentence(cell)), name) for cell, name in told)
     return [f"{several(group, most)}: {verdict}: {says}" for (verdict, says), group in groups.items()]
 
