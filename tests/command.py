@@ -33,6 +33,7 @@ def tcbench(folder: Path, *words: str | Path, **environment: str) -> Done:
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, _environment(folder, environment), clear=True),
         mock.patch.object(sys, "argv", ["tcbench", *map(str, words)]),
+        mock.patch.object(sys.modules["__main__"], "__package__", ""),  # whether pytest or `python -m pytest` runs
         mock.patch("signal.signal", lambda *_: None),  # the handlers are pytest's
         mock.patch("gc.set_threshold", lambda *_: None),  # so that hundreds of figures do not pile up
         contextlib.redirect_stdout(out),

@@ -77,7 +77,12 @@ def legend(figure: Figure) -> list[str]:
     """Row by row, as it is read."""
     entries = [text for legend in figure.legends for text in legend.get_texts()]
     boxes = [(extent(text), text.get_text()) for text in texts(figure) if text in entries]
-    return [words for box, words in sorted(boxes, key=lambda entry: (-round(entry[0].y0), entry[0].x0))]
+
+    def place(entry: tuple[Bbox, str]) -> tuple[int, float]:
+        """How many entries are above it (some versions of Matplotlib shift a line by a pixel), and its left edge."""
+        return sum(box.y0 > entry[0].y1 for box, _ in boxes), entry[0].x0
+
+    return [words for _, words in sorted(boxes, key=place)]
 
 
 def extent(text: Text) -> Bbox:
