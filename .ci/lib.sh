@@ -104,3 +104,51 @@ environment() {
   touch "$out"/no_toolkit/lib{cudart,nvrtc,cublas,cublasLt,cupti}.so.{12,13}
   export LD_LIBRARY_PATH=$out/no_toolkit
 }
+
+# SETTING COMMAND...: runs it as on another machine, or as another user has it.
+#   avx2     a processor without AVX-512, another time zone, and the C locale, which knows ASCII alone
+#   avx512   a processor without AMX and bfloat16, another time zone, a Latin-1 locale, and no C compiler
+#   bf16     a processor with AVX-512 and bfloat16, but no AMX
+#   one_core one core
+#   busy     beside two processes that never wait
+# A processor that has less than a setting allows stays as it is.
+as_on() {
+  local setting=$1
+  shift
+  case $setting in
+    avx2)
+      env ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell TZ=Asia/Kolkata \
+        LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 "$@"
+      ;;
+    avx512)
+      mkdir -p "$out/locales"
+      localedef -i en_US -f ISO-8859-1 "$out/locales/en_US.ISO-8859-1"
+      env ONEDNN_MAX_CPU_ISA=AVX512_CORE TZ=America/St_Johns LC_ALL=en_US.ISO-8859-1 LOCPATH="$out/locales" \
+        PATH="$(without_compiler)" "$@"
+      ;;
+    bf16) env ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 "$@" ;;
+    one_core) taskset -c "$(taskset -cp $$ | grep -o '[0-9]*$')" "$@" ;;
+    busy)
+      local busy=() code=0
+      for _ in 1 2; do
+        python3 -c 'while True: pass' &
+        busy+=($!)
+      done
+      "$@" || code=$?
+      kill "${busy[@]}"
+      return "$code"
+      ;;
+  esac
+}
+# A PATH with links to all programs but the compilers that tcbench asks for.
+without_compiler() {
+  local folders i programs=$PWD/build/programs # not in /tmp, which tools/planted.py hides
+  rm -rf "$programs"
+  IFS=: read -ra folders <<<"$PATH"
+  mkdir -p "$programs"
+  for ((i = ${#folders[@]} - 1; i >= 0; i--)); do # so that the first folder that has a program wins
+    ln -sf "${folders[i]}"/* "$programs/" 2>/dev/null || true
+  done
+  rm -f "$programs"/{cc,gcc,g++,clang,clang++}
+  printf %s "$programs"
+}

@@ -18,13 +18,13 @@ PASSES = [w.ConvFprop(CONV), w.ConvDgrad(CONV), w.ConvWgrad(CONV)]
 pytestmark = pytest.mark.usefixtures("fresh_engine")
 
 
-@pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN is told to take less than the processor has")
 @pytest.mark.parametrize(("half", "feature"), [("float16", "avx512_fp16"), ("bfloat16", "avx512bw")])
 def test_16_bits_are_converted_by_vectors_where_the_processor_has_them(
     half: w.DType, feature: str, processor: OneDnnAccelerator
 ) -> None:
     assert processor.engine.converts("float32")
-    assert processor.engine.converts(half) or feature not in machine.cpu_flags()
+    told_to_take_less = "ONEDNN_MAX_CPU_ISA" in os.environ
+    assert processor.engine.converts(half) or feature not in machine.cpu_flags() or told_to_take_less
 
 
 @pytest.mark.parametrize(
