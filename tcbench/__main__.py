@@ -1,6 +1,8 @@
 """The command `tcbench`, and `python -m tcbench`."""
 
 import signal
+import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -13,5 +15,13 @@ def main() -> None:
     cli.main()
 
 
+def _leave_current_folder() -> None:
+    """Take the current folder, which `python -m` puts first, off the search path, unless tcbench lies there."""
+    package = Path(__file__).resolve().parent
+    if not sys.flags.safe_path and Path(sys.path[0]).resolve() != package.parent:
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    _leave_current_folder()
     main()

@@ -23,6 +23,7 @@ FACETS: Mapping[str, str] = {
     "python": "the version of Python",
     "libraries": "versions of frameworks and libraries",
     "accelerator": "the library that computes on a processor: oneDNN, or NumPy where that is missing",
+    "variables": "environment variables by which libraries compute otherwise, or faster or slower",
     "ranks": "with many ranks: what reduces their gradients, on how many hosts, and how they share the cores",
     "settings": "the scenario's model, training and cuDNN settings, the seed and the threads",
     "measure": "how long and how often steps are timed",
@@ -215,6 +216,9 @@ def _of_environment(environment: Environment) -> FactValues:
     facts |= {("libraries", name): version for name, version in environment.packages.items()}
     if environment.accelerator is not None:
         facts["accelerator", "computed by"] = environment.accelerator
+    if environment.variables is not None:
+        set_here = (f"{name}={value}" for name, value in sorted(environment.variables.items()))
+        facts["variables", "variables"] = " ".join(set_here) or "none"
     if environment.ranks is not None:
         facts["ranks", "engine"] = environment.ranks.engine
         facts["ranks", "hosts"] = str(len(environment.ranks.hosts))

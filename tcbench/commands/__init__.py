@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import typer
 
+from tcbench.core import variables
 from tcbench.core.errors import NotComparableError, TcbenchError
 from tcbench.present import streams
 from tcbench.present.app import GROUPS, INTERNAL_ERROR, INTERRUPTED, app
@@ -23,6 +24,7 @@ for _module in itertools.chain.from_iterable(GROUPS.values()):
 
 def main() -> NoReturn:
     """The entry point: every error the user can mend is one line on standard error and an exit code."""
+    variables.prepare()
     debug = "--debug" in sys.argv[1:] or bool(os.environ.get("TCBENCH_DEBUG"))
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]
     # Results are many small objects and hardly any garbage.

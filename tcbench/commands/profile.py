@@ -17,6 +17,7 @@ from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 from tcbench.present import options
 from tcbench.present.app import SOME_CELL_FAILED, command, interruptible, make_console, stages
 from tcbench.present.next_steps import NextStep, newest_run, of_run
+from tcbench.present.notes import save_each
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Selection
@@ -108,13 +109,15 @@ def profile(
     if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
 
-    from tcbench.present.charts.files import save_each
-    from tcbench.views.timeline.chart import close_up, timeline_chart
+    def draw() -> Any:
+        from tcbench.views.timeline.chart import timeline_chart
+
+        return timeline_chart(taken.timelines)
 
     trace = stem.with_name(stem.name + ".json.gz")
     perfetto.write(taken.timelines, trace, taken.record)
-    drawing = {stem.with_name(stem.name + ".png"): lambda: timeline_chart(taken.timelines)}
-    left = [trace, *save_each(drawing, "picture")]
+    pictures = save_each({stem.with_name(stem.name + ".png"): draw}, "picture")
+    left = [trace, *pictures]
     summary = "\n".join(_summary(replace(timeline, record=taken.record)) for timeline in taken.timelines)
     text = stem.with_name(stem.name + ".txt")
     files.write(text, f"{summary}\n".encode(), options.ANOTHER_FOLDER)
@@ -122,9 +125,15 @@ def profile(
     stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
     endings = [path.name.removeprefix(f"{stem.name}.") for path in left]
     stdout.say(summary, "", f"wrote {stem}.{{{','.join(endings)}}}")  # as a shell takes it
-    if zoom := close_up(taken.timelines[0]):
+    if pictures and (zoom := _close_up(taken.timelines[0])):
         words = ("timeline", str(trace), "--zoom", f"{zoom[0]:g}:{zoom[1]:g}", "-o", "zoomed.png")
         stdout.offer([NextStep(words, "from near; ui.perfetto.dev opens the trace too")])
+
+
+def _close_up(timeline: Timeline) -> tuple[float, float] | None:
+    from tcbench.views.timeline.chart import close_up  # with matplotlib, which may be missing
+
+    return close_up(timeline)
 
 
 def _with_progress(run: Callable[[Listener], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:

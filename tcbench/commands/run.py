@@ -230,23 +230,30 @@ def _show_results(
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.present import simulated
-    from tcbench.present.charts.files import save_each
+    from tcbench.present.notes import save_each
     from tcbench.views import networks as of_networks
     from tcbench.views.scaling import table as scaling
-    from tcbench.views.scaling.chart import scaling_chart
     from tcbench.views.throughput import table as console
-    from tcbench.views.throughput.chart import throughput_chart
+
+    def draw() -> Any:
+        from tcbench.views.throughput.chart import throughput_chart
+
+        return of_networks.networks_chart(summaries) if beside else throughput_chart(summaries)
+
+    def draw_scaling() -> Any:
+        from tcbench.views.scaling.chart import scaling_chart
+
+        return scaling_chart(scaled)
 
     summaries = summarise(records)
     ratios, scaled, beside = speedups(summaries), curves(records), of_networks.networks(summaries)
     drawings: dict[Path, Callable[[], Any]] = {}
     if measured := any(summary.images_per_s for summary in summaries):
-        draw = of_networks.networks_chart if beside else throughput_chart
-        drawings[path.with_suffix(".png")] = lambda: draw(summaries)
+        drawings[path.with_suffix(".png")] = draw
         if scaled and not beside:
-            drawings[path.with_name(f"{path.stem}-scaling.png")] = lambda: scaling_chart(scaled)
-    charts = save_each(drawings)
+            drawings[path.with_name(f"{path.stem}-scaling.png")] = draw_scaling
     if json:
+        save_each(drawings)
         typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
         return
     stdout = make_console()
@@ -260,6 +267,7 @@ def _show_results(
     stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
     stdout.say(*console.reasons(summaries), style="yellow")
     stdout.notes([*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())])
+    charts = save_each(drawings)
     stdout.say(f"{console.tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
     steps = [again("runs again what failed; its log is in the record")] if failed else []
     if measured:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tcbench.core import files
+from tcbench.core import files, private
 from tcbench.core.errors import StoreError
 
 VARIABLE = "TCBENCH_CACHE"
@@ -48,13 +48,35 @@ def folder(name: str) -> Path:
     return platformdirs.user_cache_path("tcbench") / name
 
 
-class Cache:
-    """Entries by key in a folder. `fresh` ignores what is there and writes it anew."""
+def private_folder(name: str) -> Path | None:
+    """Return a folder of that name to which no other user can write, made if it is not there: in TCBENCH_CACHE or,
+    where others can write to that, in the user's cache folder; None where none can be made. What is run or loaded is
+    kept there alone."""
+    import platformdirs
 
-    def __init__(self, root: Path, *, fresh: bool = False) -> None:
+    for place in (folder(name), platformdirs.user_cache_path("tcbench") / name):
+        try:
+            if private.make_folder(place):
+                return place
+        except OSError:
+            return None
+    return None
+
+
+class Cache:
+    """Entries by key in a folder. `fresh` ignores what is there and writes it anew. `private`: entries that another
+    user could have written count as missing."""
+
+    def __init__(self, root: Path, *, fresh: bool = False, private: bool = False) -> None:
         self.root = root
         self.fresh = fresh
+        self.private = private
         self._complained = False
+
+    @classmethod
+    def of_code(cls, name: str, *, fresh: bool = False) -> "Cache":
+        """Make a cache of what is run or loaded, which holds nothing that another user could have written."""
+        return cls(private_folder(name) or folder(name), fresh=fresh, private=True)
 
     def path(self, key: Key) -> Path:
         canonical = json.dumps(dict(key), sort_keys=True, separators=(",", ":"))
@@ -66,9 +88,10 @@ class Cache:
             return None
         path = self.path(key)
         try:
-            line, _, data = path.read_bytes().partition(b"\n")
+            content = private.read(path) if self.private else path.read_bytes()
         except OSError:
             return None
+        line, _, data = content.partition(b"\n")
         with contextlib.suppress(ValueError, KeyError, TypeError):
             header = json.loads(line)
             facts = header["key"], header["bytes"], header["sha256"]
@@ -89,7 +112,9 @@ class Cache:
         line = json.dumps(header, sort_keys=True).encode() + b"\n"
         try:
             files.write(self.path(key), line + entry.data)
-        except StoreError as error:
+            if self.private:
+                self.path(key).chmod(0o600)
+        except (StoreError, OSError) as error:
             if not self._complained:
                 _LOG.warning("what was made cannot be kept and will be made again: %s", error)
             self._complained = True

@@ -8,9 +8,10 @@ monitors. What the user's own configuration names (Git LFS) works. Nothing is fe
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,10 +34,19 @@ _OURS = {
     "LC_ALL": "C",
 }
 
+_OFF = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.splitIndex=false", "lfs.url=file:///dev/null")
+"""Settings that win over the user's: no monitor, no hook, no address."""
+
+_SUBMODULES = "--ignore-submodules=dirty"
+
 _HARMLESS = re.compile(
     r"core\.(autocrlf|eol|filemode|ignorecase|precomposeunicode|symlinks|checkstat|trustctime)|extensions\.objectformat"
 )
 """Settings of a repository that say how files are kept, and run nothing."""
+
+_FILTER_COMMAND = re.compile(r"filter\.(?P<driver>.+)\.(clean|process)", re.DOTALL)
+_MOST_PATHS = 500
+"""Paths on one command line."""
 
 
 class GitError(Exception):
@@ -59,12 +69,11 @@ class Repository:
         )
         return Repository(top, own, (folder / common).resolve())
 
-    def ask(self, *arguments: str, index: Path | None = None, patiently: bool = False) -> str:
-        """git's output here. Where the git folder is not ours, only of commands that look at no file. Raises
+    def ask(self, *arguments: str, patiently: bool = False) -> str:
+        """Return git's output here. Where the git folder is not ours, ask only commands that look at no file. Raises
         GitError."""
         there = (f"--git-dir={self.folder}", f"--work-tree={self.top}")
-        limit_s = None if patiently else _LIMIT_S
-        return _run(self.top, *there, *arguments, limit_s=limit_s, **{"GIT_INDEX_FILE": str(index)} if index else {})
+        return _run(self.top, *there, *arguments, limit_s=None if patiently else _LIMIT_S)
 
     @property
     def shallow(self) -> bool:
@@ -78,30 +87,56 @@ class Repository:
         return head[:12] + ("+" if self._differs(head, *paths) else "")
 
     def changes(self) -> str:
-        """How tracked files differ from the commit that is checked out, as a patch, or "". Raises GitError, OSError."""
+        """Return the patch from the commit that is checked out to the tracked files, or "". Raises as `commit`."""
         head = self.ask("rev-parse", "--verify", "HEAD")
-        with self._apart(head) as (ours, index):
-            options = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
-            return ours.ask("diff", *options, head, index=index, patiently=True)
+        with self._apart(head) as ours:
+            if not (names := self._changed(ours, head)):
+                return ""
+            options = ("--patch", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", _SUBMODULES)
+            listed = (names[at : at + _MOST_PATHS] for at in range(0, len(names), _MOST_PATHS))
+            compare = ("--literal-pathspecs", "diff-index", *options, head, "--")
+            return "".join(ours.ask(*compare, *part, patiently=True) for part in listed)
 
     @contextlib.contextmanager
-    def _apart(self, head: str) -> Iterator[tuple["Repository", Path]]:
-        """A git folder of ours for these files, as long as the context lasts, and their index."""
+    def _apart(self, head: str) -> Iterator["Repository"]:
+        """A git folder of ours for these files with a copy of their index, as long as the context lasts."""
         with tempfile.TemporaryDirectory(prefix="tcbench-git-") as folder:
             ours = self._shared(Path(folder), self.top, head)
             for part in self.folder.glob("sharedindex.*"):
                 (ours.folder / part.name).symlink_to(part)
-            yield ours, self.folder / "index"
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(self.folder / "index", ours.folder / "index")
+            yield ours
 
     def _differs(self, head: str, *paths: str) -> bool:
         """Whether tracked files differ from a commit, or those of submodules from theirs."""
-        with self._apart(head) as (ours, index):
-            options = ("--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
-            if ours.ask("status", *options, "--", *paths, index=index):
+        with self._apart(head) as ours:
+            if self._changed(ours, head, *paths):
                 return True
-            links = _links(ours.ask("ls-files", "--stage", "-z", "--", *paths, index=index))
+            links = _links(ours.ask("ls-files", "--stage", "-z", "--", *paths))
         inside = ((self._submodule(path), commit) for path, commit in links.items())
         return any(inner.top != inner.folder and inner._differs(commit) for inner, commit in inside if inner)
+
+    def _changed(self, ours: "Repository", head: str, *paths: str) -> list[str]:
+        """Return the tracked files that differ from a commit. Files under a filter that only the repository's
+        configuration names are left out: without the filter, which does not run, they cannot be compared."""
+        # The index says of files with other times only that they may differ; this compares their contents.
+        ours.ask("update-index", "-q", "--refresh", "--unmerged", "--ignore-missing", patiently=True)
+        names = ours.ask("diff-index", "--name-only", "-z", _SUBMODULES, head, "--", *paths).split("\0")[:-1]
+        drivers = self._own_filters() if names else frozenset[str]()
+        for at in range(0, len(names) if drivers else 0, _MOST_PATHS):
+            answer = self.ask("check-attr", "-z", "filter", "--", *names[at : at + _MOST_PATHS]).split("\0")
+            left_out = {name for name, driver in zip(answer[::3], answer[2::3], strict=False) if driver in drivers}
+            names = [name for name in names if name not in left_out]
+        return names
+
+    def _own_filters(self) -> frozenset[str]:
+        """Return the filters that run a command of this repository's configuration and not of the user's."""
+        scopes = self._configuration()
+        own = scopes.get("local", {}) | scopes.get("worktree", {})
+        users = {name: value for scope in ("system", "global") for name, value in scopes.get(scope, {}).items()}
+        commands = ((_FILTER_COMMAND.fullmatch(name), users.get(name) == value) for name, value in own.items())
+        return frozenset(match["driver"] for match, same in commands if match and not same)
 
     def check_out(self, commit: str, to: Path) -> list[str]:
         """The commit's files in a new folder, and those of the submodules that are checked out here. The answer is the
@@ -110,7 +145,7 @@ class Repository:
         # Builds ask for tags and history to tell a version.
         tags = self.ask("for-each-ref", "--format=%(objectname) %(refname)", "refs/tags")
         (ours.folder / "packed-refs").write_bytes(os.fsencode(f"{tags}\n" if tags else ""))
-        ours.ask("reset", "--hard", "--quiet", "--no-recurse-submodules", patiently=True)
+        ours.ask("read-tree", "--reset", "-u", "--no-recurse-submodules", "HEAD", patiently=True)
         empty = []
         for path, wanted in _links(ours.ask("ls-files", "--stage", "-z")).items():
             inner = self._submodule(path)
@@ -154,17 +189,30 @@ class Repository:
         (own / "config").write_text("".join(lines))
         if self.shallow:
             shutil.copy(self.common / "shallow", own / "shallow")
+        with contextlib.suppress(FileNotFoundError):
+            attributes = (self.common / "info/attributes").read_bytes()
+            (own / "info").mkdir()
+            (own / "info/attributes").write_bytes(attributes)
         return Repository(top, own, own)
 
     def _settings(self) -> dict[str, str]:
-        """The harmless ones of its own configuration."""
-        listed = self.ask("config", "--file", str(self.common / "config"), "--list", "-z")
-        pairs = (entry.partition("\n") for entry in listed.split("\0"))
+        """Return the harmless ones of its own configuration."""
+        scopes = self._configuration()
+        own = scopes.get("local", {}) | scopes.get("worktree", {})
         return {
-            name: value if separator else "true"
-            for name, separator, value in pairs
+            name: value
+            for name, value in own.items()
             if _HARMLESS.fullmatch(name) and re.fullmatch(r"\w*", value, re.ASCII)
         }
+
+    def _configuration(self) -> dict[str, dict[str, str]]:
+        """Return each scope's settings, of which the repository's are "local" and "worktree"."""
+        words = self.ask("config", "--list", "--show-scope", "-z").split("\0")
+        scopes: dict[str, dict[str, str]] = {}
+        for scope, setting in zip(words[::2], words[1::2], strict=False):
+            name, separator, value = setting.partition("\n")
+            scopes.setdefault(scope, {})[name] = value if separator else "true"
+        return scopes
 
 
 def ancestry(folders: Iterable[Path], commits: Iterable[str]) -> dict[str, int]:
@@ -182,6 +230,19 @@ def ancestry(folders: Iterable[Path], commits: Iterable[str]) -> dict[str, int]:
     return places
 
 
+def refusal(folder: Path) -> str | None:
+    """Return git's error where a folder lies in a repository whose commit it does not tell. Outside of repositories,
+    in a repository without a commit and without git there is nothing to tell."""
+    try:
+        Repository.around(folder).commit()
+    except GitError as error:
+        expected = ("not a git repository", "in a work tree", "Needed a single revision", "cannot be started")
+        return None if any(words in str(error) for words in expected) else str(error)
+    except OSError as error:
+        return str(error)
+    return None
+
+
 def tracked(path: Path) -> bool:
     """Whether a file is one that git keeps, as far as git can be asked. It looks at no file for that."""
     with contextlib.suppress(GitError):
@@ -196,15 +257,28 @@ def _links(staged: str) -> dict[str, str]:
     return {path: facts.split()[1] for facts, _, path in entries if facts.startswith("160000 ")}
 
 
-def _run(folder: Path, *arguments: str, limit_s: float | None, **variables: str) -> str:
-    """git's output. Raises GitError."""
+def _settings_of_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the settings, as `name=value`, by which the user's variables have git trust a folder or read its files:
+    `GIT_CONFIG_KEY_0` and its like, and what `git -c` leaves to the commands it starts."""
+    count = environment.get("GIT_CONFIG_COUNT", "")
+    numbers = range(int(count) if re.fullmatch("[0-9]{1,4}", count, re.ASCII) else 0)
+    settings = [f"{environment.get(f'GIT_CONFIG_KEY_{n}')}={environment.get(f'GIT_CONFIG_VALUE_{n}')}" for n in numbers]
+    with contextlib.suppress(ValueError):
+        settings += shlex.split(environment.get("GIT_CONFIG_PARAMETERS", ""))
+    names = (setting.partition("=")[0].lower() for setting in settings)
+    allowed = (name.startswith("safe.") or _HARMLESS.fullmatch(name) for name in names)
+    return [setting for setting, passed in zip(settings, allowed, strict=True) if passed]
+
+
+def _run(folder: Path, *arguments: str, limit_s: float | None) -> str:
+    """Return git's output. Raises GitError."""
     theirs = os.environ.items()
     own = {name: value for name, value in theirs if not name.startswith("GIT_") or name in _KEPT_VARIABLES}
-    off = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "lfs.url=file:///dev/null")
-    safe = ("--no-optional-locks", *(word for setting in off for word in ("-c", setting)))
+    settings = (*_settings_of_variables(os.environ), *_OFF)
     try:
-        command = ["git", *safe, *arguments]
-        answer = process.ask(command, folder=folder, environment={**own, **_OURS, **variables}, limit_s=limit_s)
+        program = ["git", "--no-optional-locks", *(word for setting in settings for word in ("-c", setting))]
+        environment = {**own, **_OURS}
+        answer = process.ask([*program, *arguments], folder=folder, environment=environment, limit_s=limit_s)
     except TimeoutError:
         raise GitError(f"git did not answer within {limit_s:g} s in {folder}") from None
     except OSError as error:

@@ -388,7 +388,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     `shortfall`: why it was not a faster one, with the command that puts that right. `simulated` is set where nothing
     was measured on a device. `ranks` is set where there were many. `sources`: digests of code that no commit tells: of
     each file of a step of the user's own that was loaded, by its path from the working folder, and as `tcbench/` of
-    tcbench where it has no commit or its files differ from that."""
+    tcbench where it has no commit or its files differ from that. `variables`: the environment variables by which
+    results may differ (`tcbench.core.variables`); None in records from before they were kept."""
 
     machine: str
     device_name: str
@@ -410,6 +411,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     simulated: Simulated | None = None
     ranks: Ranks | None = None
     sources: Mapping[str, str] = {}
+    variables: Mapping[str, str] | None = None
 
     @property
     def code(self) -> Code:

@@ -15,6 +15,7 @@ from typing import Any
 import tcbench
 from tcbench.core.git import GitError, Repository
 from tcbench.core.record import FINAL_STATUSES, Environment, Record
+from tcbench.core.variables import STRICT
 
 CHECKOUT = Path(tcbench.__file__).parents[1]
 """The folder that tcbench's package lies in: of a checkout, its top."""
@@ -65,9 +66,10 @@ def blas_variables() -> dict[str, str]:
 
 
 def library_variables(threads: int) -> dict[str, str]:
-    """Environment variables that libraries read when they are imported: `blas_variables`, and how many threads."""
+    """Environment variables that libraries read when they are imported: `blas_variables`, that float32 is computed in
+    float32, and how many threads."""
     counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-    return {**blas_variables(), **dict.fromkeys(counts, str(threads))}
+    return {**blas_variables(), **STRICT, **dict.fromkeys(counts, str(threads))}
 
 
 def memory_bytes() -> int:

@@ -94,8 +94,13 @@ class Requested:
 
 
 def cache_folder() -> Path:
-    """The folder of running gates' worktrees and caches."""
-    return cache.folder("gate").absolute()
+    """Return the folder of running gates' worktrees and caches, whose code runs. Raises BuildError."""
+    place = cache.private_folder("gate")
+    if place is None:
+        raise BuildError(
+            f"{cache.folder('gate')}: cannot be written by this user alone; TCBENCH_CACHE names another folder"
+        )
+    return place.absolute()
 
 
 @contextlib.contextmanager
@@ -212,7 +217,6 @@ def _own_folder() -> Iterator[Path]:
     parent = cache_folder()
     with contextlib.ExitStack() as stack:
         try:
-            parent.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(files.scratch(parent))
         except OSError as error:
             raise BuildError(f"{parent}: cannot be written ({error.strerror}); TCBENCH_CACHE names another") from None

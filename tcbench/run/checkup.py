@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tcbench.core import git
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding, FindingState
 from tcbench.engine.accelerators.device import kinds
@@ -57,6 +58,8 @@ def disturbances() -> Iterator[Finding]:
     if load > 0.5 * cpus:
         busy = f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy"
         yield Finding("note", "load", busy, "stop other work before measuring (see: top)")
+    if (refusal := git.refusal(Path.cwd())) is not None:
+        yield Finding("note", "git", f"records have no commit: {refusal}")
     of_cpus = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     governors = {path.read_text().strip() for path in of_cpus}
     if governors - {"performance"}:

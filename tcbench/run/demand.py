@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import tcbench
-from tcbench.core import cache
+from tcbench.core import cache, process
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell, Input, MeasureSettings
@@ -118,7 +117,7 @@ def _trace_anew(
         return
     # Not forked: the caller may have loaded a device's libraries.
     with concurrent.futures.ProcessPoolExecutor(
-        min(processes, len(cells)), multiprocessing.get_context("spawn"), _prepare_worker
+        min(processes, len(cells)), process.spawn_context(), _prepare_worker
     ) as pool:
         futures = {pool.submit(_trace, cell, properties): cell for cell in cells}
         try:

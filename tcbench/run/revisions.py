@@ -102,14 +102,15 @@ def between(of: Project, good: str, bad: str) -> dict[str, str]:
     first line of its message. Raises BuildError where `bad` does not come after `good`."""
     try:
         ahead = of.repository.ask("rev-list", "--count", f"{bad}..{good}")
-        listed = of.repository.ask("log", "--first-parent", "--reverse", "--format=%H%x09%s", f"{good}..{bad}")
+        options = ("--first-parent", "--reverse", "--encoding=UTF-8", "--format=%H%x09%s")
+        listed = of.repository.ask("rev-list", *options, f"{good}..{bad}")
     except GitError as error:
         raise BuildError(str(error)) from None
     if ahead != "0" or not listed:
         raise BuildError(
             f"{bad[:12]} does not come after {good[:12]}; expected GOOD..BAD, BAD a later commit of the same branch"
         )
-    lines = (line.partition("\t") for line in listed.split("\n"))
+    lines = (line.partition("\t") for line in listed.split("\n")[1::2])  # each after a line "commit ID"
     return {commit_id: plain(subject) for commit_id, _, subject in lines}
 
 
@@ -127,7 +128,7 @@ def code_here(of: Project) -> str:
         head, changes = of.repository.ask("rev-parse", "--verify", "HEAD"), of.repository.changes()
     except (GitError, OSError):
         return "at no commit that git tells"
-    return head + (f"+{hashlib.sha256(changes.encode()).hexdigest()[:12]}" if changes else "")
+    return head + (f"+{hashlib.sha256(os.fsencode(changes)).hexdigest()[:12]}" if changes else "")
 
 
 def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> tuple[Path, str]:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 import tcbench
-from tcbench.core import cache, messages, process
+from tcbench.core import cache, messages, process, variables
 from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped, TimedPassLoad
 from tcbench.core.process import Fault, Followed, Worker
@@ -166,6 +166,7 @@ class _Trial:
     def _started(self, turns: tuple[int, int] | None) -> Followed[Message]:
         runner, cell = self._runner, self._cell
         environment, job = {**worker_environment(cell), **runner.launch.variables}, msgspec.json.encode(cell)
+        self._variables = variables.recorded(environment)
         where: dict[str, Any] = {"environment": environment, "folder": runner.launch.folder}
         where |= {"timeout_s": runner.timeout_s * self._share, "grace_s": runner.grace_s}
         if turns is not None:
@@ -202,6 +203,8 @@ class _Trial:
 
     def _ends(self, **end: Any) -> None:
         samples = self.end()
+        if end.get("environment") is not None:
+            end["environment"] = msgspec.structs.replace(end["environment"], variables=self._variables)
         duration_s = (time.monotonic() - self._start) / self._share
         self.record = self._record(**end, duration_s=duration_s, gpu=samples, host=self._timed.load)
 
@@ -258,12 +261,14 @@ class _TimedPass:
 def worker_environment(cell: Cell) -> dict[str, str]:
     """The worker's environment: libraries that read their thread count at import get the cell's. Where Python may not
     keep bytecode beside its modules, compiling them would be half of a worker's start: it keeps it in our cache."""
-    variables = {**os.environ, **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
+    passed = {**variables.of_worker(), **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
     package = Path(tcbench.__file__).parent
     beside = os.access(package, os.W_OK) or (package / "__pycache__").exists()
-    if variables.get("PYTHONPYCACHEPREFIX") or (beside and not variables.get("PYTHONDONTWRITEBYTECODE")):
-        return variables
-    return {**variables, "PYTHONPYCACHEPREFIX": str(cache.folder("bytecode")), "PYTHONDONTWRITEBYTECODE": ""}
+    if passed.get("PYTHONPYCACHEPREFIX") or (beside and not passed.get("PYTHONDONTWRITEBYTECODE")):
+        return passed
+    if (place := cache.private_folder("bytecode-v2")) is None:  # Python runs what lies there
+        return passed
+    return {**passed, "PYTHONPYCACHEPREFIX": str(place), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _oom_kills() -> int:

@@ -3,11 +3,13 @@
 Owns which bars stand together. Knows nothing of how bars are drawn.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
-from matplotlib.figure import Figure
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best
@@ -15,11 +17,13 @@ from tcbench.analysis.summary import ratio as ratio_of
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.engine.models import MODELS
-from tcbench.present.charts.bars import Bar, BarGroup, panel_chart
-from tcbench.present.charts.provenance import by_setting, provenance_of
-from tcbench.present.charts.text import config_name
 from tcbench.present.format import factor, listed, ratio
 from tcbench.present.tables import COUNT, RATE, Column, Table
+
+if TYPE_CHECKING:  # the table does without matplotlib
+    from matplotlib.figure import Figure
+
+    from tcbench.present.charts.bars import BarGroup
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,10 @@ def _result(group: Sequence[CellSummary]) -> NetworkResult:
 
 def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     """A group per network, its base and its best config; a panel per batch size. Raises SelectionError for one."""
+    from tcbench.present.charts.bars import panel_chart
+    from tcbench.present.charts.provenance import by_setting, provenance_of
+    from tcbench.present.charts.text import config_name
+
     results = networks(summaries)
     if not results:
         raise SelectionError("results of one network: expected several, such as those of `tcbench run networks`")
@@ -86,6 +94,8 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
 
 
 def _group(result: NetworkResult) -> BarGroup:
+    from tcbench.present.charts.bars import Bar
+
     bars = [Bar(result.base.cell.config, result.base)] if result.base else []
     if result.best is not None and result.best is not result.base:
         note = factor(result.speedup.value) if result.speedup else ""

@@ -11,6 +11,7 @@ import projects
 import pytest
 from projects import commit, git
 
+from tcbench.core.git import _KEPT_VARIABLES as KEPT
 from tcbench.core.git import GitError, Repository
 
 
@@ -88,7 +89,8 @@ def test_the_trap_would_spring(trap, tmp_path):
 
 def test_telling_a_hostile_repositorys_commit_runs_nothing(trap, tmp_path):
     assert Repository.around(trap).commit() == git(trap, "rev-parse", "--short=12", "HEAD")
-    (trap / "my_step.py").write_text("changed")
+    with (trap / ".gitattributes").open("a") as attributes:  # the only file without a filter
+        attributes.write("# changed\n")
     assert Repository.around(trap).commit() == git(trap, "rev-parse", "--short=12", "HEAD") + "+"
     assert ran(tmp_path) == []
 
@@ -165,6 +167,59 @@ def test_filters_of_the_users_own_configuration_work(repository, tmp_path, confi
     assert (copied(repository, tmp_path / "there") / "door.txt").read_text() == "open\n"
     os.utime(repository / "door.txt", (1, 1))
     assert not changed(repository)
+
+
+@pytest.mark.parametrize("where", [".gitattributes", ".git/info/attributes"])
+def test_files_under_a_filter_of_the_repositorys_own_configuration_are_left_out_at_any_time(repository, where):
+    """Without that filter nobody can tell whether they have changed."""
+    rotate = {"filter.rot.clean": "tr a-z b-za", "filter.rot.smudge": "tr b-za a-z"}
+    for name, value in rotate.items():
+        git(repository, "config", name, value)
+    (repository / where).parent.mkdir(exist_ok=True)
+    (repository / where).write_text("*.dat filter=rot\n")
+    commit(repository, weights__dat="hello")
+    for time in (None, 1, 2):
+        if time is not None:
+            os.utime(repository / "weights.dat", (time, time))
+        assert not changed(repository)
+        assert Repository.around(repository).changes() == ""
+    (repository / "my_step.py").write_text("changed")
+    assert changed(repository)
+    assert "weights.dat" not in Repository.around(repository).changes()
+
+
+@pytest.mark.parametrize("name", ["a file", "ü", os.fsdecode(b"\xff")])
+def test_a_patch_depends_on_no_setting_and_no_time_and_holds_any_bytes(repository, configured, name):
+    configured("", **{name: "one\n"})
+    (repository / name).write_bytes(b"\xff two\n")
+    before = Repository.around(repository).changes()
+    assert "\udcff two" in before
+    configured_now = "[diff]\n\tnoprefix = true\n\tmnemonicPrefix = true\n\texternal = false\n\tcontext = 0\n"
+    (repository.parent / "config").write_text(configured_now)
+    os.utime(repository / name, (1, 1))
+    assert Repository.around(repository).changes() == before
+
+
+@pytest.mark.parametrize("how", ["COUNT", "PARAMETERS"])
+def test_a_folder_that_the_users_variables_have_git_trust_is_trusted(repository, tmp_path, monkeypatch, how):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as in another user's folder
+    monkeypatch.setattr("tcbench.core.git._KEPT_VARIABLES", (*KEPT, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
+    with pytest.raises(GitError, match="dubious ownership"):
+        Repository.around(repository)
+    settings = ("safe.directory=*", f"core.pager=touch {tmp_path}/ran", f"filter.evil.clean=touch {tmp_path}/ran")
+    if how == "COUNT":
+        monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
+        for n, setting in enumerate(settings):
+            for part, word in zip(("KEY", "VALUE"), setting.split("=", 1), strict=True):
+                monkeypatch.setenv(f"GIT_CONFIG_{part}_{n}", word)
+    else:
+        parameters = (f"'{name}'='{value}'" for name, value in (setting.split("=", 1) for setting in settings))
+        monkeypatch.setenv("GIT_CONFIG_PARAMETERS", " ".join(parameters))
+    (repository / ".gitattributes").write_text("* filter=evil\n")
+    os.utime(repository / "my_step.py", (1, 1))
+    assert not Repository.around(repository).commit().endswith("+")
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.skipif(shutil.which("git-lfs") is None, reason="Git LFS is not on PATH")

@@ -16,6 +16,7 @@ import pytest
 from processes import alive, pids
 from standin_nvml import pynvml
 
+from tcbench.core import variables
 from tcbench.core.messages import Finished, Message, Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.run import runner as module
@@ -52,7 +53,8 @@ def test_a_result_becomes_a_record():
     (one,) = run(send(Stepped("timed", 6, 0.1)), send(OK), listen=lambda *call: heard.append(call))
     assert (one.status, one.reason, one.run_id, one.trial) == ("ok", None, "run-1", 0)
     assert one.measurement == factories.make_measurement()
-    assert one.environment == factories.make_environment()
+    kept = variables.recorded(worker_environment(one.cell))
+    assert one.environment == factories.make_environment(variables=kept)
     assert one.duration_s > 0
     assert one.log is None
     assert heard[0][2] == Stepped("timed", 6, 0.1)
@@ -315,7 +317,7 @@ def test_where_python_may_keep_no_bytecode_a_worker_keeps_it_in_the_cache(
     if there:
         (tmp_path / "__pycache__").mkdir()
     environment = worker_environment(factories.make_cell())
-    prefix = variables.get("PYTHONPYCACHEPREFIX") if kept else str(tmp_path / "cache" / "bytecode")
+    prefix = variables.get("PYTHONPYCACHEPREFIX") if kept else str(tmp_path / "cache" / "bytecode-v2")
     assert environment.get("PYTHONPYCACHEPREFIX") == prefix
     assert kept or not environment["PYTHONDONTWRITEBYTECODE"]
 

@@ -17,9 +17,9 @@ from tcbench.core.errors import StoreError, TrainingError
 from tcbench.core.numerics import ALL_TECHNIQUES, AnyJob, Document, Gradients, TrainingFinished, TrainingSetting
 from tcbench.core.record import Environment, KfacSettings
 from tcbench.present.app import SOME_CELL_FAILED, make_console, stages
-from tcbench.present.charts.files import save, save_each
 from tcbench.present.format import counted
 from tcbench.present.next_steps import NextStep, folder, newest_run
+from tcbench.present.notes import save_each
 from tcbench.present.options import ANOTHER_FOLDER
 from tcbench.run import numerics_plan as plan
 from tcbench.run.numerics_runner import NumericsRunner
@@ -184,7 +184,7 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     _keep(stem.with_suffix(".json"), text)
     machine = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
     about = [*machine, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
-    save(steps_view.steps_chart(document, about), stem.with_suffix(".png"))
+    charts = save_each({stem.with_suffix(".png"): lambda: steps_view.steps_chart(document, about)})
     if call.json:
         typer.echo(text)
         return
@@ -192,5 +192,5 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     console.say(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}", "")
     console.table(steps_view.table(document))
     console.notes(steps_view.notes(document))
-    for suffix in (".json", ".png"):
-        console.say(f"wrote {stem.with_suffix(suffix)}")
+    for path in (stem.with_suffix(".json"), *charts):
+        console.say(f"wrote {path}")

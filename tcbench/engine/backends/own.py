@@ -1,8 +1,8 @@
 """Training steps that users bring: `module:factory` in a scenario, or a package's entry point.
 
 The factory takes a Cell and returns a Session; `tcbench.step.step` makes one of plain functions. Its configs are named
-freely: what a rung's name means is the factory's business. A module is looked for in the current directory, then among
-the installed packages. Nothing of the user's is imported before a worker builds the session: planning stays quick, and
+freely: what a rung's name means is the factory's business. A module is looked for among the installed packages, then in
+the current folder. Nothing of the user's is imported before a worker builds the session: planning stays quick, and
 nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the backend."""
 
 import importlib
@@ -76,11 +76,15 @@ class OwnStep(_Own):
         return checked(factory(cell), self._name)
 
     def _module(self) -> Any:
-        """The worker's search path has the current directory from here on: the factory may import what lies there."""
+        """Import the module. From here on the worker's search path ends with the current folder: the factory may
+        import modules from there, none of which stands in for one that is installed. Raises ScenarioError."""
         here = str(Path.cwd())
         if here not in sys.path:
-            sys.path.insert(0, here)
-        return importlib.import_module(self._name.partition(":")[0])
+            sys.path.append(here)
+        module = self._name.partition(":")[0]
+        if (reason := _hidden(module)) is not None:
+            raise ScenarioError(f"backend '{self._name}': {reason}")
+        return importlib.import_module(module)
 
 
 class Registered(_Own):
@@ -114,7 +118,21 @@ def problem(name: str) -> str | None:
     if module not in sys.modules and _spec(module) is None:
         where = f"in {Path.cwd()}, and none is installed"
         return f"backend '{name}': no module '{module}' {where}; run where {module.replace('.', '/')}.py is"
-    return None
+    reason = _hidden(module)
+    return None if reason is None else f"backend '{name}': {reason}"
+
+
+def _hidden(module: str) -> str | None:
+    """Say which installed module hides the one of that name in the current folder, or return None."""
+    top = module.partition(".")[0]
+    here = PathFinder.find_spec(top, [str(Path.cwd())])
+    spec = _spec(top)
+    if here is None or here.origin is None or spec is None or spec.origin is None:
+        return None
+    if Path(spec.origin).resolve() == Path(here.origin).resolve():
+        return None
+    remedy = "rename it" if top in sys.stdlib_module_names else "PYTHONPATH=. puts this folder first"
+    return f"{here.origin} is hidden by the installed module {spec.origin}: {remedy}"
 
 
 def checked(session: Any, name: str) -> Session:
@@ -147,7 +165,9 @@ def _spec(module: str) -> ModuleSpec | None:
     top, *inner = module.split(".")
     importlib.invalidate_caches()
     try:
-        spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) or importlib.util.find_spec(top)
+        spec = importlib.util.find_spec(top)
+        if spec is None or spec.origin is None:  # a folder without __init__.py gives way to a package further back
+            spec = PathFinder.find_spec(top, [*sys.path, str(Path.cwd())]) or spec
     except ValueError:  # a parent that was made by hand
         return None
     for depth in range(len(inner)):

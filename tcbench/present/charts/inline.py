@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from tcbench.core.text import plain
+from tcbench.core.variables import for_charts
 from tcbench.present.charts.palette import FAINT, INK, ON_DARK, ON_LIGHT, PAPER, QUIET
 
 _TOOLTIPS: WeakKeyDictionary[Figure, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
@@ -54,7 +55,7 @@ def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
     width, height = figure.get_size_inches()
     box = Bbox([[trim, trim], [width - trim, height - trim]])
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context({"svg.hashsalt": "tcbench", "svg.fonttype": "none"}):
+    with for_charts(), matplotlib.rc_context({"svg.hashsalt": "tcbench", "svg.fonttype": "none"}):
         figure.savefig(data, format="svg", transparent=True, metadata=metadata, bbox_inches=box)
     root = ET.fromstring(data.getvalue())
     root.remove(next(element for element in root if element.find("*[@type='text/css']") is not None))

@@ -1,5 +1,6 @@
 """The host's processor as a kind of device: operations compute in this process, and their memory is the host's."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,9 @@ from tcbench.engine.accelerators.cpu.heap import keep_freed_memory
 from tcbench.engine.accelerators.device import Device, DeviceKind, OpenDevice
 from tcbench.hardware import machine
 from tcbench.hardware.clock import HostClock, peak_resident_bytes
+
+_LIMITS = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}
+"""Variables that keep oneDNN from instructions that the processor has."""
 
 
 class Cpu(DeviceKind):
@@ -21,7 +25,12 @@ class Cpu(DeviceKind):
     assumed_startup_s = 1.5
 
     def devices(self) -> tuple[Device, ...]:
-        return (Device(self.name, machine.cpu_name(), machine.memory_bytes(), instructions=machine.cpu_flags()),)
+        instructions = machine.cpu_flags()
+        if not _LIMITS.isdisjoint(os.environ):
+            from tcbench.engine.accelerators.cpu.onednn import library
+
+            instructions -= library.withheld()
+        return (Device(self.name, machine.cpu_name(), machine.memory_bytes(), instructions=instructions),)
 
     def machine(self, title: str) -> str:
         """With the usable cores: what a container is given of a processor is another machine."""

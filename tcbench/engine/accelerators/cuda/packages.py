@@ -4,12 +4,12 @@ libraries load; and which of pyproject.toml's extras suits a GPU and its driver.
 Reads package metadata; `trouble` alone tries what it is asked about."""
 
 import importlib
-import multiprocessing
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
+from tcbench.core import process
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.cuda.driver import Gpus
 from tcbench.engine.accelerators.device import Served, Support
@@ -227,7 +227,7 @@ def trouble(part: Part) -> str | None:
 
 def _compile() -> None:
     """In a process of its own: what CuPy finds, or an earlier attempt has loaded, a trial may lack."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, process.spawn_context()) as pool:
         pool.submit(_compile_as_a_trial_does).result()
 
 

@@ -176,6 +176,19 @@ def version() -> str | None:
     return None if library is None else _text(library.dnnl_version().contents)
 
 
+_INSTRUCTIONS = {"avx512_bf16": 0x80, "avx512_fp16": 0x100, "amx_bf16": 0xE00, "amx_int8": 0xE00, "amx_fp16": 0x1000}
+"""The bits of `dnnl_cpu_isa_t` that stand for low precision, by Linux's names of the instructions."""
+
+
+def withheld() -> frozenset[str]:
+    """Return the instructions for low precision that oneDNN does not use here, as ONEDNN_MAX_CPU_ISA says."""
+    library, _ = _load()
+    if library is None:
+        return frozenset()
+    used = library.dnnl_get_effective_cpu_isa()
+    return frozenset(name for name, bits in _INSTRUCTIONS.items() if used & bits != bits)
+
+
 def dims(sizes: Sequence[int]) -> Any:
     """oneDNN's array of sizes."""
     return Dims(*sizes)

@@ -6,12 +6,11 @@ serialized; the trial whose step needs it restores it, and times it beside the o
 
 import concurrent.futures
 import functools
-import multiprocessing
 import signal
 from collections.abc import Iterable
 from typing import Any
 
-from tcbench.core import messages
+from tcbench.core import messages, process
 from tcbench.core.record import CudnnSettings
 from tcbench.engine.accelerators.cuda.cudnn import crew, graphs, libraries, plans
 from tcbench.engine.accelerators.device import Progress
@@ -60,7 +59,7 @@ def _missing(
 def _properties(index: int) -> str:
     """In a process of its own: CUDA stays out of this one, which outlives the trials."""
     ignore: dict[str, Any] = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), **ignore) as pool:
+    with concurrent.futures.ProcessPoolExecutor(1, process.spawn_context(), **ignore) as pool:
         return pool.submit(graphs.present_properties, index).result()
 
 

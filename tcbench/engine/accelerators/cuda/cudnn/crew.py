@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import multiprocessing
 import multiprocessing.connection
 import os
 import signal
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
+
+from tcbench.core import process
 
 Item = TypeVar("Item")
 
@@ -78,7 +79,7 @@ class _Worker:
 
     def __init__(self, ask: Callable[[Any], Any]) -> None:
         # Not forked: cuDNN's threads and the driver's state would not survive it.
-        context = multiprocessing.get_context("spawn")
+        context = process.spawn_context()
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(theirs, ask), daemon=True)
         self.process.start()

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tcbench.core import messages
-from tcbench.core.cache import Cache, Entry, Key, folder
+from tcbench.core.cache import Cache, Entry, Key
 from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.cuda.cudnn import autotune, graphs, libraries
 from tcbench.engine.accelerators.cuda.cudnn.autotune import CupyWorkbench, PlanTime
@@ -44,12 +44,12 @@ def compiled_timed(budget_s: float) -> float:
 
 def plan_cache(fresh: bool = False) -> Cache:
     """The plans that this user's runs and forecasts share; `fresh` ignores those that are there."""
-    return Cache(folder("plans-v3"), fresh=fresh)
+    return Cache.of_code("plans-v3", fresh=fresh)
 
 
 def built_cache() -> Cache:
     """Plans that were built before a trial times them (`tcbench.engine.accelerators.cuda.cudnn.ahead`)."""
-    return Cache(folder("built-plans-v1"))
+    return Cache.of_code("built-plans-v1")
 
 
 @dataclass(unsafe_hash=True)

@@ -14,7 +14,7 @@ _HEADERS = ("common.cuh", "windows.cuh")
 _OPTIONS = ("--std=c++17", "--fmad=false")
 """Without fused multiply-add a sum of products is rounded as NumPy rounds it, and alike in every kernel; memory, not
 arithmetic, is what these kernels wait for. Division and square root are IEEE's by default."""
-_cache = functools.cache(Cache)
+_cache = functools.cache(lambda _: Cache.of_code("kernels-v2"))
 """One for a folder: it says once that it cannot be written."""
 
 
