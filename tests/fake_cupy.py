@@ -5,6 +5,8 @@ of CuPy's own) is an AssertionError. So the accelerator's own logic runs here.
 - Arrays are no NumPy arrays: they do not turn into one, nor mix with one.
 - Pools hand out memory as CuPy's do: the smallest free block that fits, cut to size and merged again, for each stream
   its own. Free memory is poisoned; what went back to CUDA cannot be reached any more.
+- A stream that is stalled takes as many launches as CUDA's driver does before it blocks the host: more are an
+  AssertionError, until somebody has waited for the stream.
 - Streams run everything at once, or keep it for the graph while they capture. Copies from the host happen as late as
   they may: those on the legacy stream when somebody waits for the whole device, since our streams do not wait for it.
 """
@@ -42,6 +44,9 @@ UNIT = 512
 FIRST_STREAM, CUDNN_HANDLE = 0x7F01_2345_6700, 0x7F02_2345_6700
 """Above 2^32, as on a GPU: what passes one through a C int is seen."""
 WORKSPACE_BYTES = 1 << 16
+QUEUED_LAUNCHES = 1024
+"""Launches that wait in a stream before one more blocks the host. CUDA does not document it; this is what people
+measure (NVIDIA's developer forum, 68937)."""
 
 _ERRORS = {
     2: "cudaErrorMemoryAllocation: out of memory",
@@ -124,6 +129,8 @@ class Stream:
         self.pending: list[Callable[[], Any]] = []
         self.passed_ms = 0
         self.waited = False
+        self.stalled = False
+        self.queued = 0
         gpu.streams[self.ptr] = self
 
     def __enter__(self) -> Stream:
@@ -142,12 +149,15 @@ class Stream:
         if self.capturing:
             self.recorded.append(work)
         else:
+            self.queued += self.stalled
+            assert self.queued <= QUEUED_LAUNCHES, "a launch behind a stall blocks the host until the stall is over"
             self._deliver()
             work()
 
     def synchronize(self) -> None:
         if self.capturing:
             raise CUDARuntimeError(CAPTURING)
+        self.stalled, self.queued = False, 0
         self._deliver()
         self.passed_ms = gpu.elapsed_ms
 
@@ -841,7 +851,9 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
     patch.setattr(live.calls, "new_handle", new_handle)
 
     def stall(seconds: float) -> None:
-        gpu.streams[fake.cudnn_stream].run(lambda: None)
+        stream = gpu.streams[fake.cudnn_stream]
+        stream.run(lambda: None)
+        stream.stalled = seconds > 0
 
     patch.setattr(live, "Kernels", lambda sm, stream: types.SimpleNamespace(prepare=prepare, stall=stall))
     patch.setattr(live, "Plans", plans)

@@ -270,8 +270,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     Memory is the peak of the worker process (CPU) or of the device (GPU), over the whole trial: there, what the memory
     pools held. `plans`: one for each different cuDNN graph, or on a processor for each kind of work and library's
     implementation. Losses are None where nothing computes.
-    `busy_s`: the time per step in which the device works: of a simulated one in the timed pass, of a GPU in steps that
-    were launched as a whole before it began, so that it did not wait. `decoding`: how the device decoded the
+    `busy_s`: the time per step in which the device works: of a simulated one in the timed pass, of a GPU in steps whose
+    parts were launched before it began with them, so that it did not wait. `decoding`: how the device decoded the
     images; None where the host did, always in the same way.
     With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order
     (that of a base of one rank too, where it was bound to processors as they are), and

@@ -9,6 +9,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import DeclaredWork, PlanChoice
 
+INPUT = "io"
+"""The name of the phase that takes the next batch from the input."""
+
 
 @dataclass(frozen=True)
 class Phase:

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -18,7 +18,7 @@ import msgspec
 
 from tcbench.core.messages import Stepped
 from tcbench.core.record import MOST_PHASE_TIMES, Measurement, MeasureSettings, PhaseTimes
-from tcbench.core.session import Clock, Detailed, Facts, Session
+from tcbench.core.session import INPUT, Clock, Detailed, Facts, Session
 from tcbench.core.stopping import StoppingRule, WarmUpRule, sample_size
 from tcbench.engine.measure.ranges import CELL_MARK, Ranges
 from tcbench.engine.measure.recorder import SpanRecorder
@@ -57,7 +57,8 @@ def measure(
 ) -> Measurement:
     """Measure one session from cold to done. The profiled pass is made where something is to be recorded (`profiling`)
     or phases go on on a device when they have returned; else the counted steps tell the phases. Where nothing is
-    recorded, it takes as many steps as make each phase known as well as the step is to be: the timed pass's at most.
+    recorded, it takes as many steps as make each phase known as well as the step is to be: the timed pass's at most,
+    and beyond `profiled_steps` only as many as `max_time_s` has time for.
     `listen` is told of a stage between its blocks; of the timed and the profiled one also when they begin.
 
     Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
@@ -70,8 +71,14 @@ def measure(
 
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
+    returned_s: list[float] = []  # when the last step began, and when each of its phases returned
+
+    def note_return() -> None:
+        returned_s.append(time.perf_counter())
+
     while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
-        warmup_s += run_block(session, ranges, 1, first=len(warmup_s)).steps_s
+        returned_s[:] = [time.perf_counter()]
+        warmup_s += run_block(session, ranges, 1, len(warmup_s), note_return).steps_s
         listen(Stepped("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
@@ -81,7 +88,11 @@ def measure(
     gc.collect()
     gc.freeze()
 
-    stopping_rule = StoppingRule(settings.target, settings.max_time_s, settings.min_timed_steps)
+    min_steps = settings.min_timed_steps
+    if session.phases[0].name == INPUT and len(returned_s) > 1:
+        input_s = returned_s[1] - returned_s[0]
+        min_steps = min(min_steps, _MIN_WAITING_STEPS) if input_s > warmup_s[-1] / 2 else min_steps
+    stopping_rule = StoppingRule(settings.target, settings.max_time_s, min_steps)
     timed_s: list[float] = []
     counted_s: list[float] = []
     phases_s: list[deque[float]] = [deque(maxlen=MOST_PHASE_TIMES) for _ in session.phases]
@@ -116,14 +127,16 @@ def measure(
         phases = profile(session, ranges, steps, first, profiling, facts.period)
         half_width_s = settings.target * statistics.fmean(counted_s)
         enough = max(facts.period * sample_size(phase.device_s or phase.host_s, half_width_s) for phase in phases)
+        pass_s = facts.period * sum(sum(phase.device_s or phase.host_s) for phase in phases)
+        in_time = int(settings.max_time_s * steps / max(pass_s, 1e-9)) // facts.period * facts.period
         # Asked of all ranks, whichever records.
-        if more := world.bcast(0 if recorded else max(0, min(enough, len(counted_s)) - steps)):
+        if more := world.bcast(0 if recorded else max(0, min(enough, len(counted_s), in_time) - steps)):
             phases = _together(phases, profile(session, ranges, more, first + steps, period=facts.period))
             steps += more
         listen(Stepped("profiled", steps, timed_s[-1]))
         stall = getattr(session.clock, "stall", None)
         if not recorded and busy_s is None and stall and world.size == 1:
-            busy_s = least_on_device(session, ranges, first + steps, stall, phases, facts.period)
+            busy_s = needed_on_device(session, ranges, first + steps, stall, facts.period)
         facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -166,6 +179,10 @@ def _facts_after(session: Session, now: Callable[[], float] = time.perf_counter)
     return facts, again_s + min(asked_s, again_s)
 
 
+_MIN_WAITING_STEPS = 5
+"""Counted steps at least where a device's step waits for its input for more than half of its time (by the host's clock,
+in the last step of the warm-up): such steps are long, and one block of them has the precision that is asked for."""
+
 PREFETCHED_PER_BLOCK = 10
 """On a GPU a block is at least this many times as long as the feed's prefetch queue, which is full when it begins."""
 
@@ -198,12 +215,19 @@ class TimedBlock:
     phases_s: tuple[tuple[float, ...], ...] = ()
 
 
-def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> TimedBlock:
+def _go_on() -> None:
+    pass
+
+
+def run_block(
+    session: Session, ranges: Ranges, steps: int, first: int, phase_returned: Callable[[], None] = _go_on
+) -> TimedBlock:
     """The hot loop: `steps` steps between clock marks. `first` is the number of the first step. The host's clock is
-    marked after each phase, which is done when it returns; a device's after each step."""
+    marked after each phase, which is done when it returns; a device's after each step, and `phase_returned` is called
+    after each phase."""
     clock = session.clock
     by_phase = clock.of == "host"
-    phase_over, step_over = (clock.mark, _go_on) if by_phase else (_go_on, clock.mark)
+    phase_over, step_over = (clock.mark, _go_on) if by_phase else (phase_returned, clock.mark)
     push, pop, step_range = ranges.push, ranges.pop, ranges.step
     phases = [(phase.run, attributes) for phase, attributes in zip(session.phases, ranges.phases, strict=True)]
     clock.mark()
@@ -228,10 +252,6 @@ def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> Timed
 def _read(clock: Clock) -> tuple[float, ...]:
     """Return the clock's times as plain floats: a clock of one's own may give NumPy's."""
     return tuple(map(float, clock.read()))
-
-
-def _go_on() -> None:
-    pass
 
 
 def profile(
@@ -282,52 +302,117 @@ def profile(
     )
 
 
-_STALLED_STEPS = 5
-"""The least of so many is told: where the host took longer than it was expected to, the device waited for it."""
+_STALLED_ROUNDS = 5
 _STALL_MARGIN, _STALL_LEAST_S = 2.0, 0.01
 _STALL_MOST_S = 2.0
-"""Of all stalls together, but for a period's: fewer steps where each takes long."""
+"""Seconds that all stalled rounds together may take; one round is always run. No stall is longer."""
 _LATE = 0.25
 """The host may launch on for this share of the device's time after the stall, while the device does what is queued."""
+_LAYERS_BEHIND_STALL = 50
+"""Layers that are launched behind one stall. A launch blocks the host while about 1,000 others wait in its stream, a
+limit that CUDA does not document; a layer has up to about ten."""
 
 
-def least_on_device(
+class _StalledParts:
+    """Launches steps in parts: each part is launched while the device's stream is stalled, and then the host waits
+    until the device has done it. A part is a phase, or some of its layers where the session tells them (a `Layers`).
+    `stalls_s` has the seconds of each part's stall; without it nothing is stalled."""
+
+    def __init__(self, clock: Clock, stall: Callable[[float], None], now: Callable[[], float]) -> None:
+        self._clock, self._stall, self._now = clock, stall, now
+        self.stalls_s: list[float] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with the first part again."""
+        self.host_s: list[float] = []
+        self.device_s = 0.0
+        self.late = False
+
+    @contextlib.contextmanager
+    def parts(self) -> Iterator[None]:
+        """Launch what runs within as one part or more."""
+        self._open()
+        yield
+        self._close()
+
+    def begin(self, name: str) -> None:
+        if self._layers == _LAYERS_BEHIND_STALL:
+            self._close()
+            self._open()
+        self._layers += 1
+
+    def end(self) -> None:
+        pass
+
+    def _open(self) -> None:
+        self._layers = 0
+        self._stalled_s = self.stalls_s[len(self.host_s)] if len(self.host_s) < len(self.stalls_s) else 0.0
+        self._stall(self._stalled_s)
+        self._clock.mark()
+        self._began_s = self._now()
+
+    def _close(self) -> None:
+        host_s = self._now() - self._began_s
+        self._clock.mark()
+        device_s = sum(_read(self._clock))
+        self.late = self.late or host_s - self._stalled_s > _LATE * device_s
+        self.host_s.append(host_s)
+        self.device_s += device_s
+
+    def run_input(self, run: Callable[[], None]) -> None:
+        """Run the input's phase with no stall, which would have to outlast decoding. The device needs for it what it
+        goes on to do when the host has returned, such as to receive the batch."""
+        self._clock.mark()
+        began_s = self._now()
+        run()
+        host_s = self._now() - began_s
+        self._clock.mark()
+        self.device_s += max(0.0, sum(_read(self._clock)) - host_s)
+
+
+def needed_on_device(
     session: Session,
     ranges: Ranges,
     first: int,
     stall: Callable[[float], None],
-    phases: Sequence[PhaseTimes],
     period: int = 1,
     now: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Seconds that the device needs for a step where it waits for nobody. Its stream is stalled while the host launches
-    a step; then it does what is queued without a gap. `phases` tell how long the host takes. Where steps differ within
-    a `period`, it is the mean over one. None where the host was late every time: it took longer than a stall may, or
-    waits for the device within a step."""
-    clock = session.clock
-    launching_s = period * max(map(sum, zip(*(phase.host_s for phase in phases), strict=True)))
-    stalled_s = min(_STALL_MARGIN * launching_s + _STALL_LEAST_S, _STALL_MOST_S / period)
-    steps = max(period, min(_STALLED_STEPS, int(_STALL_MOST_S / stalled_s)))
-    rounds_s = []
-    for begin in range(first, first + steps, period):
-        steps_s, late = [], False
-        for number in range(begin, begin + period):
-            stall(stalled_s)
-            clock.mark()
-            began_s = now()
+    """Seconds that the device needs for a step where it waits for nobody: the median of some rounds. Its stream is
+    stalled while the host launches a part of a step; then it does what is queued without a gap. A first round without
+    stalls tells how long the host takes. Where steps differ within a `period`, a round is a period, and the result its
+    mean step. None where the host was late every time: it took longer than a stall may, or waits for the device within
+    a step."""
+    parts = _StalledParts(session.clock, stall, now)
+
+    def run_round() -> float:
+        began_s = now()
+        parts.restart()
+        for number in range(first, first + period):
             ranges.push(ranges.step(number))
             for phase, attributes in zip(session.phases, ranges.phases, strict=True):
                 ranges.push(attributes)
-                phase.run()
+                if phase.name == INPUT:
+                    parts.run_input(phase.run)
+                else:
+                    with parts.parts():
+                        phase.run()
                 ranges.pop()
             ranges.pop()
-            late_s = now() - began_s - stalled_s
-            clock.mark()
-            steps_s.append(_passed(sum(_read(clock))))
-            late = late or late_s > _LATE * steps_s[-1]
-        if not late:
-            rounds_s.append(statistics.fmean(steps_s))
-    return min(rounds_s, default=None)
+        return now() - began_s
+
+    rounds_s = []
+    with session.detail(parts) if isinstance(session, Detailed) else contextlib.nullcontext():
+        round_s = run_round()
+        parts.stalls_s = [min(_STALL_MARGIN * host_s + _STALL_LEAST_S, _STALL_MOST_S) for host_s in parts.host_s]
+        round_s += sum(parts.stalls_s)
+        for _ in range(max(1, min(_STALLED_ROUNDS, int(_STALL_MOST_S / round_s)))):
+            first += period
+            run_round()
+            if not parts.late:
+                rounds_s.append(_passed(parts.device_s / period))
+    return statistics.median(rounds_s) if rounds_s else None
 
 
 def _together(first: Sequence[PhaseTimes], second: Sequence[PhaseTimes]) -> tuple[PhaseTimes, ...]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell
-from tcbench.core.session import Phase, Session
+from tcbench.core.session import INPUT, Phase, Session
 from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.cpu.arrays import HostArrays
 from tcbench.engine.accelerators.cpu.heap import LARGEST_FROM_HEAP
@@ -46,7 +46,6 @@ measured."""
 SPENT_S = 6.0
 """Passes go on as long as all cells together have this for their steps, and half of it for their input: few passes of
 one cell take a second or less, and on shared processors one second's speed is up to a quarter off the next one's."""
-INPUT = "io"
 _ALIGNED_TO = 4096
 
 Instead = Callable[[Callable[[], None], Work, tuple[Array, ...]], None]

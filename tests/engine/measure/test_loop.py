@@ -8,6 +8,8 @@ import itertools
 import math
 import statistics
 import threading
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -16,7 +18,7 @@ import pytest
 
 from tcbench.core.record import MOST_PHASE_TIMES, Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.recording import HostSpan
-from tcbench.core.session import Facts, Phase
+from tcbench.core.session import Facts, Layers, Phase
 from tcbench.core.stopping import sample_size
 from tcbench.engine.measure import loop, ranges
 from tcbench.engine.measure.ranges import Ranges
@@ -342,8 +344,10 @@ class Uneven(FakeSession):
 
 @pytest.mark.long
 def test_on_a_device_so_many_steps_are_profiled_that_each_phase_is_known_as_well_as_the_step():
-    def profiled(target: float, timed: int, profiling: loop.Profiling | None = None) -> Measurement:
-        settings = msgspec.structs.replace(SETTINGS, target=target, min_timed_steps=timed, max_time_s=1e-9)
+    def profiled(
+        target: float, timed: int, profiling: loop.Profiling | None = None, max_time_s: float = 1e9
+    ) -> Measurement:
+        settings = msgspec.structs.replace(SETTINGS, target=target, min_timed_steps=timed, max_time_s=max_time_s)
         return loop.measure(Uneven(), settings, profiling=profiling)
 
     for target, steps in ((1.0, 4), (0.1, 13), (0.05, 52)):
@@ -356,6 +360,9 @@ def test_on_a_device_so_many_steps_are_profiled_that_each_phase_is_known_as_well
     measured = profiled(0.05, 20)
     assert measured.profiled_steps == len(measured.counted_times_s) == 38
     assert profiled(0.05, 20, loop.Profiling()).profiled_steps == 4
+    # Nor more than there is time for: these four take 2.3 s each.
+    assert profiled(0.05, 20, max_time_s=25.0).profiled_steps == 10
+    assert profiled(0.05, 20, max_time_s=1e-9).profiled_steps == 4
 
 
 def test_a_device_that_tells_how_long_it_worked_is_asked_around_the_timed_pass():
@@ -369,68 +376,143 @@ def test_a_device_that_tells_how_long_it_worked_is_asked_around_the_timed_pass()
     assert loop.measure(FakeSession(), SETTINGS).busy_s is None
 
 
-class Queued(FakeSession):
-    """The host launches a phase in a second, and the device does it in 0.2, once it has come and what precedes is done.
-    Every third step the host takes four times as long."""
+class QueueClock(FakeClock):
+    """A device's: a mark is passed when the device has come to it, and who reads waits for the device."""
 
-    def __init__(self) -> None:
+    of = "device"
+
+    def mark(self) -> None:
+        self.session.now = max(self.session.now, self.session.host_now)
+        super().mark()
+
+    def read(self) -> tuple[float, ...]:
+        self.session.host_now = max(self.session.now, self.session.host_now)
+        return super().read()
+
+    def stall(self, seconds: float) -> None:
+        self.session.stalls.append(seconds)
+        self.session.launch(0.0, seconds)
+
+
+class Queued(FakeSession):
+    """The host takes a second for a phase (`input_s` for the input), and the device 0.2 s from the launch on, when what
+    precedes is done. Every third step takes the host four times as long. As CUDA's driver does, a launch blocks the
+    host while `QUEUE` others wait in the stream."""
+
+    QUEUE = 1024
+
+    def __init__(self, input_s: float = 1.0) -> None:
         super().__init__()
-        self.clock = FakeClock(self)
-        self.clock.of, self.clock.stall = "device", self.stall
+        self.clock = QueueClock(self)
         self.stalls: list[float] = []
+        self.ends: deque[float] = deque()
+        self.input_s = input_s
 
     def _run(self, name: str) -> None:
         self.ran.append(name)
-        self.host_now += 4.0 if self.steps % 3 == 0 else 1.0
-        self.now = max(self.now, self.host_now) + 0.2
+        slower = 4 if self.steps % 3 == 0 else 1
+        self.launch((self.input_s if name == "io" else 1.0) * slower, 0.2)
 
-    def stall(self, seconds: float) -> None:
-        self.stalls.append(seconds)
-        self.now = max(self.now, self.host_now) + seconds
+    def launch(self, host_s: float, device_s: float) -> None:
+        self.host_now += host_s
+        while self.ends and self.ends[0] <= self.host_now:
+            self.ends.popleft()
+        if len(self.ends) >= self.QUEUE:
+            self.host_now = self.ends.popleft()
+        self.now = max(self.now, self.host_now) + device_s
+        self.ends.append(self.now)
+
+
+def needed_s(session: Queued, period: int = 1) -> float | None:
+    now = lambda: session.host_now  # noqa: E731
+    return loop.needed_on_device(session, Ranges(["io", "forward"]), 4, session.clock.stall, period, now)
 
 
 def test_what_a_device_needs_is_found_behind_a_stall_though_it_waits_for_its_host(monkeypatch):
     monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
-    times_s = {"host_s": (1.0, 4.0), "device_s": (1.0, 4.0)}
-    phases = [PhaseTimes(name=name, **times_s) for name in ("io", "forward")]
     session = Queued()
-    ranges_ = Ranges(["io", "forward"])
-    assert statistics.fmean(loop.run_block(session, ranges_, 4, 0).steps_s) > 2.0
-    now = lambda: session.host_now  # noqa: E731
-    assert loop.least_on_device(session, ranges_, 4, session.stall, phases, now=now) == pytest.approx(0.4)
-    assert set(session.stalls) == {2 * 8.0 + 0.01}
-    # A stall that is too short for most of the steps is long enough for one of them.
-    short = [PhaseTimes(name=name, host_s=(1.0,), device_s=(1.0,)) for name in ("io", "forward")]
+    assert statistics.fmean(loop.run_block(session, Ranges(["io", "forward"]), 4, 0).steps_s) > 1.0
+    # Rounds whose host was late (every third) are left out.
+    assert needed_s(session) == pytest.approx(0.4)
+    assert session.stalls == [0.0, *[2 * 1.0 + 0.01] * 5]
+    # A stall that is too short every time tells nothing: the device waited for its host.
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 0.5)
+    assert needed_s(Queued()) is None
+
+
+def test_an_input_that_decodes_for_longer_than_any_stall_does_not_hide_what_the_device_needs(monkeypatch):
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 10.0)
+    session = Queued(input_s=100.0)
+    assert needed_s(session) == pytest.approx(0.4)
+    assert session.steps == 2  # for which there is hardly time
+
+
+def test_a_device_needs_the_median_of_rounds_and_not_the_least(monkeypatch):
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
     session = Queued()
-    assert loop.least_on_device(session, ranges_, 4, session.stall, short, now=now) == pytest.approx(0.4)
-    # One that is too short for all of them tells nothing: the device waited for its host.
-    monkeypatch.setattr(loop, "_STALL_MOST_S", 1.0)
-    session = Queued()
-    assert loop.least_on_device(session, ranges_, 4, session.stall, phases, now=now) is None
+    session.phases = (session.phases[0], Phase("forward", lambda: session.launch(1.0, 0.1 * session.steps)))
+    assert needed_s(session) == pytest.approx(0.2 + 0.1 * 4)  # of 2, 3, 4, 5 and 6
+
+
+class Deep(Queued):
+    """300 layers of ten launches each."""
+
+    layers: Layers | None = None
+
+    @contextlib.contextmanager
+    def detail(self, layers: Layers) -> Iterator[None]:
+        self.layers = layers
+        yield
+
+    def _run(self, name: str) -> None:
+        if name == "io":
+            super()._run(name)
+            return
+        for layer in range(300):
+            if self.layers is not None:
+                self.layers.begin(f"{layer}")
+            for _ in range(10):
+                self.launch(1e-3, 1e-4)
+            if self.layers is not None:
+                self.layers.end()
+
+
+def test_more_launches_than_a_stream_takes_are_stalled_in_parts(monkeypatch):
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
+    session = Deep()
+    assert needed_s(session) == pytest.approx(0.2 + 3000 * 1e-4)
+    assert session.stalls[6:] == pytest.approx([2 * 0.5 + 0.01] * 30)
+    monkeypatch.setattr(loop, "_LAYERS_BEHIND_STALL", 300)
+    assert needed_s(Deep()) is None  # the host was blocked until the stall was over
 
 
 def test_where_steps_differ_the_device_needs_what_one_takes_on_average(monkeypatch):
     monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
     session = Queued()
-
-    def uneven() -> None:
-        session._run("forward")
-        session.now += session.steps % 2
-
-    session.phases = (session.phases[0], Phase("forward", uneven))
-    phases = [PhaseTimes(name=name, host_s=(4.0,), device_s=(1.0,)) for name in ("io", "forward")]
-    found_s = loop.least_on_device(session, Ranges(["io", "forward"]), 0, session.stall, phases, period=2)
-    assert found_s == pytest.approx(0.4 + 0.5)
+    session.phases = (session.phases[0], Phase("forward", lambda: session.launch(1.0, 0.2 + session.steps % 2)))
+    assert needed_s(session, period=2) == pytest.approx(0.4 + 0.5)
 
 
 def test_a_measurement_has_what_the_device_needs_where_nothing_is_recorded(monkeypatch):
-    monkeypatch.setattr(loop, "_STALL_LEAST_S", 50.0)  # of this host's clock, launching takes no time
-    monkeypatch.setattr(loop, "_STALL_MOST_S", 160.0)
     settings = msgspec.structs.replace(SETTINGS, max_time_s=20.0)
     session = Queued()
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: session.host_now)
+    monkeypatch.setattr(loop, "needed_on_device", functools.partial(loop.needed_on_device, now=loop.time.perf_counter))
+    monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
     assert loop.measure(session, settings).busy_s == pytest.approx(0.4)
-    assert len(session.stalls) == 3  # for which there is time
-    assert loop.measure(Queued(), settings, profiling=loop.Profiling()).busy_s is None
+    assert loop.measure(session, settings, profiling=loop.Profiling()).busy_s is None
+
+
+@pytest.mark.parametrize(("input_s", "steps"), [(4.0, 6), (0.5, 12)])
+def test_a_step_that_waits_for_its_input_is_timed_fewer_times(monkeypatch, input_s, steps):
+    session = Queued(input_s)
+    facts = dataclasses.replace(session.facts(), prefetch_depth=0)
+    monkeypatch.setattr(session, "facts", lambda: facts)
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: session.host_now)
+    settings = msgspec.structs.replace(SETTINGS, target=1e-6, max_time_s=1e-9)
+    measured = loop.measure(session, settings, profiling=loop.Profiling())
+    assert (measured.timed_steps, measured.stopped_by) == (steps, "budget")
+    assert len(measured.counted_times_s) == steps - steps // 6
 
 
 class Periodic(FakeSession):

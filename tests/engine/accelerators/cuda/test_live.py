@@ -5,6 +5,7 @@ import weakref
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import fake_cupy
 import numpy as np
 import pytest
 from fake_cupy import Gpu, site
@@ -15,6 +16,8 @@ from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import live
 from tcbench.engine.accelerators.cuda.ceilings import measure_on
+from tcbench.engine.measure import loop
+from tcbench.engine.measure.ranges import Ranges
 from tcbench.engine.work import Add, Conv2d, ConvFpropStats, Relu
 
 
@@ -242,6 +245,22 @@ def test_ceilings_are_measured_on_it_by_its_clock(accelerator):
     found = measure_on(accelerator, accelerator.clock, size=64, n_bytes=1000, rounds=3)
     assert found["flops_s"] == pytest.approx(dict.fromkeys(["fp32", "fp16", "tf32"], 2 * 64**3 / 1e-3))
     assert found["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 1e-3)
+
+
+@pytest.mark.parametrize("config", ["fp32+batched", "fp32+batched+static_graph"])
+def test_what_a_step_needs_is_found_though_a_stalled_stream_takes_only_some_launches(cupy, monkeypatch, config):
+    monkeypatch.setattr(fake_cupy, "QUEUED_LAUNCHES", 30)
+    with small_session(config, site=site()) as session:
+        clock = session.site.accelerator.clock
+        monkeypatch.setattr(session, "clock", clock)
+        for _ in range(3):
+            run_step(session)
+        ranges = Ranges([phase.name for phase in session.phases])
+        with pytest.raises(AssertionError, match="blocks the host"):
+            loop.needed_on_device(session, ranges, 3, clock.stall)
+        clock.stream.synchronize()
+        monkeypatch.setattr(loop, "_LAYERS_BEHIND_STALL", 4)
+        assert loop.needed_on_device(session, ranges, 3, clock.stall)
 
 
 def test_work_is_told_apart_even_where_it_is_made_anew_for_each_launch(accelerator):
