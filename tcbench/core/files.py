@@ -5,13 +5,18 @@ lock. The kernel gives the lock up when a process dies: a marked folder without 
 killed, and is removed. Nothing else ever is, whatever its name.
 """
 
+import codecs
 import contextlib
 import errno
 import fcntl
+import functools
+import logging
 import os
+import re
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -21,6 +26,11 @@ from tcbench.core.errors import StoreError
 LARGEST = 64 * 2**20
 """Bytes of a line of records, or of a document, that are read; none of tcbench's comes near it."""
 
+_LOG = logging.getLogger(__name__)
+
+_UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+"""Errors of a system call that a kernel or a file system does not have."""
+
 ANOTHER_FOLDER = "name another folder with --out"
 _HEX_DIGITS = 16
 _MARK = "made-by-tcbench"
@@ -29,12 +39,18 @@ _WORK = "work"
 
 
 def opened(path: Path) -> IO[bytes]:
-    """A file, open for reading. Raises OSError, also for a device or a pipe, which may have no end."""
+    """Open a file for reading, after its UTF-8 byte order mark if it has one. Raises OSError, also for a device or a
+    pipe, which may have no end, and for UTF-16 text."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
+    start = os.pread(fd, len(codecs.BOM_UTF8), 0) if stat.S_ISREG(mode) else b""
+    is_utf_16 = re.match(rb"\xff\xfe|\xfe\xff|[\t -~]\0|\0[\t -~]", start)
+    if stat.S_ISREG(mode) and not is_utf_16:
+        os.lseek(fd, len(start) if start == codecs.BOM_UTF8 else 0, os.SEEK_SET)
         return open(fd, "rb")
     os.close(fd)
+    if is_utf_16:
+        raise OSError(errno.EILSEQ, "UTF-16 text; `iconv -f UTF-16 -t UTF-8` makes UTF-8 of it")
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     raise OSError(errno.EINVAL, "not a regular file")
@@ -47,6 +63,19 @@ def read(path: Path, most: int = LARGEST) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"more than {most / 2**20:g} MiB")
     return data
+
+
+def unnamed_file(content: bytes) -> int:
+    """Return the descriptor of a new file without a name that holds the content, at its beginning. Raises OSError."""
+    try:
+        fd = os.memfd_create("tcbench")
+    except (AttributeError, OSError):  # some Pythons lack it, some sandboxes refuse it
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def write(path: Path, data: bytes, remedy: str = "") -> None:
@@ -78,10 +107,11 @@ def replacing(path: Path, remedy: str = "", *, taken: str | None = None) -> Iter
             draft = folder / "draft"
             with draft.open("xb") as file:
                 if before is not None:
-                    os.fchmod(file.fileno(), stat.S_IMODE(before))
+                    with contextlib.suppress(OSError):  # a file system without modes
+                        os.fchmod(file.fileno(), stat.S_IMODE(before))
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
             if taken is None:
                 draft.replace(target)
             else:
@@ -120,13 +150,40 @@ def not_writable(path: Path, why: str | None, remedy: str = ANOTHER_FOLDER) -> S
     return StoreError(f"{path}: cannot be written ({why}){f'; {remedy}' if remedy else ''}")
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY)
+def sync(fd: int) -> None:
+    """Make a file's content durable where its file system can. Raises OSError where the content is lost."""
     try:
         os.fsync(fd)
-    finally:
-        os.close(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, *_UNSUPPORTED):
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. A failure changes nothing that was written, and is not reported."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def lock(fd: int) -> bool:
+    """Lock an open file against other processes until it is closed; False where another process holds the lock. A file
+    system without locks is reported once, and its files count as locked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        _report_no_locks(os.strerror(error.errno or 0))
+    return True
+
+
+@functools.cache
+def _report_no_locks(why: str) -> None:
+    _LOG.warning("note: this file system has no locks (%s): start no second tcbench that writes the same run", why)
 
 
 def _check_links(path: Path, most: int = 40) -> None:

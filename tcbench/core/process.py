@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Generic, Literal, Protocol, TypeVar
 
+from tcbench.core.files import unnamed_file
+
 LOG_BYTES = 4096
 """The part of a worker's output that is kept, from its end."""
 
@@ -143,10 +145,9 @@ class Worker(Generic[Message]):
         self._pipe, pipe = os.pipe()
         self._pending = b""
         self._ended: Ended | None = None
-        job_file = os.memfd_create("job")
+        job_file = -1
         try:
-            os.write(job_file, job)
-            os.lseek(job_file, 0, os.SEEK_SET)
+            job_file = unnamed_file(job)
             self._process = subprocess.Popen(
                 _kept(command(pipe)),
                 stdin=job_file,
@@ -163,7 +164,8 @@ class Worker(Generic[Message]):
         finally:
             os.close(self._log.pipe)
             os.close(pipe)
-            os.close(job_file)
+            if job_file >= 0:
+                os.close(job_file)
 
     @property
     def pid(self) -> int:

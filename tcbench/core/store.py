@@ -1,5 +1,6 @@
 """Records on disk, written so that none is lost or half written: append-only JSON lines, `OUT/MACHINE/RUN_ID.jsonl`."""
 
+import codecs
 import contextlib
 import datetime
 import errno
@@ -46,11 +47,9 @@ class Store:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise files.not_writable(path, error.strerror) from None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not files.lock(self._fd):
             os.close(self._fd)
-            raise StoreError(f"{path}: another tcbench is writing this run; wait for it to end") from None
+            raise StoreError(f"{path}: another tcbench is writing this run; wait for it to end")
         self._whole = bytearray(self._end_last_line())
         files.sync_folder(path.parent)
 
@@ -61,7 +60,7 @@ class Store:
             return data
         start = data.rfind(b"\n") + 1
         try:
-            records.decode(data[start:])
+            records.decode(data[start:].removeprefix(codecs.BOM_UTF8))
         except RecordError:
             os.ftruncate(self._fd, start)
             return data[:start]
@@ -76,7 +75,7 @@ class Store:
             written = os.write(self._fd, line)
             if written < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self._fd)
+            files.sync(self._fd)
         except OSError as error:
             with contextlib.suppress(OSError):  # it may be that the file takes no change at all
                 os.ftruncate(self._fd, len(self._whole))

@@ -31,6 +31,24 @@ def test_a_command_that_a_signal_ends_gives_that_signal(tmp_path, number):
     assert run(f"kill -{number:d} $$", tmp_path) == -number
 
 
+@pytest.mark.parametrize("refusal", [None, PermissionError("refused by a sandbox")])
+def test_a_job_reaches_its_worker_where_no_file_in_memory_can_be_made(monkeypatch, refusal):
+    def refuse(*_: object) -> int:
+        raise refusal
+
+    monkeypatch.delattr(os, "memfd_create") if refusal is None else monkeypatch.setattr(os, "memfd_create", refuse)
+    copies = "import os, sys; os.write(int(sys.argv[1]), sys.stdin.buffer.read())"
+    worker = process.Worker(
+        lambda pipe: [sys.executable, "-c", copies, str(pipe)],
+        b"job\n",
+        bytes.decode,
+        timeout_s=60,
+        environment=os.environ,
+    )
+    assert next(worker.receive()) == "job"
+    worker.end()
+
+
 def test_no_such_command_is_exit_code_127_as_in_a_shell(tmp_path):
     with (tmp_path / "log").open("wb") as output:
         assert process.run(["./nothing"], folder=tmp_path, environment=os.environ, output=output) == 127

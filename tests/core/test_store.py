@@ -1,6 +1,9 @@
+import codecs
 import errno
+import fcntl
 import os
 import shutil
+import stat
 import time
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import factories
 import msgspec
 import pytest
 
-from tcbench.core import record, store
+from tcbench.core import files, record, store
 from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError
 from tcbench.core.record import HostLoad
 from tcbench.core.store import Store
@@ -92,6 +95,50 @@ def test_a_second_writer_is_refused(tmp_path):
     path = tmp_path / "run.jsonl"
     with Store(path), pytest.raises(StoreError, match="another tcbench is writing this run"):
         Store(path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def test_a_file_system_without_locks_is_reported_once_and_takes_records(tmp_path, monkeypatch, caplog, number):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    files._report_no_locks.cache_clear()
+    for name in ("a", "b"):
+        with Store(tmp_path / f"{name}.jsonl") as records:
+            records.append(factories.make_record("fp32"))
+        assert configs(tmp_path / f"{name}.jsonl") == ["fp32"]
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["note"]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_a_folder_whose_names_cannot_be_made_durable_is_written_all_the_same(tmp_path, monkeypatch, number):
+    real = os.fsync
+
+    def refuse(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode) or number != errno.EIO:
+            raise OSError(number, os.strerror(number))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with Store(tmp_path / "run.jsonl") as records:
+        records.append(factories.make_record("fp32"))
+    files.write(tmp_path / "chart.png", b"chart")
+    assert configs(tmp_path / "run.jsonl") == ["fp32"]
+    assert (tmp_path / "chart.png").read_bytes() == b"chart"
+
+
+def test_text_of_other_editors_is_read_or_named(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + line().replace(b"\n", b"\r\n") + line().rstrip())
+    assert len(store.read([path]).records) == 2
+    with Store(path) as records:
+        records.append(factories.make_record("fp16"))
+    assert configs(path) == ["fp32", "fp32", "fp16"]
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path.write_bytes(line().decode().encode(encoding))
+        with pytest.raises(StoreError, match=r"run\.jsonl: cannot be read \(UTF-16 text; `iconv -f UTF-16 -t UTF-8`"):
+            store.read([path])
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):

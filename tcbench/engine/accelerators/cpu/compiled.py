@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tcbench.core import files
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.hardware import machine
 
@@ -29,7 +30,7 @@ def library(source: Path, check: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL |
     """The functions of a source file. None where it does not compile or load, or fails its check, which a library meets
     once, when it is new. What does not serve is remembered too."""
     program = compiler()
-    if program is None or not hasattr(os, "memfd_create"):
+    if program is None:
         return None
     cache, key = Cache.of_code("compiled-v1"), _key(Path(program), source)
     kept = cache.get(key)
@@ -37,7 +38,8 @@ def library(source: Path, check: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL |
         data = _compile(program, source)
         made = _load(data)
         kept = Entry({"serves": made is not None and check(made)}, data)
-        cache.put(key, kept)
+        if made is not None or not data:  # another process may be allowed to load it
+            cache.put(key, kept)
     else:
         made = _load(kept.data)
     return made if kept.content.get("serves") is True else None
@@ -71,9 +73,7 @@ def _load(data: bytes) -> ctypes.CDLL | None:
     its path, and the next one would have the same."""
     if not data:
         return None
-    descriptor = os.memfd_create("tcbench")
-    os.write(descriptor, data)
     try:
-        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        return ctypes.CDLL(f"/proc/self/fd/{files.unnamed_file(data)}")
     except OSError:
         return None

@@ -62,6 +62,19 @@ def test_what_another_user_has_put_into_a_shared_cache_is_not_loaded(
             assert check.asked == asked
 
 
+def test_a_library_that_this_process_may_not_load_is_not_remembered_as_one_that_does_not_serve(
+    source: Callable[[str], Path], check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> ctypes.CDLL:
+        raise OSError("failed to map segment from shared object")
+
+    with monkeypatch.context() as here:
+        here.setattr(ctypes, "CDLL", refuse)
+        assert compiled.library(source("7"), check) is None
+    monkeypatch.delattr(os, "memfd_create")
+    assert compiled.library(source("7"), check) is not None
+
+
 def test_without_a_compiler_or_a_folder_to_write_to_there_is_none_or_it_is_not_kept(
     source: Callable[[str], Path], check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
