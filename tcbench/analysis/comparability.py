@@ -18,7 +18,7 @@ FACETS: Mapping[str, str] = {
     "gpu": "the GPU, or the CPU where that is the device",
     "driver": "the GPU's driver",
     "clocks": "the GPU's power limit, locked clocks, ECC and MIG",
-    "host": "the processor, its usable cores and its memory",
+    "host": "the processor and its instruction sets, its usable cores and quota, and its memory",
     "os": "the system and its kernel",
     "python": "the version of Python",
     "libraries": "versions of frameworks and libraries",
@@ -213,6 +213,10 @@ def _of_environment(environment: Environment) -> FactValues:
         ("python", "python"): environment.python,
         ("libraries", "blas"): environment.blas,
     }
+    if environment.processor:
+        facts["host", "processor"] = environment.processor
+    if environment.cpu_quota is not None:
+        facts["host", "CPU quota"] = f"{environment.cpu_quota:.2f} CPUs" if environment.cpu_quota else "none"
     facts |= {("libraries", name): version for name, version in environment.packages.items()}
     if environment.accelerator is not None:
         facts["accelerator", "computed by"] = environment.accelerator

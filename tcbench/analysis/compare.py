@@ -590,7 +590,8 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
         if mask & _THROTTLED:
             notes.append(f"{name} throttled ({', '.join(throttle_reasons(mask & _THROTTLED))})")
         if record.host is not None and record.host.lost >= BUSY:
-            notes.append(f"{name} on a busy machine ({record.host.lost:.0%} of its processor time went to others)")
+            where = "was withheld by a CPU quota" if record.host.throttled else "went to others"
+            notes.append(f"{name} on a busy machine ({record.host.lost:.0%} of its processor time {where})")
         if (longest_s := stall_s(measurement.counted_times_s)) is not None:
             median_s = statistics.median(measurement.counted_times_s)
             notes.append(f"{name} stalled (a step of {longest_s:.3g} s, median {median_s:.3g} s)")

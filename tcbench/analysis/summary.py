@@ -38,11 +38,11 @@ class CellSummary:
     logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
     images of a step over that, both with 95% intervals over `unit`: trials, judged by the other cells of its runs too
     ("run": of one trial, by these alone), or steps, where the runs have one trial a cell. `lost`: the largest share of
-    the processor time of a trial that others had (`tcbench.core.record.HostLoad`). `stall_s`: the longest step, where
-    a trial has one far beyond its others (`stats.stall_s`). `runs`: the ids of the runs that
-    measured it. `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs measured, several
-    where a run was gone on with by other code. `flops`: those of a step, of all ranks, as the step's author declares
-    them.
+    the processor time of a trial that it did not get (`tcbench.core.record.HostLoad`); `throttled`: mostly by a quota.
+    `stall_s`: the longest step, where a trial has one far beyond its others (`stats.stall_s`). `runs`: the ids of the
+    runs that measured it. `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs
+    measured, several where a run was gone on with by other code. `flops`: those of a step, of all ranks, as the step's
+    author declares them.
     """
 
     cell: Cell
@@ -62,6 +62,7 @@ class CellSummary:
     settled: bool = False
     lost: float = 0.0
     stall_s: float | None = None
+    throttled: bool = False
     runs: tuple[str, ...] = ()
     began_at: str = ""
     codes: tuple[Code, ...] = ()
@@ -240,6 +241,8 @@ def _summary(
         return summary
     throughput = of_runs.group(rates) if of_runs else welch.throughput(cell.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
+    loads = [record.host for record in ok if record.host is not None]
+    worst = max(loads, key=lambda load: load.lost, default=None)
     return replace(
         summary,
         throughput=throughput,
@@ -250,7 +253,8 @@ def _summary(
         phase_host_s=tuple((phase.name, phase.host_s) for phase in phase_costs(measured)),
         unit="trials" if len(trials_s) > 1 else "run" if of_runs else "steps",
         settled=all(m.warmup_settled for m in measured),
-        lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
+        lost=worst.lost if worst is not None else 0.0,
+        throttled=worst is not None and worst.throttled,
         stall_s=max((stall for times_s in trials_s if (stall := stall_s(times_s))), default=None),
         flops=cell.ranks * declared_work(measured[0])[0] or None,
     )

@@ -389,7 +389,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     was measured on a device. `ranks` is set where there were many. `sources`: digests of code that no commit tells: of
     each file of a step of the user's own that was loaded, by its path from the working folder, and as `tcbench/` of
     tcbench where it has no commit or its files differ from that. `variables`: the environment variables by which
-    results may differ (`tcbench.core.variables`); None in records from before they were kept."""
+    results may differ (`tcbench.core.variables`); None in records from before they were kept. `processor` identifies
+    the kind of processor, which its name in `cpu` does not, and `cpu_quota` is the number of processors whose time a
+    quota allowed (0: no quota); earlier records have neither, and agree with any."""
 
     machine: str
     device_name: str
@@ -412,6 +414,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks | None = None
     sources: Mapping[str, str] = {}
     variables: Mapping[str, str] | None = None
+    processor: str = ""
+    cpu_quota: float | None = None
 
     @property
     def code(self) -> Code:
@@ -516,14 +520,24 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: Annotated[float, Meta(ge=0, le=1e12)]  # its threads were ready and waited for a processor
     others_s: Annotated[float, Meta(ge=0, le=1e12)]  # other processes computed on these processors
     stolen_s: Annotated[float, Meta(ge=0, le=1e12)]  # a hypervisor gave to others
+    throttled_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # a quota withheld from its control group
 
     @property
     def lost(self) -> float:
-        """The share of the processor time that the trial asked for and others had. Its threads also wait for each
+        """The share of the processor time that the trial asked for and did not get. Its threads also wait for each
         other, so that at most what others computed counts; a trial that mostly sleeps is taken to ask for all its
-        time."""
+        time. What a quota withheld includes what it withheld from others in the same control group: at most the time
+        that the trial did not compute counts."""
         lost_s = min(self.waited_s, self.others_s) + self.stolen_s
+        if self.throttled_s:
+            not_computed_s = max(0.0, self.processors * self.elapsed_s - self.own_s)
+            lost_s = max(lost_s, min(lost_s + self.throttled_s, not_computed_s))
         return lost_s / max(self.own_s + lost_s, self.elapsed_s)
+
+    @property
+    def throttled(self) -> bool:
+        """Whether a quota took more of the trial's time than other work did."""
+        return self.throttled_s > min(self.waited_s, self.others_s) + self.stolen_s
 
 
 BUSY = 0.05

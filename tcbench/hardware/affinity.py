@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from tcbench.hardware import kernel
+
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -43,6 +45,6 @@ def _place(processor: int) -> tuple[int, int, int]:
 
 def _fact(processor: int, name: str) -> int:
     try:
-        return int((_TOPOLOGY / f"cpu{processor}" / "topology" / name).read_text())
-    except (OSError, ValueError):
+        return int(kernel.text(_TOPOLOGY / f"cpu{processor}" / "topology" / name))
+    except ValueError:
         return 0

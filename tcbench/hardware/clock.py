@@ -2,12 +2,13 @@
 
 import itertools
 import os
+import re
 import resource
 import time
 from pathlib import Path
 from typing import Literal
 
-from tcbench.hardware import load
+from tcbench.hardware import kernel, load
 
 _STATUS = Path("/proc/self/status")
 
@@ -31,24 +32,18 @@ class HostClock:
 def peak_resident_bytes() -> int:
     """Return the most memory that this process had resident (VmHWM) with that of its children: what living ones hold
     alone now, and the peak of the largest that has ended. A child's `ru_maxrss` begins at its parent's peak (Linux
-    keeps the larger in exec), so an ended child is known only where it had more than this process."""
-    own_bytes = _kilobytes(_STATUS, "VmHWM:")
-    if own_bytes is None:
-        raise OSError(f"{_STATUS} has no VmHWM line")
+    keeps the larger in exec), so an ended child is known only where it had more than this process. Where Linux tells no
+    VmHWM, `ru_maxrss` stands in for it."""
+    own_bytes = _kilobytes(_STATUS, "VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     ended_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     living_bytes = sum(
-        _kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean:", "Private_Dirty:") or 0
+        _kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean|Private_Dirty")
         for pid in load.family(os.getpid())
         if pid != os.getpid()
     )
     return own_bytes + living_bytes + (ended_bytes if ended_bytes > own_bytes else 0)
 
 
-def _kilobytes(file: Path, *names: str) -> int | None:
-    """Return the bytes that these lines of a file in /proc sum up to; None where it has none, or cannot be read."""
-    try:
-        lines = [line.split() for line in file.read_text().splitlines()]
-    except OSError:
-        return None
-    found = [int(words[1]) * 1024 for words in lines if words and words[0] in names]
-    return sum(found) if found else None
+def _kilobytes(file: Path, names: str) -> int:
+    """Return the bytes that the lines of a file in /proc sum up to whose names match; 0 where it has none."""
+    return sum(int(kilobytes) * 1024 for kilobytes in re.findall(rf"(?m)^(?:{names}):\s*(\d+)", kernel.text(file)))

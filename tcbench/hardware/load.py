@@ -6,12 +6,14 @@ Imports no framework. Source of the figures: proc(5), and Documentation/schedule
 import contextlib
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench.core.record import HostLoad
+from tcbench.hardware import kernel
 
 _PROC = Path("/proc")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -28,44 +30,57 @@ class Counts:
     own_s: float  # computed by a process with all its descendants
     waited_s: float  # its threads, for a processor
     ended_s: float = 0.0  # the part of own_s that belongs to children which have ended
+    throttled_s: float = 0.0  # a quota withheld from its control group
 
 
 def slowdown() -> float:
     """How many times as long as alone work takes here that asks for all processors, by the load of the last minute: no
-    more of it than runs now, since what has ended slows nothing."""
-    load = os.getloadavg()[0]
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        load = min(load, int((_PROC / "loadavg").read_text().split()[3].partition("/")[0]) - 1)
+    more of it than runs now, since what has ended slows nothing. 1 where the load is unknown."""
+    load = average()
+    with contextlib.suppress(ValueError, IndexError):
+        running = int(kernel.text(_PROC / "loadavg").split()[3].partition("/")[0])
+        load = min(load, running - 1) if running > 0 else load  # who reads the file runs: 0 tells nothing
     return 1 + load / len(os.sched_getaffinity(0))
+
+
+def average() -> float:
+    """Return how many processes ran over the last minute, on all of the machine's processors; 0 where it is unknown."""
+    try:
+        return max(0.0, os.getloadavg()[0])
+    except OSError:
+        return 0.0
 
 
 def counts(root: int) -> Counts | None:
     """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell, or
     that process has ended: what it computed would count as others' work."""
-    told = _counts(family(root), reaped=True)
+    told = _counts(root, family(root), reaped=True)
     return told if _runs(root) else None
 
 
 def own() -> Counts | None:
     """The counts of now, with those of this process alone."""
-    return _counts([os.getpid()])
+    return _counts(os.getpid(), [os.getpid()])
 
 
-def _counts(pids: Iterable[int], reaped: bool = False) -> Counts | None:
+def _counts(root: int, pids: Iterable[int], reaped: bool = False) -> Counts | None:
+    processors, missing = os.sched_getaffinity(0), os.sched_getaffinity(0)
     try:
-        processors = os.sched_getaffinity(0)
         busy_s = stolen_s = 0.0
-        for line in (_PROC / "stat").read_text().splitlines():
-            name, *fields = line.split()
-            if name.removeprefix("cpu").isdecimal() and int(name[3:]) in processors:
-                user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+        for name, line in re.findall(r"(?m)^cpu(\d+) (.*)$", kernel.text(_PROC / "stat")):
+            if int(name) in processors:
+                user, nice, system, _, _, irq, softirq, steal = map(int, line.split()[:8])
                 busy_s += (user + nice + system + irq + softirq) * _TICK_S
                 stolen_s += steal * _TICK_S
+                missing.discard(int(name))
         each = [_of_process(pid, reaped) for pid in pids]
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
+        return None
+    if missing:  # others' time on these would be unknown
         return None
     own_s, waited_s, ended_s = (math.fsum(column) for column in zip((0.0, 0.0, 0.0), *each, strict=True))
-    return Counts(time.monotonic(), len(processors), busy_s, stolen_s, own_s, waited_s, ended_s)
+    throttled_s = kernel.throttled_s(root)
+    return Counts(time.monotonic(), len(processors), busy_s, stolen_s, own_s, waited_s, ended_s, throttled_s)
 
 
 def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0) -> HostLoad | None:
@@ -87,6 +102,7 @@ def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0)
         waited_s=max(0.0, after.waited_s - before.waited_s) + ended_waited_s,
         others_s=max(0.0, after.busy_s - before.busy_s - own_s),
         stolen_s=max(0.0, after.stolen_s - before.stolen_s),
+        throttled_s=max(0.0, after.throttled_s - before.throttled_s),
     )
 
 
@@ -95,7 +111,7 @@ def together(loads: Sequence[HostLoad | None]) -> HostLoad | None:
     known = [load for load in loads if load is not None]
     if not known or len(known) < len(loads):
         return None
-    seconds = ("elapsed_s", "own_s", "waited_s", "others_s", "stolen_s")
+    seconds = ("elapsed_s", "own_s", "waited_s", "others_s", "stolen_s", "throttled_s")
     sums = {name: math.fsum(getattr(load, name) for load in known) for name in seconds}
     return HostLoad(processors=known[-1].processors, **sums)
 

@@ -1,6 +1,5 @@
 """Facts of this host: processor, memory, system, library versions, commits of tcbench and of the user's project."""
 
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -16,31 +15,67 @@ import tcbench
 from tcbench.core.git import GitError, Repository
 from tcbench.core.record import FINAL_STATUSES, Environment, Record
 from tcbench.core.variables import STRICT
+from tcbench.hardware import kernel
 
 CHECKOUT = Path(tcbench.__file__).parents[1]
 """The folder that tcbench's package lies in: of a checkout, its top."""
 
 
+_MASK = frozenset(os.sched_getaffinity(0))
+"""The processors that this process may run on, read before a library binds it to some of them."""
+
+
 @functools.cache
 def usable_cpus() -> int:
-    """Processors this process may run on: the affinity mask, capped by the cgroup's quota. As it was when it was first
-    asked: a process that then binds itself to some of them is still on the same machine."""
-    cpus = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # without a quota it says "max", which is no number
-        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
-        cpus = min(cpus, max(1, round(quota / period)))
-    return cpus
+    """Return how many processors this process may use: those of its affinity mask, at most the whole ones of its
+    control groups' quota. A process that binds itself later is still on the same machine."""
+    quota = kernel.cpu_quota()
+    return max(1, min(len(_MASK), int(quota))) if quota else len(_MASK)
 
 
 @functools.cache
+def cpu_quota() -> float:
+    """Return the number of processors whose time quotas allow, 0 where they allow what the affinity mask does."""
+    quota = kernel.cpu_quota()
+    return quota if quota < len(_MASK) else 0.0
+
+
+@functools.cache
+def _processors() -> tuple[Mapping[str, str], ...]:
+    """Return Linux's facts of each processor that this process may run on; of none where it tells of none."""
+    blocks = kernel.text(Path("/proc/cpuinfo")).strip().split("\n\n")
+    lines = ([line.partition(":") for line in block.splitlines()] for block in blocks)
+    told = [{name.strip(): " ".join(value.split()) for name, _, value in block} for block in lines]
+    mine = [facts for facts in told if facts.get("processor") in set(map(str, _MASK))]
+    return tuple(mine or told)
+
+
 def _cpuinfo() -> Mapping[str, str]:
-    """Linux's facts of the first processor, by name; none where it tells none."""
-    try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:
-        return {}
-    lines = (line.partition(":") for line in first.splitlines())
-    return {name.strip(): " ".join(value.split()) for name, _, value in lines}
+    """Return Linux's facts of the first processor."""
+    return _processors()[0]
+
+
+_MODEL = (
+    *("vendor_id", "cpu family", "model", "stepping"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
+    *("cpu", "revision", "isa", "uarch", "mvendorid", "marchid", "mimpid"),
+)
+"""Linux's facts that tell one kind of processor from another: on x86, on ARM, and on POWER and RISC-V."""
+
+
+@functools.cache
+def processor() -> str:
+    """Return what identifies this kind of processor, which its name does not ("AMD EPYC" is several): its maker's
+    numbers, and a digest of its instruction sets. "" where Linux does not tell."""
+    kinds = dict.fromkeys("/".join(facts[name] for name in _MODEL if name in facts) for facts in _processors())
+    flags = " ".join(sorted(flag for flag in cpu_flags() if _INSTRUCTIONS.match(flag)))
+    return " ".join(filter(None, [*kinds, flags and hashlib.sha256(flags.encode()).hexdigest()[:8]]))
+
+
+_INSTRUCTIONS = re.compile(
+    "3dnow|abm|adx|aes|amx|asimd|avx|bf16|bmi|crc|dot|f16|fma|fp|gfni|i8mm|mmx|neon|s?sse|sha|sm[34e]|sve|vaes|vfp|vpcl"
+)
+"""Flags that name instructions that compute. Others come and go with the kernel and with mitigations."""
 
 
 def cpu_name() -> str:
@@ -51,7 +86,8 @@ def cpu_name() -> str:
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """The processor's features by Linux's names ("avx512_bf16")."""
-    return frozenset(_cpuinfo().get("flags", "").split())
+    facts = _cpuinfo()
+    return frozenset((facts.get("flags") or facts.get("Features", "")).split())
 
 
 def blas_variables() -> dict[str, str]:
@@ -73,8 +109,16 @@ def library_variables(threads: int) -> dict[str, str]:
 
 
 def memory_bytes() -> int:
-    """Physical memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the size of the physical memory, which is a fact of the machine; 0 where it is unknown."""
+    try:
+        return max(0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (OSError, ValueError):
+        return 0
+
+
+def usable_memory_bytes() -> int:
+    """Return how much memory this process may use: the machine's, or less by the limits of control groups."""
+    return min(kernel.memory_limit_bytes() or memory_bytes(), memory_bytes())
 
 
 def slug(text: str) -> str:
@@ -87,7 +131,7 @@ def os_name() -> str:
     """The distribution's own name."""
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    except OSError:
+    except (OSError, ValueError):
         return platform.system()
 
 
@@ -95,9 +139,9 @@ def os_name() -> str:
 def last_level_cache_bytes() -> int:
     """Of the third level, which all or some processors share; 0 where the system does not tell."""
     try:
-        size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text(encoding="ascii")
+        size = kernel.text(Path("/sys/devices/system/cpu/cpu0/cache/index3/size"))
         return int(size.strip().removesuffix("K")) * 1024
-    except (OSError, ValueError):
+    except ValueError:
         return 0
 
 
@@ -176,7 +220,7 @@ def _package_digest() -> str:
 def _digest(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(os.fsencode(path.name) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
 
 
@@ -184,7 +228,9 @@ def environment(packages: Iterable[str], **facts: Any) -> Environment:
     """The facts a record carries: this host's, versions of the packages, and `facts`, which are the other fields."""
     return Environment(
         cpu=cpu_name(),
+        processor=processor(),
         cpus=usable_cpus(),
+        cpu_quota=cpu_quota(),
         memory_bytes=memory_bytes(),
         os=os_name(),
         kernel=platform.release(),

@@ -68,4 +68,7 @@ def busy_line(summaries: Sequence[CellSummary]) -> str | None:
     if not lost:
         return None
     cells = f"{len(lost)} of {counted(len(summaries), 'cell')}" if len(lost) < len(summaries) else "every cell"
-    return f"busy machine: other work had up to {max(lost):.0%} of the processor time of {cells}"
+    throttled = {summary.throttled for summary in summaries if summary.busy}
+    who = "a CPU quota withheld" if throttled == {True} else "other work had"
+    who = "other work and a CPU quota had" if len(throttled) > 1 else who
+    return f"busy machine: {who} up to {max(lost):.0%} of the processor time of {cells}"

@@ -102,7 +102,9 @@ def _is_here(summary: CellSummary) -> bool:
 def _is_this_very(summary: CellSummary) -> bool:
     """Whether the facts of a machine that is here by its name are this one's: machines of one name may differ."""
     facts = summary.environment
-    return facts is not None and (facts.kernel, facts.memory_bytes) == (platform.release(), machine.memory_bytes())
+    if facts is None or facts.processor not in ("", machine.processor()):
+        return False
+    return (facts.kernel, facts.memory_bytes) == (platform.release(), machine.memory_bytes())
 
 
 def _measure(summary: CellSummary) -> Ceilings:

@@ -16,12 +16,13 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding, FindingState
 from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.feeds import generated
-from tcbench.hardware import machine
+from tcbench.hardware import kernel, machine
+from tcbench.hardware import load as hardware_load
 from tcbench.run import launcher
 
 _SYNC = "uv sync"
 
-LOW_PRECISION = ("avx512_bf16", "amx_bf16", "avx512_fp16", "amx_fp16")
+LOW_PRECISION = ("avx512_bf16", "amx_bf16", "avx512_fp16", "amx_fp16", "bf16", "asimdhp")
 """Instructions of a processor for products of 16-bit numbers, by Linux's names."""
 
 
@@ -48,21 +49,23 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 def _processor() -> Finding:
     low = [name for name in LOW_PRECISION if name in machine.cpu_flags()]
-    there = f"{machine.usable_cpus()} usable cores, {machine.memory_bytes() / 2**30:.0f} GiB"
-    return Finding("ok", "processor", f"{machine.cpu_name()}, {there}, 16-bit arithmetic: {' '.join(low) or 'none'}")
+    memory = f"{n_bytes / 2**30:.3g} GiB" if (n_bytes := machine.usable_memory_bytes()) else "unknown memory"
+    quota = f" (a quota of {machine.cpu_quota():.2f})" if machine.cpu_quota() else ""
+    there = f"{machine.usable_cpus()} usable cores{quota}, {memory}, 16-bit arithmetic: {' '.join(low) or 'none'}"
+    return Finding("ok", "processor", f"{machine.cpu_name()} ({machine.processor() or 'of an unknown model'}), {there}")
 
 
 def disturbances() -> Iterator[Finding]:
     """Findings that would disturb a measurement on the host."""
-    load, cpus = os.getloadavg()[0], machine.usable_cpus()
+    load, cpus = hardware_load.average(), len(os.sched_getaffinity(0))
     if load > 0.5 * cpus:
         busy = f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy"
         yield Finding("note", "load", busy, "stop other work before measuring (see: top)")
     if (refusal := git.refusal(Path.cwd())) is not None:
         yield Finding("note", "git", f"records have no commit: {refusal}")
     of_cpus = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    governors = {path.read_text().strip() for path in of_cpus}
-    if governors - {"performance"}:
+    governors = {kernel.text(path).strip() or "unknown" for path in of_cpus}
+    if governors - {"performance", "unknown"}:
         vary = f"governor {', '.join(sorted(governors))}: clocks will vary"
         yield Finding("note", "CPU frequency", vary, "sudo cpupower frequency-set -g performance")
 

@@ -117,6 +117,8 @@ def _was_here(environment: Environment | None) -> bool:
     """Whether this code, on this very machine, is what was measured: machines of one name may differ."""
     if environment is None or environment.machine != host().machine:
         return False
+    if environment.processor not in ("", machine.processor()):
+        return False
     facts = platform.release(), machine.memory_bytes(), tcbench.__version__, machine.commit(), machine.sources()
     of = environment
     return facts == (of.kernel, of.memory_bytes, of.tcbench, of.commit, of.sources)
@@ -131,6 +133,7 @@ def _key(cell: Cell) -> Key:
     return {
         "cell": same.key,
         "machine": here.machine,
+        "processor": machine.processor(),
         "library": kind_of(here.name).library() or "",
         "packages": _versions(cell.backend),
         "program": program(_REHEARSES),

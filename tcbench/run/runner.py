@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped, Ti
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
 from tcbench.engine.accelerators.device import Watch, kind_of
-from tcbench.hardware import load, machine
+from tcbench.hardware import kernel, load, machine
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.ranks import RankWorkers
@@ -273,8 +274,5 @@ def worker_environment(cell: Cell) -> dict[str, str]:
 
 def _oom_kills() -> int:
     """The number of processes that the kernel has killed for memory since it started; 0 where it does not say."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
+    told = re.search(r"(?m)^oom_kill (\d+)$", kernel.text(Path("/proc/vmstat")))
+    return int(told[1]) if told else 0

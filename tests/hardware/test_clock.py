@@ -2,6 +2,7 @@ import subprocess
 import sys
 import time
 
+from tcbench.hardware import clock
 from tcbench.hardware.clock import HostClock
 
 
@@ -15,6 +16,13 @@ def test_the_clock_gives_the_seconds_between_marks_and_forgets_them():
     assert 0.05 <= first < 1.0
     assert 0 <= second < 0.05
     assert clock.read() == ()
+
+
+def test_peak_memory_is_known_where_linux_does_not_tell_it_by_that_name(tmp_path, monkeypatch):
+    (tmp_path / "status").write_text("VmRSS: 12 kB\n")
+    for path in (tmp_path / "status", tmp_path / "absent"):
+        monkeypatch.setattr(clock, "_STATUS", path)
+        assert clock.peak_resident_bytes() > 2**20
 
 
 def test_peak_memory_keeps_what_was_freed():

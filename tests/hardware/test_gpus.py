@@ -76,7 +76,7 @@ def test_a_file_that_lacks_something_says_what_and_where(user_file, changes, wor
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"{", " is not JSON"), (b"[1]", ": expected a JSON object"), (b"\xff\xfe", " cannot be read (not UTF-8 text)")],
+    [(b"{", " is not JSON"), (b"[1]", ": expected a JSON object"), (b"\xff", " cannot be read (not UTF-8 text)")],
 )
 def test_a_file_that_is_no_json_object_is_refused(tmp_path, content, words):
     path = tmp_path / "gpu.json"

@@ -60,7 +60,41 @@ def test_a_trial_that_shares_its_processor_has_lost_time():
     assert 0.2 < made.lost < 0.95
 
 
-@pytest.mark.parametrize(("running", "others"), [("1/88", 0.0), ("3/88", 2.0), ("9/88", 4.0), ("", 4.0)])
+def test_what_a_quota_withholds_is_lost_and_no_more_than_the_trial_did_not_compute():
+    facts = {"elapsed_s": 4.0, "processors": 2, "waited_s": 0.5, "others_s": 0.1, "stolen_s": 0.0}
+    slowed = HostLoad(own_s=1.2, throttled_s=2.8, **facts)
+    assert slowed.throttled
+    assert slowed.lost == pytest.approx((0.1 + 2.8) / (1.2 + 0.1 + 2.8))
+    of_the_whole_group = HostLoad(own_s=1.2, throttled_s=100.0, **facts)
+    assert of_the_whole_group.lost == pytest.approx((8 - 1.2) / 8)
+    assert not HostLoad(own_s=1.2, throttled_s=0.05, **facts).throttled
+
+
+def test_a_load_of_which_some_processors_are_missing_is_unknown(tmp_path, monkeypatch):
+    (tmp_path / "stat").write_text("cpu  1 0 0 0 0 0 0 0\ncpu0 1 0 0 0 0 0 0 0\n")
+    monkeypatch.setattr(load, "_PROC", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert load.own() is not None
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert load.own() is None
+
+
+@pytest.mark.parametrize("text", ["", "?", "0.00 0.00 0.00 0/777 9", "-1 0 0 -5/9 1", "\n"])
+def test_a_load_that_no_kernel_tells_never_makes_work_faster_than_alone(tmp_path, monkeypatch, text):
+    (tmp_path / "loadavg").write_text(text)
+    monkeypatch.setattr(load, "_PROC", tmp_path)
+    for average in (-3.0, 0.0):
+        monkeypatch.setattr(os, "getloadavg", lambda average=average: (average, 0.0, 0.0))
+        assert load.slowdown() == 1
+
+    def unknown() -> tuple[float, float, float]:
+        raise OSError("Load averages are unobtainable")
+
+    monkeypatch.setattr(os, "getloadavg", unknown)
+    assert load.slowdown() == 1
+
+
+@pytest.mark.parametrize(("running", "others"), [("1/88", 0.0), ("3/88", 2.0), ("9/88", 4.0), ("", 4.0), ("0/88", 4.0)])
 def test_what_was_busy_over_the_last_minute_and_has_ended_slows_nothing(tmp_path, monkeypatch, running, others):
     (tmp_path / "loadavg").write_text(f"4.00 2.10 1.87 {running} 6277\n")
     monkeypatch.setattr(load, "_PROC", tmp_path)

@@ -118,7 +118,7 @@ def test_openblas_is_told_of_avx512_only_where_it_does_not_know(monkeypatch, tmp
     path.write_text(CPUINFO.format(vendor=vendor, flags=flags))
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     monkeypatch.setattr(machine, "Path", lambda name: path)
-    for cached in (machine._cpuinfo, machine.cpu_flags):
+    for cached in (machine._processors, machine.cpu_flags):
         monkeypatch.setattr(machine, cached.__name__, functools.cache(cached.__wrapped__))
     assert machine.cpu_flags() == {"fpu", *flags.split()}
     assert machine.blas_variables() == expected

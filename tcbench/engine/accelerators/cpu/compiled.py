@@ -51,7 +51,7 @@ def _key(program: Path, source: Path) -> Key:
         "source": hashlib.sha256(source.read_bytes()).hexdigest(),
         "options": " ".join(_OPTIONS),
         "compiler": f"{program.resolve()} {state.st_size} {state.st_mtime_ns}",
-        "processor": machine.cpu_name(),
+        "processor": f"{machine.cpu_name()} {machine.processor()}",
         "features": hashlib.sha256(" ".join(sorted(machine.cpu_flags())).encode()).hexdigest(),
     }
 

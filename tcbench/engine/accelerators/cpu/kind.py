@@ -30,7 +30,7 @@ class Cpu(DeviceKind):
             from tcbench.engine.accelerators.cpu.onednn import library
 
             instructions -= library.withheld()
-        return (Device(self.name, machine.cpu_name(), machine.memory_bytes(), instructions=instructions),)
+        return (Device(self.name, machine.cpu_name(), machine.usable_memory_bytes(), instructions=instructions),)
 
     def machine(self, title: str) -> str:
         """With the usable cores: what a container is given of a processor is another machine."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import threadpoolctl
+
+from tcbench.hardware import machine
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
@@ -32,7 +33,7 @@ _helpers = 0
 _holding = False
 """Whether BLAS is held to one thread already."""
 _nothing = contextlib.nullcontext()
-_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+_threads = machine.usable_cpus()
 _blas = [
     library
     for library in threadpoolctl.ThreadpoolController().lib_controllers

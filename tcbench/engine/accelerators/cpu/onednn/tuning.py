@@ -130,7 +130,7 @@ def _times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tuple[_Ke
         "threads": engine.n_threads,
         "team": engine.team is not None,
         "oneDNN": version() or "",
-        "processor": machine.cpu_name(),
+        "processor": f"{machine.cpu_name()} {machine.processor()}",
     }
     kept = _kept(cache.get(key), names)
     if kept and kept.processes >= PROCESSES and (not kept.beside_others or _beside_others(engine)):
