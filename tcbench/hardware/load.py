@@ -38,7 +38,9 @@ def slowdown() -> float:
     more of it than runs now, since what has ended slows nothing. 1 where the load is unknown."""
     load = average()
     with contextlib.suppress(ValueError, IndexError):
-        running = int(kernel.text(_PROC / "loadavg").split()[3].partition("/")[0])
+        of_minute, _, _, tasks, *_ = kernel.text(_PROC / "loadavg").split()
+        load = max(0.0, min(load, float(of_minute)))  # a sandbox's own file and the system's call may differ
+        running = int(tasks.partition("/")[0])
         load = min(load, running - 1) if running > 0 else load  # who reads the file runs: 0 tells nothing
     return 1 + load / len(os.sched_getaffinity(0))
 

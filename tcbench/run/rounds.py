@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from tcbench.analysis.eta import TimeLeft, estimate
 from tcbench.core.groups import grouped
 from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, settings
+from tcbench.hardware import machine
 from tcbench.run.plan import Plan, PlannedCell
 
 _STANDARD_SIZES = (256, 64)
@@ -114,8 +115,12 @@ def start(
 
 
 def differences(plan: Plan, before: Iterable[Record]) -> str:
-    """The settings by which the cells of a run's records differ from the plan's; "" for a run of this plan."""
+    """The settings by which the cells of a run's records differ from the plan's, or the processor that measured them
+    from this one; "" for a run of this plan."""
     before = tuple(before)
+    processors = dict.fromkeys(record.environment.processor for record in before if record.environment)
+    if others := [name for name in processors if name not in ("", machine.processor())]:
+        return f"processor {', '.join(others)}, here {machine.processor() or 'unknown'}"
     measured = list(dict.fromkeys(record.cell for record in before))
     planned = [one.cell for one in plan.cells]
     # Records did not always name their plan: of this plan's cells alone they may be its beginning.

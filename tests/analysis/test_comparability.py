@@ -56,6 +56,8 @@ def decoded(decoding):
         ("simulated", environment(), virtual()),
         ("simulated", virtual(), virtual(host_speed=0.5)),
         ("simulated", virtual(), virtual(attained="table 3c4d")),
+        ("host", environment(processor="AMD/25/17 1a"), environment(processor="AMD/26/17 2b")),
+        ("host", environment(cpu_quota=0.0), environment(cpu_quota=1.5)),
         ("gpu", on_gpu(), on_gpu(multiprocessors=114)),
         ("gpu", environment(), environment(device_name="AMD EPYC 2")),
         ("gpu", factories.make_record(), cell(device="cuda:0")),
@@ -106,3 +108,12 @@ def test_the_decoding_of_a_cell_tells_nothing_of_the_stack_beneath_its_run():
     runs = {"fp32": None, "fp16+dali": "on the GPU"}
     records = [msgspec.structs.replace(decoded(how), run_id=run) for run, how in runs.items()]
     assert comparability.beneath(records) == {"fp32": (), "fp16+dali": ()}
+
+
+def test_runs_of_two_processors_of_one_name_are_two_stacks_and_earlier_records_join_the_first():
+    names = {"before": "", "old": "AMD/25/17 1a", "new": "AMD/26/17 2b", "again": "AMD/25/17 1a"}
+    environments = {run: factories.make_environment(processor=name) for run, name in names.items()}
+    records = [factories.make_record(run_id=run, environment=of) for run, of in environments.items()]
+    stacks = comparability.beneath(records)
+    assert stacks["before"] == stacks["old"] == stacks["again"] == ("processor: AMD/25/17 1a",)
+    assert stacks["new"] == ("processor: AMD/26/17 2b",)

@@ -1,5 +1,6 @@
 """Options of `tcbench run` that act within the worker or on which configs there are."""
 
+import functools
 import json
 import os
 import re
@@ -186,6 +187,19 @@ def test_where_every_cell_is_skipped_nothing_is_said_to_be_there(tmp_path):
     done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--config", "cuda_graph+fp32", "--dry-run")
     assert "all trials are there" not in done.out
     assert "nothing to measure: every cell is skipped" in done.out
+
+
+def test_a_run_of_another_processor_of_the_same_name_is_not_resumed(tmp_path, trials_of_30_s, monkeypatch):
+    def measured(processor, *words):
+        known = functools.partial(make_environment, processor=processor)
+        monkeypatch.setattr(f"{__name__}.make_environment", known)
+        monkeypatch.setattr(machine, "processor", lambda: processor)
+        return tcbench(tmp_path, *RUN, "--bs", "4", "--trials", *words)
+
+    assert measured("AMD/25/17 1a", "1").code == 0
+    again = measured("AMD/26/17 2b", "2", "--resume")
+    assert "is of another selection: processor AMD/25/17 1a, here AMD/26/17 2b" in again.err
+    assert "resuming" in measured("AMD/26/17 2b", "2", "--resume").err
 
 
 def test_a_run_is_not_resumed_with_other_code_unless_that_is_allowed(tmp_path, trials_of_30_s, monkeypatch):

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import factories
+import msgspec
 import pytest
 from consoles import printed
 
@@ -128,6 +129,10 @@ def test_a_cell_on_a_busy_machine_is_marked_and_the_share_is_told():
     notes = console.footnotes(summarise(records))
     assert "†: busy machine: other work had up to 31% of the processor time of 1 of 3 cells; stop it" in " ".join(notes)
     assert "busy" not in " ".join(console.footnotes(summarise(records[:2])))
+    throttled = msgspec.structs.replace(lost(0.0), throttled_s=0.5)
+    records = [factories.make_record("fp32", 4, host=throttled)]
+    notes = " ".join(console.footnotes(summarise(records)))
+    assert "†: busy machine: a CPU quota withheld up to 33% of the processor time of every cell; stop it" in notes
 
 
 def test_a_trial_that_stood_still_is_named():
