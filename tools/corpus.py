@@ -228,6 +228,8 @@ HOST = {
     "cpu_name": "A Processor",
     "cpu_flags": frozenset({"avx2", "avx512f", "avx512_bf16"}),
     "memory_bytes": 8 * 2**30,
+    "processor": "",
+    "cpu_quota": 0.0,
     "os_name": "Linux",
     "commit": "0123456789ab",
     "project_commit": None,
