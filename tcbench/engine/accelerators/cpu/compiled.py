@@ -5,7 +5,6 @@ processor are its key."""
 
 import ctypes
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
