@@ -27,9 +27,20 @@ def share(masks: Sequence[frozenset[int]], local_rank: int) -> tuple[tuple[int, 
     return (), "overlapping, by the launcher"
 
 
-def first(count: int) -> tuple[int, ...]:
-    """So many of the processors that this process may use: those that the first of a host's ranks would get."""
+def first(count: int | None = None) -> tuple[int, ...]:
+    """Return so many of the processors that this process may use (None: all): those that the first of a host's ranks
+    would get."""
     return tuple(sorted(sorted(os.sched_getaffinity(0), key=_place)[:count]))
+
+
+def split_core(processors: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Split off the first core, with all of its hardware threads. Both parts are all processors where there is only
+    one. Where they are hardware threads of one core, or Linux does not tell, the first part is one processor."""
+    core = tuple(processor for processor in processors if _place(processor)[:2] == _place(processors[0])[:2])
+    if len(core) == len(processors):
+        core = tuple(processors[:1])
+    others = tuple(processor for processor in processors if processor not in core)
+    return (core, others) if others else (core, core)
 
 
 def bind(processors: Sequence[int]) -> None:

@@ -51,3 +51,12 @@ def test_a_process_is_bound_to_its_processors():
         assert os.sched_getaffinity(0) == {min(before)}
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("cores", "first", "others"),
+    [({0: 0, 1: 1, 2: 0, 3: 1}, (0, 2), (1, 3)), ({0: 0, 1: 0}, (0,), (1,)), ({5: 3}, (5,), (5,))],
+)
+def test_a_core_is_split_off_with_its_hardware_threads(monkeypatch, cores, first, others):
+    monkeypatch.setattr(affinity, "_place", lambda processor: (0, cores[processor], processor))
+    assert affinity.split_core(tuple(cores)) == (first, others)

@@ -42,7 +42,9 @@ def main() -> None:
 
     def work(cell: Cell, send: Send) -> Finished:
         send = in_turns(send)
-        return run_on(cores, cell, send, request) if cores else run(cell, send, request)
+        if cores:
+            return run_on(cores, cell, send, request)
+        return run_beside_feed(cell, send, request) if _drives_device(cell) else run(cell, send, request)
 
     serve(msgspec.json.Decoder(Cell).decode, work)
 
@@ -73,6 +75,22 @@ def run(
     return Finished("ok", None, measurement, environment)
 
 
+def _drives_device(cell: Cell) -> bool:
+    """Whether a real device computes the cell, with an input of ours: a user's own step starts its own threads."""
+    kind = kind_of(cell.device)
+    return not (kind.is_host or kind.simulates or cell.is_own)
+
+
+def run_beside_feed(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finished:
+    """Run as `run` does, with a core that threads started while the session is built, such as the input's, do not use:
+    the thread that drives the device finds it free. This thread is not bound to that core, since libraries that start
+    their threads at the first call (OpenCV, OpenMP) would get it alone for all of them."""
+    machine.usable_cpus()  # before this process binds itself, as in `run_on`
+    every = affinity.first()
+    affinity.bind(affinity.split_core(every)[1])
+    return run(cell, send, request, lambda _: affinity.bind(every))
+
+
 def run_on(
     cores: tuple[int, ...],
     cell: Cell,
@@ -85,7 +103,7 @@ def run_on(
     computes, the thread that drives it has a processor of its own, and those of the feed have the others."""
     machine.usable_cpus()  # before this process binds itself, so that its machine has the name that it has otherwise
     apart = not kind_of(cell.device).is_host and len(cores) > 1
-    driver, feed = (cores[:1], cores[1:]) if apart else (cores, cores)
+    driver, feed = affinity.split_core(cores) if apart else (cores, cores)
     affinity.bind(feed)
 
     def bound(session: Session) -> None:

@@ -110,9 +110,36 @@ def test_the_base_of_many_ranks_stays_on_as_many_processors_as_one_of_them(monke
 def test_where_a_device_computes_the_thread_that_drives_it_has_a_processor_of_its_own(monkeypatch):
     bound = []
     monkeypatch.setattr(affinity, "bind", bound.append)
+    monkeypatch.setattr(affinity, "_place", lambda processor: (0, processor, processor))
     monkeypatch.setattr(worker, "run", lambda *given: given[-1](None) or Finished("failed", "no", None, None))
     worker.run_on((4, 5, 6), factories.make_cell(device="cuda:0"), print)
     assert bound == [(5, 6), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("cell", "bound"),
+    [
+        (factories.make_cell(device="cuda:0"), [(2, 3), (0, 1, 2, 3)]),
+        (factories.make_cell(device="virtual:V100"), []),
+        (factories.make_cell(), []),
+        (factories.make_cell(device="cuda:0", input=Input(kind="own")), []),
+    ],
+)
+def test_one_rank_leaves_the_thread_that_drives_a_device_a_core_and_its_record_is_none_of_ranks(
+    monkeypatch, cell, bound
+):
+    binds, finished = [], []
+    monkeypatch.delenv(messages.CORES, raising=False)
+    monkeypatch.setattr("sys.argv", ["worker", "3"])
+    monkeypatch.setattr(affinity, "bind", binds.append)
+    monkeypatch.setattr(affinity.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(affinity, "_place", lambda processor: (0, processor // 2, processor))
+    monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
+    monkeypatch.setattr(worker, "measured", lambda *given: given[-1](None) or factories.make_measurement())
+    monkeypatch.setattr(worker, "serve", lambda _, work: finished.append(work(cell, lambda message: None)))
+    worker.main()
+    assert binds == bound
+    assert finished[0].measurement == factories.make_measurement()
 
 
 def noted(error: Exception, note: str) -> Exception:
