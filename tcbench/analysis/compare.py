@@ -168,6 +168,13 @@ class Trials:
         }
 
     @functools.cached_property
+    def kernels(self) -> Mapping[str, frozenset[frozenset[tuple[str, str]]]]:
+        """The kernels of each kind of work, by trial, each set once."""
+        of_trials = [grouped((p.work, (p.plan, p.choices)) for p in m.plans) for m in self._measurements]
+        kinds = dict.fromkeys(kind for by_kind in of_trials for kind in by_kind)
+        return {kind: frozenset(frozenset(trial.get(kind, ())) for trial in of_trials) for kind in kinds}
+
+    @functools.cached_property
     def fills_device(self) -> bool:
         """Whether the phases' times on the device are known in every trial and add up to the step."""
         return all(map(_fills_device, self._measurements, self._medians_s))
@@ -238,7 +245,8 @@ class CellComparison:
     decide an inconclusive one (None: no sensible number), `held_back` is the interval that makes it so where `ratio`
     does not show it. `slower_at_median` is the ratio at the median step where that is surely a loss and the verdict is
     inconclusive. `phases` are on the `clock` that fills the step, and judged by `phase_trials`; `culprit` is the
-    phase that a loss of throughput sits in, None where none surely grew."""
+    phase that a loss of throughput sits in, None where none surely grew. `other_kernels`: by phase the kinds of work
+    that the two sides did with different kernels."""
 
     metric: Metric
     base: Side | None
@@ -256,6 +264,7 @@ class CellComparison:
     phase_trials: PhaseTrials = phase_tests.NONE
     culprit: PhaseChange | None = None
     differences: tuple[Difference, ...] = ()
+    other_kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def ratio(self) -> Interval | None:
@@ -271,6 +280,12 @@ class CellComparison:
     def moved(self) -> bool:
         """Whether work moved: one phase is surely slower and another surely faster, in a cell that is not slower."""
         return any(phase.decision == "moved" for phase in self.slower_phases)
+
+    @property
+    def grew_by_kernels(self) -> bool:
+        """Whether some phase surely grew, and only where the two sides ran different kernels."""
+        grown = {phase.name for phase in self.phases if phase.change_s.low > 0}
+        return bool(grown) and grown <= self.other_kernels.keys()
 
     @property
     def measured(self) -> bool:
@@ -387,7 +402,7 @@ def compare(
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(
             *(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
-            *(() if in_turns else _drifting(pairs)),
+            *(*_ran_other_kernels(pairs), *(() if in_turns else _drifting(pairs))),
         ),
         power=power([cell for cell in cells if cell.metric is chosen[0]], whole),
         phase_power=phase_tests.power(phases, of_cells, whole),
@@ -450,7 +465,7 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns
         if pair.estimate is not None:
             estimate = rounds.estimate if in_turns else welch.estimate
             pair = replace(pair, at_median=estimate(after.rates_at_median, before.rates_at_median))
-        pair = _attributed(pair, before, after, in_turns)
+        pair = replace(_attributed(pair, before, after, in_turns), other_kernels=other_kernels(before, after))
     why = _breaks(before.records, after.records)
     return replace(pair, verdict="changed status", failing=True, why=why, more_trials=None) if why else pair
 
@@ -632,6 +647,39 @@ def _drifting(pairs: Sequence[_Pair]) -> tuple[str, ...]:
         "ratio may be the machine's drift; `tcbench gate` measures the sides in turns"
         for word, sign in (("slower", -1), ("faster", 1))
         if sign in signs
+    )
+
+
+def other_kernels(base: Trials, current: Trials) -> Mapping[str, Sequence[str]]:
+    """Return by phase the kinds of work that both sides did, with different kernels. Records that hold no digest of the
+    choices are compared by the kernels' names alone."""
+    sides = [(kind, base.kernels[kind], current.kernels[kind]) for kind in base.kernels if kind in current.kernels]
+    return grouped((_phase_of(kind), kind) for kind, before, after in sides if _differ(before, after))
+
+
+def _differ(base: frozenset[frozenset[tuple[str, str]]], current: frozenset[frozenset[tuple[str, str]]]) -> bool:
+    if all(digest for trial in base | current for _, digest in trial):
+        return base != current
+    before, after = ({frozenset(name for name, _ in trial) for trial in side} for side in (base, current))
+    return before != after
+
+
+def _phase_of(kind: str) -> str:
+    """Return the phase in which a kind of work is done."""
+    name = kind.partition(" ")[0]
+    if any(word in name for word in ("update", "unscale", "pack")):
+        return "update"
+    return "backward" if any(word in name for word in ("dgrad", "wgrad", "backward", "gradient")) else "forward"
+
+
+def _ran_other_kernels(pairs: Sequence[_Pair]) -> tuple[str, ...]:
+    """A note where both sides ran different kernels for the same work, with the phases in which they lie."""
+    both = [(base, other_kernels(base, current)) for base, current in pairs if base and current]
+    differing = [(base, phases) for base, phases in both if phases]
+    return tuple(
+        f"base and current ran different kernels for the same work in {len(differing)} of {len(both)} cells: "
+        f"{base.cell.label}: " + "; ".join(f"in {phase}: {', '.join(kinds)}" for phase, kinds in phases.items())
+        for base, phases in differing[:1]
     )
 
 

@@ -7,6 +7,7 @@ anew. A cache that cannot be written costs time, never a run.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import logging
@@ -14,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tcbench.core import files, private
@@ -46,6 +48,16 @@ def folder(name: str) -> Path:
     import platformdirs
 
     return platformdirs.user_cache_path("tcbench") / name
+
+
+@functools.cache
+def source_digest(package: ModuleType) -> str:
+    """Return a digest of a package's source files."""
+    digest = hashlib.sha256()
+    for root in package.__path__:
+        for path in sorted(path for suffix in ("*.py", "*.c") for path in Path(root).rglob(suffix)):
+            digest.update(f"{path.relative_to(root)}\n{path.read_text()}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def private_folder(name: str) -> Path | None:

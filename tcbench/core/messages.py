@@ -36,6 +36,22 @@ def fresh_autotune() -> bool:
     return os.environ.get(FRESH_AUTOTUNE) == "1"
 
 
+SIDE = "TCBENCH_SIDE"
+"""The environment variable that names the side of a gate that a worker measures, `base` or `current`. Both sides share
+what they timed, and choose by both sides' times: a choice by one side's luck would look like a change of the code. Times
+that the other side does not share, since its code, libraries or candidates differ, are measured anew by every trial, so
+that this luck is part of the noise between trials."""
+
+CPU_TIMES, GPU_PLANS = "onednn-v3", "plans-v3"
+SHARED_FOLDERS = (CPU_TIMES, GPU_PLANS)
+"""The folders in the cache that both sides share: of the times of oneDNN's and cuDNN's candidates."""
+
+
+def side() -> str:
+    """Return the side of a gate that this process measures; nothing outside gates."""
+    return os.environ.get(SIDE, "")
+
+
 TUNING_BUDGET = "TCBENCH_TUNING_BUDGET_S"
 """The environment variable that holds a trial's time for finding and timing cuDNN's plans, in seconds."""
 

@@ -221,7 +221,8 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the heuristic's
     first, where autotuning timed them. `timed`: the number of candidates that it timed, `left_out`: of others that
     might have served. `budget_s`: the trial's time for tuning all of its plans, where it timed any. `provisional`: by
-    times that were taken beside other work."""
+    times that were taken beside other work. `choices`: on a processor, where implementations have names in common, a
+    digest of which candidate was taken for which of these works."""
 
     work: str
     plan: str
@@ -233,6 +234,7 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     left_out: int = 0
     budget_s: float | None = None
     provisional: bool = False
+    choices: str = ""
 
 
 class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -211,7 +211,7 @@ class Bench:
         paths = [self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}") for commit in commits]
         numbers = [len(store.read([path]).records) if path.exists() else 0 for path in paths]
         each = zip(paths, builds, strict=True)
-        runners = [self._runner(path.stem, launch=build.launch) for path, build in each]
+        runners = [self._runner(path.stem, launch=build.launch_as_side()) for path, build in each]
         records = dict(turns.run(runners, self._planned, numbers))
         if len(builds) > 1 and not turns.all_ok(records.values()):
             self._alone.add(frozenset(commits))

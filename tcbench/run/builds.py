@@ -1,7 +1,8 @@
 """The two builds that a gate compares, base and current, each ready to run: its name, and how its workers are started.
 
 A build is an interpreter, or a revision of the user's project in a worktree with an environment of its own. Each has a
-cache of its own in the gate's folder, so that neither takes plans or kernels that the other tuned.
+cache of its own in the gate's folder, so that neither takes what the other compiled. What both timed of the same
+candidates they share (`messages.SIDE`), so that they run the same kernels.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tcbench.core import cache, files, process
+from tcbench.core import cache, files, messages, process
 from tcbench.core.errors import BuildError
 from tcbench.core.record import Cell
 from tcbench.engine.feeds import generated
@@ -31,18 +32,19 @@ import importlib, importlib.util, os
 worker = "tcbench.worker" if importlib.util.find_spec("tcbench.worker") else "tcbench.measure.worker"
 importlib.import_module(worker)
 try:
-    from tcbench.core.messages import TURNS
+    from tcbench.core import messages
 except ImportError:
-    TURNS = None
+    messages = None
 try:
     from tcbench.core.record import Cell
     fields = Cell.__struct_fields__
 except (ImportError, AttributeError):
     fields = ()
-print(os.getppid(), worker, TURNS is not None, *fields)
+print(os.getppid(), worker, hasattr(messages, "TURNS"), hasattr(messages, "SIDE"), *fields)
 """
 """Prints the parent's process id, the module that is the worker there, `tcbench.measure.worker` in older revisions,
-whether it can step in turns with another, and the fields of a cell that it reads, where that can be told."""
+whether it can step in turns with another, whether it shares the times of kernels with another side, and the fields of a
+cell that it reads, where that can be told."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class Build:
     folder: Path
     launch: Launch
     reads: frozenset[str] = frozenset()
+
+    def launch_as_side(self) -> Launch:
+        """Return the launch of a worker that shares the times of kernels with the other side."""
+        return replace(self.launch, variables={**self.launch.variables, messages.SIDE: self.name})
 
     def check_reads(self, cells: Iterable[Cell]) -> None:
         """Raises BuildError where a cell sets what the worker does not read: it would measure another cell without a
@@ -118,7 +124,7 @@ def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple
             )
         named = {BASE: requested.base_python, CURRENT: requested.current_python}
         checked = [_checked(build, f"--{build.name}-python" if named[build.name] else build.name) for build in builds]
-        base, current = (_with_cache(build, own / f"cache-{build.name}") for build in checked)
+        base, current = (_with_cache(build, own, build.name) for build in checked)
         yield base, current
 
 
@@ -132,7 +138,7 @@ def workshop(setup: str | None, say: Callable[[str], None]) -> Iterator[Callable
 
         def make(revision: str, commit: str) -> Build:
             build = _revision(project, CURRENT, revision, commit, own / commit, setup, say)
-            return _with_cache(_checked(build, revision), own / f"cache-{commit}")
+            return _with_cache(_checked(build, revision), own, commit)
 
         yield make
 
@@ -205,15 +211,17 @@ def _checked(build: Build, called: str) -> Build:
     parent, *told = (answer.stdout.splitlines() or [""])[-1].split() or [""]
     if parent != str(os.getpid()):
         raise BuildError(f"{called}: {python} starts Python as a child; a script in its place must end in: exec python")
-    worker, takes_turns, *fields = told
+    worker, takes_turns, shares_times, *fields = told
     launch = replace(build.launch, worker=worker, takes_turns=takes_turns == "True")
+    if shares_times != "True":  # it would keep what it chose in its first trials
+        launch = replace(launch, variables={**launch.variables, messages.FRESH_AUTOTUNE: "1"})
     return replace(build, launch=launch, reads=frozenset(fields))
 
 
 @contextlib.contextmanager
 def _own_folder() -> Iterator[Path]:
-    """A folder of this gate's for worktrees and caches, gone at its end: a plan that was tuned badly once must not stay
-    with one build. Folders left by gates that were killed are removed first."""
+    """A folder of this gate's for worktrees and caches, gone at its end. Folders left by gates that were killed are
+    removed first."""
     parent = cache_folder()
     with contextlib.ExitStack() as stack:
         try:
@@ -223,10 +231,13 @@ def _own_folder() -> Iterator[Path]:
         yield folder
 
 
-def _with_cache(build: Build, place: Path) -> Build:
-    """The build with plans and kernels kept in a folder of its own; the generated images are everybody's."""
-    images = generated.generated_root()
+def _with_cache(build: Build, own: Path, name: str) -> Build:
+    """Return the build with a cache of its own. The times of kernels are the gate's, the generated images everybody's."""
+    place, images = own / f"cache-{name}", generated.generated_root()
     place.mkdir()
     (place / images.name).symlink_to(images.absolute(), target_is_directory=True)
+    for shared in messages.SHARED_FOLDERS:
+        (own / shared).mkdir(exist_ok=True)
+        (place / shared).symlink_to(own / shared, target_is_directory=True)
     variables = {**build.launch.variables, cache.VARIABLE: str(place)}
     return replace(build, launch=replace(build.launch, variables=variables))

@@ -19,7 +19,8 @@ from tcbench.core.messages import Message
 from tcbench.core.record import Cell, Record
 from tcbench.core.store import Store
 from tcbench.core.text import plain
-from tcbench.engine.accelerators.device import is_on_host
+from tcbench.engine.accelerators.device import is_on_host, kind_of
+from tcbench.engine import backends
 from tcbench.run.builds import Build
 from tcbench.run.gate import BASE, CURRENT, Gate, Role, Trial, replay
 from tcbench.run.launcher import Launcher
@@ -64,17 +65,21 @@ def measure(
     have taken `budget_s`. Each record is in its side's store before the next trial begins. `before`: what the stores
     hold already, of a gate that was interrupted; `state` is the gate before its first trial."""
     shared: dict[str, Any] = {"timeout_s": plan.timeout_s, "listen": progress.listen, "launcher": launcher}
-    runners = {side.name: Runner(stores[side.name].path.stem, launch=side.launch, **shared) for side in ready}
+    runners = {side.name: Runner(stores[side.name].path.stem, launch=side.launch_as_side(), **shared) for side in ready}
     kept: dict[Role, list[Record]] = {side: list((before or {}).get(side, ())) for side in (BASE, CURRENT)}
     state = replay(state, [planned.cell for planned in plan.cells], kept)
     spent_s = sum(record.duration_s for of_side in kept.values() for record in of_side)
     started, spent = time.monotonic() - spent_s, False
     alone: set[int] = set()  # cells of which two at once do not run
+    timed: set[int] = set()  # cells whose candidates both sides have timed
     while (ahead := state.certain()) and not spent:
         planned, here = plan.cells[ahead[0].cell], ahead[0].cell
         turns = here not in alone and state.cells[here].even and can_take_turns(planned, ready)
         trials = ahead[: 2 if turns else 1]
         _begin(progress, state, plan, trials, here in alone)
+        if here not in timed and _chooses_kernels(planned):
+            timed.add(here)
+            time_candidates(list(runners.values()), planned)
         records = dict(run([runners[trial.side] for trial in trials], planned, [trial.number for trial in trials]))
         if turns and not all_ok(records.values()):
             alone.add(here)
@@ -98,6 +103,24 @@ def run(runners: Sequence[Runner], planned: PlannedCell, numbers: Sequence[int])
     else:
         records = enumerate(first.run([(planned, numbers[0])]))
     return ((place, _explained(record)) for place, record in records)
+
+
+def time_candidates(runners: Iterable[Runner], planned: PlannedCell) -> None:
+    """Let each side time its candidates for the cell's work, in a trial as short as it can be that counts for nothing:
+    then both sides choose by the times of both from their first trial on."""
+    measure = msgspec.structs.replace(
+        planned.cell.measure, max_time_s=1e-3, min_warmup_steps=1, max_warmup_steps=1, min_timed_steps=1
+    )
+    shortest = replace(planned, cell=msgspec.structs.replace(planned.cell, measure=measure))
+    for runner in runners:
+        for _ in runner.run([(shortest, 0)]):
+            pass
+
+
+def _chooses_kernels(planned: PlannedCell) -> bool:
+    """Whether the cell's work is done by the fastest of several candidates."""
+    simulated = kind_of(planned.cell.device).simulates is not None
+    return planned.skip_reason is None and planned.cell.backend == backends.DEFAULT and not simulated
 
 
 def all_ok(records: Iterable[Record]) -> bool:

@@ -11,6 +11,7 @@ from factories import remeasured
 from tcbench.analysis import comparability
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState, HostLoad, Input, PhaseTimes, PlanChoice
+from tcbench.views.comparison import wording
 
 
 def trials(*arguments, side="base", **changes):
@@ -333,3 +334,43 @@ def test_trials_that_are_equal_to_the_last_digit_decide_nothing():
     assert only(compared).verdict == "inconclusive"
     assert only(compared).why == "the trials of current are equal to the last digit, as no two processes are: copies?"
     assert compared.power is None
+
+
+def ran(*kernels, **changes):
+    """Trials that ran the kernels (kind of work, name, digest of choices), one set of them for each trial in turn."""
+    made = trials(trials=4, **changes)
+    plans = [[PlanChoice(work, name, 0, False, choices=digest) for work, name, digest in each] for each in kernels]
+    return [remeasured(record, plans=plans[place % len(plans)]) for place, record in enumerate(made)]
+
+
+@pytest.mark.parametrize(
+    ("current", "differing"),
+    [
+        ([[("conv_wgrad bfloat16", "brg", "1"), ("add float32", "jit", "2")]], {}),
+        ([[("add float32", "jit", "2"), ("conv_wgrad bfloat16", "brg", "1"), ("new float32", "x", "9")]], {}),
+        ([[("conv_wgrad bfloat16", "brg", "7"), ("add float32", "jit", "2")]], {"backward": ["conv_wgrad bfloat16"]}),
+        ([[("conv_wgrad bfloat16", "brg", ""), ("add float32", "C", "")]], {"forward": ["add float32"]}),
+        (
+            [[("conv_wgrad bfloat16", "brg", "1")], [("conv_wgrad bfloat16", "im2col", "8")]],
+            {"backward": ["conv_wgrad bfloat16"]},
+        ),
+    ],
+)
+def test_sides_that_ran_different_kernels_for_the_same_work_say_so_by_phase(current, differing):
+    base = [[("conv_wgrad bfloat16", "brg", "1"), ("add float32", "jit", "2")]]
+    comparison = compare(ran(*base), ran(*current, side="current"))
+    assert only(comparison).other_kernels == differing
+    says = [
+        f"base and current ran different kernels for the same work in 1 of 1 cells: fp32, batch size 4: in {phase}: "
+        f"{', '.join(kinds)}"
+        for phase, kinds in differing.items()
+    ]
+    assert list(comparison.notes) == says
+
+
+@pytest.mark.parametrize(("grown", "only_there"), [("forward", False), ("backward", True)])
+def test_a_regression_that_lies_only_where_kernels_differ_says_so(grown, only_there):
+    base, current = (ran([("conv_wgrad bfloat16", "brg", digest)], side=digest) for digest in ("base", "current"))
+    cell = only(compare([timed_by_phase(r) for r in base], [timed_by_phase(r, **{grown: 0.02}) for r in current]))
+    assert (cell.verdict, cell.grew_by_kernels) == ("regression", only_there)
+    assert ("only where the two sides ran different kernels: backward" in wording.sentence(cell)) == only_there

@@ -9,6 +9,7 @@ import msgspec
 import projects
 import pytest
 
+from tcbench.core import messages
 from tcbench.core.errors import BuildError
 from tcbench.core.record import Cell
 from tcbench.engine.feeds import generated
@@ -101,6 +102,7 @@ def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_
     python = projects.interpreter(tmp_path / "old/python", f"export PYTHONPATH={old.parent}")
     base, current = taken(base_python=str(python))
     assert base.launch.command(7) == [str(python), "-P", "-m", "tcbench.measure.worker", "7"]
+    assert [messages.FRESH_AUTOTUNE in build.launch.variables for build in (base, current)] == [True, False]
     assert base.launch.rank_command("unix:a") == [str(python), "-P", "-m", "tcbench.measure.rank", "unix:a"]
     assert current.launch.rank_command("unix:a") == [sys.executable, "-P", "-m", "tcbench.rank", "unix:a"]
     assert current.launch.command(7) == [sys.executable, "-P", "-m", "tcbench.worker", "7"]
@@ -117,14 +119,19 @@ def test_what_a_build_does_not_know_of_a_cell_is_refused():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_each_build_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
+def test_each_build_has_a_cache_of_its_own_and_both_have_the_images_and_the_times_of_kernels(tmp_path):
     with prepared(Requested(base_python=sys.executable), lambda line: None) as both:
         folders = [Path(build.launch.variables["TCBENCH_CACHE"]) for build in both]
         images = generated.generated_root()
         images.mkdir(parents=True)
         (images / "image.jpg").touch()
         assert folders[0] != folders[1]
-        assert [[path.name for path in folder.iterdir()] for folder in folders] == [[images.name]] * 2
+        shared = [images.name, *messages.SHARED_FOLDERS]
+        assert [sorted(path.name for path in folder.iterdir()) for folder in folders] == [shared] * 2
+        for name in messages.SHARED_FOLDERS:
+            (folders[0] / name / "times").touch()
+            assert (folders[1] / name / "times").exists()
+        assert [build.launch_as_side().variables[messages.SIDE] for build in both] == ["base", "current"]
         assert all((folder / images.name / "image.jpg").exists() for folder in folders)
     assert not folders[0].parent.exists()
     assert (images / "image.jpg").exists()

@@ -8,6 +8,7 @@ import factories
 import pytest
 
 from tcbench.analysis.verdict import Rule, interims
+from tcbench.core import messages
 from tcbench.core.store import Store
 from tcbench.engine.accelerators.device import host
 from tcbench.run import gate, plan, scenario, turns
@@ -38,10 +39,15 @@ class StandIn(Runner):
     """Ends its trials as told."""
 
     ran: ClassVar[list[str]] = []
+    timed: ClassVar[list[str]] = []
+    """The sides that timed their candidates, and what had run before."""
     ends_beside: ClassVar[dict[str, str]] = {}
 
     def run(self, trials):
         ((planned, trial),) = trials
+        if planned.cell.measure.max_warmup_steps == 1:
+            StandIn.timed.append(f"{self.run_id}, {self.launch.variables[messages.SIDE]} after {StandIn.ran}")
+            return
         StandIn.ran.append(f"{self.run_id} {trial}")
         yield factories.make_record(cell=planned.cell, trial=trial, run_id=self.run_id, images_per_s=50.0 + trial % 2)
 
@@ -56,6 +62,7 @@ class StandIn(Runner):
 def made(monkeypatch):
     monkeypatch.setattr(turns, "Runner", StandIn)
     monkeypatch.setattr(StandIn, "ran", [])
+    monkeypatch.setattr(StandIn, "timed", [])
     monkeypatch.setattr(StandIn, "ends_beside", {})
     return plan.make(scenario.load("cpu"), plan.Selection(batch_sizes=(4,), configs=("fp32",)), host())
 
@@ -76,6 +83,15 @@ def test_the_two_trials_of_a_round_are_there_at_once_and_each_side_is_first_in_t
     assert told.labels == [f"{side}, look 1/1: ok" for side in ("base", "current", "current", "base")]
     assert told.label == "base, look 1/1"
     assert [r.trial for r in ended.base] == [r.trial for r in ended.current] == [0, 1]
+
+
+def test_both_sides_time_their_candidates_once_before_the_first_trial(made, tmp_path, monkeypatch):
+    measured(made, tmp_path)
+    assert StandIn.timed == ["base, base after []", "current, current after []"]
+    StandIn.timed.clear()
+    monkeypatch.setattr(turns.backends, "DEFAULT", "another")
+    measured(made, tmp_path / "own step")
+    assert StandIn.timed == []
 
 
 @pytest.mark.parametrize("alone", ["a revision that cannot", "a device with a memory of its own", "many ranks"])

@@ -49,6 +49,7 @@ def bisect(
     BuildError or NotComparableError where GOOD or BAD cannot be measured."""
     from tcbench.run import bisect as bisections
     from tcbench.run import builds, revisions
+    from tcbench.run import gate as gates
 
     say = asked.say
     good_name, bad_name = parse(commits)
@@ -61,7 +62,7 @@ def bisect(
         ready, built = {}, []
         for name, commit in ((good_name, good), (bad_name, bad)):
             started = time.monotonic()
-            ready[commit] = make(name, commit)
+            ready[commit] = replace(make(name, commit), name=gates.BASE if commit == good else gates.CURRENT)
             built.append(bisections.Built(commit=commit, seconds=time.monotonic() - started))
         with contextlib.chdir(ready[bad].folder):
             plan, launcher = make_plan()
@@ -152,7 +153,7 @@ def _ends(
     fewest, most = asked.interims[0].trials, asked.interims[-1].trials
     asked.say(f"is {bisection.bad[:12]} slower at all? {2 * fewest} to {2 * most} trials a cell")
     files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (bisection.good, bisection.bad)]
-    pair = (replace(ready[bisection.good], name=gates.BASE), replace(ready[bisection.bad], name=gates.CURRENT))
+    pair = (ready[bisection.good], ready[bisection.bad])
     state = gates.start(len(plan.cells), asked.interims)
     started = time.monotonic()
     with Store(files[0]) as base, Store(files[1]) as current:

@@ -148,7 +148,7 @@ def telling(cell: CellComparison) -> list[str]:
             advice = "measure both sides again" if cell.ratio is None else more
         return [*filter(None, [held_back(cell)]), advice]
     loss = cell.verdict == "regression" and cell.metric.name == "throughput"
-    return [*filter(None, [attribution(cell)])] if loss else []
+    return [*filter(None, [attribution(cell), by_kernels(cell)])] if loss else []
 
 
 def _state(side: Side | None) -> str:
@@ -180,6 +180,13 @@ def attribution(cell: CellComparison) -> str:
         f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
         f"{milliseconds(culprit.current_s)} on the {cell.clock}{share})"
     )
+
+
+def by_kernels(cell: CellComparison) -> str:
+    """A remark on a loss that lies only where the two sides ran different kernels; empty elsewhere."""
+    if not cell.grew_by_kernels:
+        return ""
+    return f"only where the two sides ran different kernels: {', '.join(cell.other_kernels)}"
 
 
 def next_steps(comparison: Comparison, labels: Labels) -> list[NextStep]:

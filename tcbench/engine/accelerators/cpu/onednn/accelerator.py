@@ -2,6 +2,7 @@
 value, prepared once per work. All else, and dtypes that oneDNN lacks, by the accelerator that it falls back on."""
 
 import functools
+import hashlib
 from collections.abc import Callable
 
 from tcbench.core.record import PlanChoice
@@ -41,8 +42,11 @@ class OneDnnAccelerator(HostArrays):
         """The implementations of each kind of work that was launched, by its first dtype of values: oneDNN's name, or
         "numpy". Not work by work: that would make a record ten times as large."""
         plans: dict[tuple[str, str], list[Choice | None]] = {}
+        taken: dict[tuple[str, str], set[str]] = {}
         for by, work in self._chosen.values():
-            plans.setdefault((f"{work.name} {_dtype(work)}", by.name if by else NUMPY), []).append(by)
+            kind = f"{work.name} {_dtype(work)}", by.name if by else NUMPY
+            plans.setdefault(kind, []).append(by)
+            taken.setdefault(kind, set()).add(f"{work.key} {by.place if by else 0}")
         return tuple(
             PlanChoice(
                 kind,
@@ -50,6 +54,7 @@ class OneDnnAccelerator(HostArrays):
                 0,
                 from_cache=all(by is not None and by.from_cache for by in chosen),
                 provisional=any(by is not None and by.provisional for by in chosen),
+                choices=hashlib.sha256("\n".join(sorted(taken[kind, name])).encode()).hexdigest()[:8],
             )
             for (kind, name), chosen in plans.items()
         )

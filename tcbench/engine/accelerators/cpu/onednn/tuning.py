@@ -1,35 +1,42 @@
-"""Of oneDNN's implementations of a piece of work the fastest here, by a few runs when it is first asked for.
+"""The fastest way to do a piece of work here, chosen by timing the ways when the work is first asked for.
 
-Least times are kept in the user's cache. A few processes that have their processors add to them, and those after them
-take what was chosen: they start in less time, and the trials of a cell do the same work in the same way. Where no
-process has its processors, the choices of as many are provisional: the next that has replaces them."""
+The times are kept in the user's cache. The first few processes that have their processors add to them, and later
+processes take what was chosen: they start in less time, and the trials of a cell do the same work in the same way. While
+no process has its processors, the choices of as many are provisional: the next that has replaces them.
+
+In a gate both sides add their times once, and both choose by these (`messages.SIDE`)."""
 
 from __future__ import annotations
 
 import functools
-import math
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tcbench.core import messages
-from tcbench.core.cache import Cache, Entry, Key, folder
+from tcbench.core.cache import Cache, Entry, Key, folder, source_digest
 from tcbench.core.record import BUSY
 from tcbench.engine import world
+from tcbench.engine.accelerators import cpu
+from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.onednn.library import REFERENCE, Engine, Primitive, Unimplemented, version
 from tcbench.engine.work import DType, Work
 from tcbench.hardware import load, machine
 
-RUNS = 3
-"""Timed runs of each in turn, after one that is not; the least counts, since other work on the processor only adds."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 15
+SPENT_S = 0.04
+"""Rounds of a work go on until they have taken this long. In each round every way runs once."""
 PROCESSES = 3
-"""So many add their least times to what is kept; those after them measure nothing. Two, and the one that has met a busy
-moment would be half of what is known."""
+"""This many processes add their times to what is kept; later ones measure nothing. With two, one that met a busy moment
+would be half of what is known."""
 MARGIN = 0.95
-HOPELESS = 1.3
-"""A way that has taken so many times as long as the best so far is not run again: on large images most are so."""
+"""The first way stays unless another takes at most this share of its time: two tunings then agree on near ties."""
+FAR, HOPELESS = 2.0, 1.3
+"""A way is dropped whose first look takes FAR times as long as the best, or whose least of two or more takes HOPELESS
+times as long: on large images most are so. A single look may have met another process."""
 MOST = 2
 """Implementations that are considered."""
 NUMPY = "numpy"
@@ -42,12 +49,13 @@ SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 class Choice:
     """The way chosen for a piece of work. `bind`: of its arrays the launch on them, to be made as often as one likes.
     `name`: oneDNN's of the implementation, or NUMPY. `from_cache`: by what earlier processes measured.
-    `provisional`: by what was measured beside other work."""
+    `provisional`: by what was measured beside other work. `place`: its place among the ways that were timed."""
 
     bind: Callable[..., Callable[[], None]]
     name: str
     from_cache: bool = False
     provisional: bool = False
+    place: int = 0
 
 
 def descriptions(
@@ -94,62 +102,68 @@ Alternative = Choice | Unmade
 
 @dataclass(frozen=True)
 class _KeptTimes:
-    """Least seconds of each way over so many processes, all of which were `beside_others` or none."""
+    """Times of each way by process, relative to the fastest; all were measured `beside_others` or none. A process is
+    named by its number, or in a gate by its side."""
 
-    times: tuple[float, ...]
-    processes: int
+    by_process: Mapping[str, tuple[float, ...]]
     beside_others: bool
 
-    def after(self, before: _KeptTimes | None) -> _KeptTimes:
-        """This process' times with those that were kept before; what was measured beside others gives way."""
-        if before is None or before.beside_others > self.beside_others:
-            return self
-        if before.beside_others < self.beside_others:
-            return before
-        return _KeptTimes(tuple(map(min, self.times, before.times)), before.processes + 1, self.beside_others)
+    def with_process(self, times: tuple[float, ...], beside_others: bool) -> _KeptTimes:
+        """Return the times with another process' added; what was measured beside others gives way."""
+        side = messages.side()
+        if beside_others != self.beside_others and not side:
+            return self if beside_others else _KeptTimes({"0": times}, False)
+        return _KeptTimes({**self.by_process, side or str(len(self.by_process)): times}, beside_others)
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """The geometric mean over processes."""
+        return tuple(map(statistics.geometric_mean, zip(*self.by_process.values(), strict=True)))
+
+    def is_enough(self, engine: Engine) -> bool:
+        """Whether a process takes what was chosen: in a gate once both sides have added their times."""
+        if messages.side():
+            return len(self.by_process) > 1
+        return len(self.by_process) >= PROCESSES and (not self.beside_others or _beside_others(engine))
 
 
 def fastest(engine: Engine, work: Work, ways: Sequence[Alternative]) -> Choice:
-    """The one that takes the least time on a work's operands. oneDNN's preferred one comes first, and stays unless
-    another is faster by more than what a busy machine adds."""
-    best = ways[0]
-    if len(ways) > 1:
-        kept, from_cache = _times(engine, work, ways)
-        if min(kept.times) <= MARGIN * kept.times[0]:
-            best = ways[int(np.argmin(kept.times))]
-        return Choice(best.bind, best.name, from_cache, kept.beside_others)
-    return Choice(best.bind, best.name)
+    """Return the way that takes the least time on a work's operands, or the first that is about as fast: oneDNN's
+    preferred one comes first."""
+    if len(ways) == 1:
+        return Choice(ways[0].bind, ways[0].name)
+    kept, from_cache = _kept_times(engine, work, ways)
+    place = next(place for place, time in enumerate(kept.times) if MARGIN * time <= min(kept.times))
+    return Choice(ways[place].bind, ways[place].name, from_cache, kept.beside_others, place)
 
 
-def _times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tuple[_KeptTimes, bool]:
-    """The kept times of these ways, and whether they are earlier processes' alone: the first ones add to them."""
-    cache = Cache(folder("onednn-v2"), fresh=messages.fresh_autotune())
-    names = [way.name for way in ways]
+def _kept_times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tuple[_KeptTimes, bool]:
+    """Return the times of these ways, and whether all are earlier processes'."""
+    cache = Cache(folder(messages.CPU_TIMES), fresh=messages.fresh_autotune())
     key: Key = {
         "work": work.key,
+        "ways": "; ".join(way.name for way in ways),
         "threads": engine.n_threads,
         "team": engine.team is not None,
         "oneDNN": version() or "",
         "processor": f"{machine.cpu_name()} {machine.processor()}",
+        "code": source_digest(cpu) if messages.side() else "",
     }
-    kept = _kept(cache.get(key), names)
-    if kept and kept.processes >= PROCESSES and (not kept.beside_others or _beside_others(engine)):
+    kept = _from_entry(cache.get(key))
+    if kept and kept.is_enough(engine):
         return kept, True
-    known = (math.inf,) * len(ways) if kept is None or kept.beside_others else kept.times
     # Filled: pages that nobody wrote are all the same one, which is always in the cache.
     arrays = [np.full(operand.size, 0, operand.dtype) for operand in work.operands]
-    hopeless = HOPELESS * min(known)
-    runs = {i: functools.partial(_time, way.bind(*arrays)) for i, way in enumerate(ways) if not known[i] > hopeless}
     with np.errstate(all="ignore"):  # The arrays hold zeros.
-        timed = dict(zip(runs, _least(list(runs.values())), strict=True))
-    ours = _KeptTimes(tuple(timed.get(i, math.inf) for i in range(len(ways))), 1, _beside_others(engine))
+        times = _relative_times([functools.partial(_time, engine, way.bind(*arrays)) for way in ways])
+    beside_others = _beside_others(engine)
 
     def merged(entry: Entry | None) -> Entry:
-        both = ours.after(_kept(entry, names))
-        counts = {"processes": both.processes, "beside_others": both.beside_others}
-        return Entry({"ways": names, "seconds": list(both.times), **counts})
+        before = _from_entry(entry) or _KeptTimes({}, beside_others)
+        after = before.with_process(times, beside_others)
+        return Entry({"times": dict(after.by_process), "beside_others": after.beside_others})
 
-    return _kept(cache.merge(key, merged), names) or ours, False
+    return _from_entry(cache.merge(key, merged)) or _KeptTimes({"": times}, beside_others), False
 
 
 def _beside_others(engine: Engine) -> bool:
@@ -158,38 +172,44 @@ def _beside_others(engine: Engine) -> bool:
     return world.current().local_size > 1 or (lost is not None and lost.lost >= BUSY)
 
 
-def _kept(entry: Entry | None, names: Sequence[str]) -> _KeptTimes | None:
-    """An entry's times, if it is of the same ways."""
-    if entry is None:
-        return None
-    match entry.content:
-        case {"ways": list(ways), "seconds": list(times), "processes": int(n), "beside_others": bool(beside)} if (
-            ways == list(names) and len(times) == len(ways) and all(isinstance(time, float) for time in times)
-        ):
-            return _KeptTimes(tuple(times), n, beside)
+def _from_entry(entry: Entry | None) -> _KeptTimes | None:
+    """Return the times of an entry that is understood."""
+    match entry.content if entry else None:
+        case {"times": dict(by_process), "beside_others": bool(beside)} if by_process:
+            return _KeptTimes({name: tuple(times) for name, times in by_process.items()}, beside)
     return None
 
 
-def _least(runs: Sequence[Callable[[], float]]) -> list[float]:
-    """The least seconds of each, run in turns."""
+def _relative_times(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:
+    """Return the time of each run relative to the fastest: the lower quartile of its looks.
+
+    All run in turns, so that a processor whose speed changes does so for all. Other processes lengthen many looks, but
+    few of them fall short by luck.
+    """
     for run in runs:
         run()
-    times = [math.inf for _ in runs]
-    left: Sequence[int] = range(len(runs))
-    for _ in range(RUNS):
-        for i in left:
-            times[i] = min(times[i], runs[i]())
-        left = [i for i in left if times[i] <= HOPELESS * min(times)]
-    return times
+    began_s, looks_s = time.perf_counter(), [list[float]() for _ in runs]
+    left, rounds = list(range(len(runs))), 0
+    while rounds < MOST_ROUNDS and (rounds < LEAST_ROUNDS or time.perf_counter() - began_s < SPENT_S):
+        for place in left:
+            looks_s[place].append(runs[place]())
+        rounds += 1
+        most_s = (HOPELESS if rounds > 1 else FAR) * min(map(min, looks_s))
+        left = [place for place in left if min(looks_s[place]) <= most_s]
+    times_s = [sorted(looks)[len(looks) // 4] for looks in looks_s]
+    fastest_s = min(times_s[place] for place in left)
+    return tuple(max(1.0, time_s / fastest_s) for time_s in times_s)
 
 
-def _time(launch: Callable[[], None]) -> float:
-    """As within a step: the other threads have had nothing to do for a while, and sleep; the second-level cache holds
-    something else."""
-    _between.fill(0)
-    start = time.perf_counter()
+def _time(engine: Engine, launch: Callable[[], None]) -> float:
+    """As within a step: the other threads have had nothing to do for a while, and sleep; every core's second-level cache
+    holds something else."""
+    threads.run(lambda part: part.fill(0), [_between(place) for place in range(engine.n_threads)])
+    start_s = time.perf_counter()
     launch()
-    return time.perf_counter() - start
+    return time.perf_counter() - start_s
 
 
-_between = np.empty(1 << 20, np.float32)
+@functools.cache
+def _between(place: int) -> threads.Array:
+    return np.empty(1 << 20, np.float32)

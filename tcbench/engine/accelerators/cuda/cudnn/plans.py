@@ -44,7 +44,7 @@ def compiled_timed(budget_s: float) -> float:
 
 def plan_cache(fresh: bool = False) -> Cache:
     """The plans that this user's runs and forecasts share; `fresh` ignores those that are there."""
-    return Cache.of_code("plans-v3", fresh=fresh)
+    return Cache.of_code(messages.GPU_PLANS, fresh=fresh)
 
 
 def built_cache() -> Cache:
