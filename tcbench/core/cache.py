@@ -56,7 +56,7 @@ def source_digest(package: ModuleType) -> str:
     digest = hashlib.sha256()
     for root in package.__path__:
         for path in sorted(path for suffix in ("*.py", "*.c") for path in Path(root).rglob(suffix)):
-            digest.update(f"{path.relative_to(root)}\n{path.read_text()}\n".encode())
+            digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -237,7 +237,7 @@ def _with_cache(build: Build, own: Path, name: str) -> Build:
     place.mkdir()
     (place / images.name).symlink_to(images.absolute(), target_is_directory=True)
     for shared in messages.SHARED_FOLDERS:
-        (own / shared).mkdir(exist_ok=True)
+        (own / shared).mkdir(mode=0o700, exist_ok=True)
         (place / shared).symlink_to(own / shared, target_is_directory=True)
     variables = {**build.launch.variables, cache.VARIABLE: str(place)}
     return replace(build, launch=replace(build.launch, variables=variables))

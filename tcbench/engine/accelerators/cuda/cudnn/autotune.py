@@ -2,8 +2,10 @@
 
 Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`CupyWorkbench`)."""
 
+import dataclasses
 import functools
 import logging
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,3 +135,11 @@ def fastest(
     if best is None:
         raise failure or ValueError("there is no plan to time")
     return best[1], tuple(timed)
+
+
+def of_both(timed: Sequence[PlanTime], other: Sequence[PlanTime]) -> tuple[PlanTime, ...]:
+    """Return the geometric mean of two processes' times of each plan; of a plan that only the first timed, its own."""
+    times_s = {plan.plan: plan.time_s for plan in other}
+    return tuple(
+        dataclasses.replace(plan, time_s=math.sqrt(plan.time_s * times_s.get(plan.plan, plan.time_s))) for plan in timed
+    )

@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 from tcbench.core import messages
-from tcbench.core.cache import Cache, Entry, Key
+from tcbench.core.cache import Cache, Entry, Key, source_digest
 from tcbench.engine.accelerators import out_of_memory
+from tcbench.engine.accelerators.cuda import cudnn
 from tcbench.engine.accelerators.cuda.cudnn import autotune, graphs, libraries
 from tcbench.engine.accelerators.cuda.cudnn.autotune import CupyWorkbench, PlanTime
 from tcbench.engine.work import Work
@@ -66,7 +67,7 @@ class PlanFacts:
     """The plan that was chosen. `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans
     of cuDNN's heuristic. `timed`: what autotuning measured, in the heuristic's order, and `left_out` how many others
     might have served; none without autotuning. `cut`: some of these for want of time, as the trial had `budget_s` for
-    all its works."""
+    all its works. `sides`: those of a gate whose times `timed` holds."""
 
     plan: str
     workspace_bytes: int
@@ -76,6 +77,7 @@ class PlanFacts:
     left_out: int = 0
     budget_s: float = 0.0
     cut: bool = False
+    sides: tuple[str, ...] = ()
     from_cache: bool = field(default=False, compare=False)
 
 
@@ -319,6 +321,7 @@ def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
         if "no_plan" in content:
             return NoPlan(str(content["no_plan"]))
         content["timed"] = tuple(PlanTime(**time) for time in content["timed"])
+        content["sides"] = tuple(content.get("sides", ()))
         return PlanFacts(**content, from_cache=True)
     except (KeyError, TypeError):
         return None
@@ -394,10 +397,14 @@ class Plans:
         """The plan for this work, from the cache or found (and timed) now. Raises NoPlan."""
         autotuned = self.workbench is not None
         key = cache_key(work, self.properties, self.workspace_bytes, autotuned=autotuned, present=True)
+        if side := messages.side():
+            key = {**key, "code": source_digest(cudnn)}
         entry = self.cache.get(key)
         kept, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
         if isinstance(kept, NoPlan):
             raise kept
+        if kept is not None and kept.sides == (side,):  # the other side has other candidates
+            kept, data = None, b""
         if kept is not None and not self._goes_on_from(kept):
             graph = self._restore(work, data)
             if graph is not None:
@@ -407,7 +414,10 @@ class Plans:
         return self._find(work, key, kept, data)
 
     def _goes_on_from(self, kept: PlanFacts) -> bool:
-        """Whether this trial's budget reaches further than that of the one that kept it."""
+        """Whether this trial's budget reaches further than that of the one that kept it; in a gate whether the other
+        side kept it, so that the times of this one are to be added."""
+        if messages.side():
+            return self.workbench is not None and len(kept.sides) == 1
         more = compiled_timed(kept.budget_s) < compiled_timed(self.tuning_budget_s)
         return bool(kept.left_out) and kept.budget_s < self.tuning_budget_s and (kept.cut or more)
 
@@ -470,9 +480,20 @@ class Plans:
         self, work: Work, ahead: Mapping[str, BuiltPlan], kept: PlanFacts | None, started: float
     ) -> tuple[Search, PlanFacts]:
         search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes, ahead)
-        return search, self._choose(work, search, kept.timed if kept else (), started)
+        timed = kept.timed if kept else ()
+        if (side := messages.side()) and self.workbench is not None:
+            facts = self._choose(work, search, (), started, timed)
+            return search, dataclasses.replace(facts, sides=(*(kept.sides if kept else ()), side))
+        return search, self._choose(work, search, timed, started)
 
-    def _choose(self, work: Work, search: Search, known: Sequence[PlanTime], started: float) -> PlanFacts:
+    def _choose(
+        self,
+        work: Work,
+        search: Search,
+        known: Sequence[PlanTime],
+        started: float,
+        other_side: Sequence[PlanTime] = (),
+    ) -> PlanFacts:
         if self.workbench is None:
             return _facts(search, search.first())
         candidates, left_out, cut = search.shortlist(
@@ -505,6 +526,10 @@ class Plans:
         best, timed = autotune.fastest(
             [(c.plan, c.workspace_bytes, runner(c) if c.time_s is None else c.time_s) for c in candidates], bench
         )
+        if other_side:
+            timed = autotune.of_both(timed, other_side)
+            fastest = min(timed, key=lambda time: time.time_s).plan
+            best = next(place for place, candidate in enumerate(candidates) if candidate.plan == fastest)
         tuning = {"timed": timed, "left_out": left_out, "budget_s": self.tuning_budget_s, "cut": cut}
         return _facts(search, candidates[best], **tuning)
 

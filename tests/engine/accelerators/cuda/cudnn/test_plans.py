@@ -358,3 +358,30 @@ def test_a_wrong_number_of_addresses_is_refused(frontend, cache, wrong):
     with pytest.raises(ValueError, match="size"):
         plan(list(range(wrong)), 0)
     assert frontend.executed == []
+
+
+# -- in a gate -------------------------------------------------------------------------------------------------------
+
+
+def side_takes(side, cache, bench, monkeypatch, **times):
+    monkeypatch.setenv(messages.SIDE, side)
+    facts = plans(cache, bench(**times)).prepare(CONV).facts
+    return facts.plan, facts.from_cache
+
+
+def test_both_sides_of_a_gate_take_the_plan_that_is_fastest_by_the_times_of_both(frontend, cache, bench, monkeypatch):
+    """Base has met a busy moment, in which the better plan looks worse."""
+    assert side_takes("base", cache, bench, monkeypatch, first=2, second=3, third=9) == ("first", False)
+    assert side_takes("current", cache, bench, monkeypatch, first=2, second=1, third=9) == ("second", False)
+    for side in ("base", "current") * 2:
+        assert side_takes(side, cache, bench, monkeypatch) == ("second", True)
+
+
+def test_a_side_of_a_gate_whose_candidates_or_code_are_its_own_tunes_in_every_trial(
+    frontend, cache, bench, monkeypatch
+):
+    for digest, fastest in zip("abab", ("first", "second", "second", "first"), strict=True):
+        monkeypatch.setattr(module, "source_digest", lambda package, digest=digest: digest)
+        times = {"first": 2, "second": 2, "third": 2, fastest: 1}
+        side = {"a": "base", "b": "current"}[digest]
+        assert side_takes(side, cache, bench, monkeypatch, **times) == (fastest, False)
