@@ -37,10 +37,12 @@ def fresh_autotune() -> bool:
 
 
 SIDE = "TCBENCH_SIDE"
-"""The environment variable that names the side of a gate that a worker measures, `base` or `current`. Both sides share
-what they timed, and choose by both sides' times: a choice by one side's luck would look like a change of the code. Times
-that the other side does not share, since its code, libraries or candidates differ, are measured anew by every trial, so
-that this luck is part of the noise between trials."""
+"""The environment variable that names the side of a gate that a worker measures, `base` or `current`.
+
+Both sides share what they timed, and choose by both sides' times: a choice by one side's luck would look like a change
+of the code. Times that the other side does not share, since its code, libraries or candidates differ, are measured anew
+by every trial, so that this luck is part of the noise between trials.
+"""
 
 CPU_TIMES, GPU_PLANS = "onednn-v3", "plans-v3"
 SHARED_FOLDERS = (CPU_TIMES, GPU_PLANS)

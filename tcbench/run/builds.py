@@ -232,7 +232,7 @@ def _own_folder() -> Iterator[Path]:
 
 
 def _with_cache(build: Build, own: Path, name: str) -> Build:
-    """Return the build with a cache of its own. The times of kernels are the gate's, the generated images everybody's."""
+    """Return the build with a cache of its own. Both sides have the times of kernels in common, and all the images."""
     place, images = own / f"cache-{name}", generated.generated_root()
     place.mkdir()
     (place / images.name).symlink_to(images.absolute(), target_is_directory=True)

@@ -19,8 +19,8 @@ from tcbench.core.messages import Message
 from tcbench.core.record import Cell, Record
 from tcbench.core.store import Store
 from tcbench.core.text import plain
-from tcbench.engine.accelerators.device import is_on_host, kind_of
 from tcbench.engine import backends
+from tcbench.engine.accelerators.device import is_on_host, kind_of
 from tcbench.run.builds import Build
 from tcbench.run.gate import BASE, CURRENT, Gate, Role, Trial, replay
 from tcbench.run.launcher import Launcher

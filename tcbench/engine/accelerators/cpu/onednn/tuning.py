@@ -1,8 +1,8 @@
 """The fastest way to do a piece of work here, chosen by timing the ways when the work is first asked for.
 
-The times are kept in the user's cache. The first few processes that have their processors add to them, and later
-processes take what was chosen: they start in less time, and the trials of a cell do the same work in the same way. While
-no process has its processors, the choices of as many are provisional: the next that has replaces them.
+The times are kept in the user's cache. The first few processes that have their processors add to them, and later ones
+take what was chosen: they start in less time, and the trials of a cell do the same work in the same way. While no
+process has its processors, the choices of as many are provisional: the next that has replaces them.
 
 In a gate both sides add their times once, and both choose by these (`messages.SIDE`)."""
 
@@ -202,14 +202,14 @@ def _relative_times(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:
 
 
 def _time(engine: Engine, launch: Callable[[], None]) -> float:
-    """As within a step: the other threads have had nothing to do for a while, and sleep; every core's second-level cache
-    holds something else."""
-    threads.run(lambda part: part.fill(0), [_between(place) for place in range(engine.n_threads)])
+    """Return the seconds of a launch as within a step: the other threads have had nothing to do for a while, and sleep;
+    every core's second-level cache holds something else."""
+    threads.run(lambda part: part.fill(0), list(_between(engine.n_threads)))
     start_s = time.perf_counter()
     launch()
     return time.perf_counter() - start_s
 
 
 @functools.cache
-def _between(place: int) -> threads.Array:
-    return np.empty(1 << 20, np.float32)
+def _between(n_threads: int) -> threads.Array:
+    return np.empty((n_threads, 1 << 20), np.float32)
