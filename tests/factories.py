@@ -3,6 +3,7 @@
 Imported as `import factories`: the suite's `pythonpath` is `tests`.
 """
 
+import hashlib
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -234,7 +235,8 @@ def make_record(
     run a skipped, crashed or timed out one knows nothing of its environment. `changes` are fields of Record."""
     cell = cell or make_cell(config, batch_size)
     ok = status == "ok"
-    seed = (trial + 1) * sum(map(ord, cell.key))
+    digest = hashlib.sha256(msgspec.json.encode(cell, order="deterministic")).hexdigest()[:16]
+    seed = (trial + 1) * sum(map(ord, digest))
     times_s = make_step_times(cell.images_per_step / images_per_s, noise=noise, seed=seed)
     record = Record(
         schema_version=SCHEMA_VERSION,

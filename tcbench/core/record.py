@@ -145,7 +145,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
 
     @property
     def key(self) -> str:
-        """A short digest of every field: two cells with one key are the same measurement."""
+        """A short digest of every field's value: two cells with one key are the same measurement, and equal cells have
+        one key."""
         return _key(self)
 
     @property
@@ -203,7 +204,32 @@ def settings(of: msgspec.Struct, within: str = "") -> dict[str, Any]:
 
 @functools.lru_cache(4096)
 def _key(cell: Cell) -> str:
-    return hashlib.sha256(msgspec.json.encode(cell, order="deterministic")).hexdigest()[:16]
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Cell)}
+    values = {
+        name: value
+        for name, value in _values(cell).items()
+        if name in _ALWAYS_IN_KEY or getattr(cell, name) != defaults[name]
+    }
+    return hashlib.sha256(msgspec.json.encode(values)).hexdigest()[:16]
+
+
+_ALWAYS_IN_KEY = ("host_speed",)
+"""Fields that count in a key at their default too, as they did in the keys of the first records that have them."""
+
+
+def _values(struct: msgspec.Struct) -> dict[str, Any]:
+    """The values of a struct's fields, those of its parts as dictionaries, with floats where floats belong: 128 equals
+    128.0, and is written otherwise. Whether msgspec leaves out a default depends on the object's identity."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        if isinstance(value, msgspec.Struct):
+            value = _values(value)
+        elif isinstance(field.default, float):
+            value = float(value)
+        if value is not msgspec.UNSET:
+            values[field.name] = value
+    return values
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):

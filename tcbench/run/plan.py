@@ -116,10 +116,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 ranks=n_ranks,
                 unit=scenario.unit,
                 base=scenario.base,
-                **{name: getattr(selection, name) for name in AS_GIVEN - {"host_speed"}},
-                # msgspec leaves out a float that is the default's own object: as in the keys of earlier records, it is
-                # another's.
-                host_speed=selection.host_speed * 1.0,
+                **{name: getattr(selection, name) for name in AS_GIVEN},
             )
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
     timeout_s = selection.timeout_s or scenario.timeout_s

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import factories
 import msgspec
@@ -6,6 +7,8 @@ import pytest
 
 from tcbench.core import record
 from tcbench.core.record import Cell, GpuSample, GpuSamples, GpuState, Input, RecordError
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def changed(**fields):
@@ -97,3 +100,52 @@ def test_a_config_of_thousands_of_rungs_is_no_record():
     line = record.encode(factories.make_record()).replace(b'"rungs":["', b'"rungs":["' + b'x","' * 3000)
     with pytest.raises(record.RecordError, match="length <= 64"):
         record.decode(line)
+
+
+_KEYS = [
+    ("cpu-20261121-035658.jsonl", 0, "0160efd93be22020"),
+    ("cpu-20261121-035658.jsonl", 10, "7b02216e576d5de0"),
+    ("cpu-20261123-025926.jsonl", 0, "58de950bac93e3fd"),
+    ("cpu-20261123-025926.jsonl", 75, "0a3bc5a6909944f2"),
+    ("cpu-20261123-033953_kfac.jsonl", 0, "cda8ab7e7c41f5ca"),
+    ("cpu-20261123-033953_kfac.jsonl", 3, "61242d141e37a631"),
+    ("cpu-20261123-164014.jsonl", 0, "58de950bac93e3fd"),
+    ("cpu-20261123-164014.jsonl", 30, "e34a94e2ccf91a89"),
+    ("cpu-20261124-132901.jsonl", 0, "263153224bad6097"),
+    ("cpu-20261124-132901.jsonl", 33, "58f55733dc5b21ae"),
+    ("networks-20261123-034519.jsonl", 0, "ec8e2c5f3b52c05f"),
+    ("networks-20261123-034519.jsonl", 40, "914f915e3401501e"),
+    ("peers-20261121-110639.jsonl", 0, "6777b70276898266"),
+    ("peers-20261121-110639.jsonl", 15, "04b0820b6869f33d"),
+    ("peers-20261123-040216.jsonl", 0, "6af5e5a4037c07de"),
+    ("peers-20261123-040216.jsonl", 10, "6af5e5a4037c07de"),
+    ("beyond-20261127-001002_graphs.jsonl", 0, "2a5080180083c6f3"),
+    ("beyond-20261127-001002_graphs.jsonl", 1, "f25975bbd98663d7"),
+    ("naruse2018-20261126-235859.jsonl", 0, "4a23e9870581c153"),
+    ("naruse2018-20261126-235859.jsonl", 3, "111dd94a46d4457d"),
+    ("naruse2018-20261127-000756_ladder.jsonl", 0, "0628b0884024a716"),
+    ("naruse2018-20261127-000756_ladder.jsonl", 4, "fa83176b25f68745"),
+]
+
+
+@pytest.mark.parametrize(("name", "number", "key"), _KEYS)
+def test_the_keys_of_shipped_records_stay(name, number, key):
+    """Of the first and the sixth file without, and of all others with `host_speed` in their cells."""
+    (file,) = RESULTS.glob(f"*/{name}")
+    assert record.decode(file.read_text("utf-8").splitlines()[number]).cell.key == key
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["defaults first", "decoded first"])
+def test_equal_cells_have_one_key(first):
+    """Whatever objects their fields hold, and whichever was asked first: msgspec leaves out a default by identity."""
+    built = factories.make_cell(unit="images", host_speed=1.0)
+    train = msgspec.structs.replace(built.train, loss_scale=128)
+    decoded = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(built) | {"unit": "images", "host_speed": 1}))
+    other = msgspec.structs.replace(msgspec.convert(decoded, Cell), train=train)
+    record._key.cache_clear()
+    assert built == other
+    keys = [cell.key for cell in ((built, other) if first else (other, built))]
+    record._key.cache_clear()
+    assert {*keys, built.key} == {keys[0]}
+    record._key.cache_clear()
+    assert other.key == keys[0]
