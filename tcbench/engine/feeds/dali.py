@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import msgspec
 import numpy as np
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
-from tcbench.core.errors import DataError
+from tcbench.core.errors import DataError, SelectionError
 from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
@@ -38,6 +39,26 @@ batch only after it has ordered the next."""
 _SHUFFLE_BUFFER = 1024
 """Files that DALI holds to draw from; it never mixes two epochs in it."""
 _MAX_FULL_DECODES = 4096
+
+_MOST_THREADS = 8
+"""DALI's threads beside a GPU, of which its decoder starts as many again: each has memory of its own, and more gain
+nothing. Source: MLPerf's ResNet submissions, which take 6."""
+
+GPU_SETTINGS = "TCBENCH_DALI"
+"""The environment variable with a `GpuSettings` as JSON, by which settings are compared on a GPU."""
+
+
+class GpuSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """DALI's settings on a GPU whose worth only a measurement shows; unset: DALI's own. All but the queue's depth are
+    its decoder's. Memory is in bytes: padding is taken once for each thread on the device, twice on the host."""
+
+    hw_decoder_load: float | UnsetType = UNSET
+    device_memory_padding: int | UnsetType = UNSET
+    host_memory_padding: int | UnsetType = UNSET
+    preallocate_width_hint: int | UnsetType = UNSET
+    preallocate_height_hint: int | UnsetType = UNSET
+    prefetch_queue_depth: int | UnsetType = UNSET
+
 
 _RAISED = (RuntimeError, ValueError, IndexError)
 """Python's classes of an operator's error, by its type in C++ (`PropagateError` in DALI's sources)."""
@@ -117,7 +138,9 @@ class DaliFeed(Feed):
         self._held: Any = None
         self._retired: deque[tuple[Any, Fence]] = deque()
         self.on_device = placement.device_id is not None
-        self.decoding = _decoding(spec) if placement.decoder == "mixed" else None
+        if placement.decoder == "mixed":
+            self.decoding = _decoding(spec)
+            self.prefetch_depth = int(_asked(spec).get("prefetch_queue_depth", PREFETCH_DEPTH))
 
     def next(self) -> tuple[Any, Any]:
         self._retire()
@@ -216,8 +239,15 @@ def _built(spec: FeedSpec, placement: Placement) -> Any:
 
 
 def _asked(spec: FeedSpec) -> dict[str, float]:
-    """The decoder's settings that a scenario may name; on a host it does not look at them."""
-    return {} if isinstance(spec.hw_decoder_load, UnsetType) else {"hw_decoder_load": spec.hw_decoder_load}
+    """Return the settings on a GPU that the scenario or the environment names. Raises SelectionError."""
+    try:
+        settings = msgspec.json.decode(os.environ.get(GPU_SETTINGS, "{}"), type=GpuSettings)
+    except msgspec.DecodeError as error:
+        known = ", ".join(GpuSettings.__struct_fields__)
+        raise SelectionError(f"{GPU_SETTINGS}: {error}; expected a JSON object of numbers ({known})") from None
+    by_scenario = GpuSettings(hw_decoder_load=spec.hw_decoder_load)
+    asked: dict[str, float] = msgspec.to_builtins(by_scenario) | msgspec.to_builtins(settings)
+    return asked
 
 
 def _decoding(spec: FeedSpec) -> str:
@@ -235,13 +265,21 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
 
     images = images_of(spec)
     nhwc = spec.tensor.layout == "NHWC"
+    threads, depth = max(1, spec.threads), PREFETCH_DEPTH
+    decoder_settings: dict[str, Any] = {}
+    if placement.decoder == "mixed":
+        # The processors of this thread are all but the core that is left to the thread which drives the GPU. With
+        # `affine` the decoder would bind its threads to processors of its own choice.
+        threads = min(threads, len(os.sched_getaffinity(0)), _MOST_THREADS)
+        decoder_settings = {"affine": False, **_asked(spec)}
+        depth = decoder_settings.pop("prefetch_queue_depth", PREFETCH_DEPTH)
 
     @dali.pipeline_def(
         batch_size=spec.batch_size,
-        num_threads=max(1, spec.threads),
+        num_threads=threads,
         device_id=placement.device_id,
         seed=spec.seed % 2**31,
-        prefetch_queue_depth=PREFETCH_DEPTH,
+        prefetch_queue_depth=depth,
         exec_async=True,
         exec_pipelined=True,
         exec_dynamic=True,
@@ -258,7 +296,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
             device=placement.decoder,
             output_type=types.RGB,
             adjust_orientation=False,  # Chainer's datasets do not look at EXIF orientation either
-            **_asked(spec),
+            **decoder_settings,
         )
         scaled = fn.resize(
             decoded,
