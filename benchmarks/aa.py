@@ -5,7 +5,8 @@
 Two gates of the same code, as `tcbench gate` runs them: in the first nothing differs, in the second a busy wait of 5%
 of the cell's step stands in one phase of the current side, another one from config to config unless `--phase` names
 it. The first should never say anything but pass or inconclusive, the second regression, and name the phase. With
-`--alone` trials run one after another, as those of a gate on a GPU do.
+`--alone` trials run one after another, as those of a gate on a GPU do. With `--gate choice` the current side takes
+oneDNN's preferred implementation of each work, however long it takes: that should be a regression where kernels differ.
 
 Goal: no comparison of the first gate says anything but pass or inconclusive.
 """
@@ -36,7 +37,7 @@ from tcbench.core.store import Store
 from tcbench.engine.accelerators import device
 from tcbench.hardware import machine
 from tcbench.run import gate, plan, scenario, turns
-from tcbench.run.builds import Build
+from tcbench.run.builds import Build, with_cache
 from tcbench.run.gate import BASE, CURRENT
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan
@@ -47,6 +48,8 @@ PLANTED_SHARE = 0.05
 soon as the machine's speed changes."""
 
 PHASES = ("forward", "backward", "update", "io")
+CHOICE = "choice"
+"""In a phase's place: a worse choice among oneDNN's implementations is planted."""
 PLANTED = "AA_PLANTED"
 """The environment variable with the phase of each config in which its wait stands, as JSON."""
 RULE = Rule()
@@ -62,6 +65,10 @@ def worker() -> None:
 
     backend = backends.backend
     phases = json.loads(os.environ[PLANTED])
+    if CHOICE in phases.values():
+        from tcbench.engine.accelerators.cpu.onednn import tuning
+
+        tuning.MARGIN = 0.0
     backends.backend = lambda name: _Planted(backend(name), phases)
     real.main()
 
@@ -158,7 +165,9 @@ def run(
         for side, launch in of_sides.items()
     ]
     with contextlib.ExitStack() as stack:
-        folder = keep or stack.enter_context(tempfile.TemporaryDirectory())
+        own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ready = [with_cache(build, own, build.name) for build in ready]
+        folder = keep or own
         stores = {side: stack.enter_context(Store(Path(folder, f"{side}.jsonl"))) for side in of_sides}
         start = gate.start(len(made.cells), of_gate)
         ended = turns.measure(start, made, (ready[0], ready[1]), Launcher(), stores, Told(), budget_s)
@@ -188,14 +197,15 @@ def table(rows: Iterator[tuple[str, ...]]) -> None:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-HEADINGS = ("config", "batch", "sd of trials", "throughput (95% interval)", "verdict", "trials a side")
+HEADINGS = ("config", "batch", "sd of trials", "throughput (95% interval)", "verdict", "trials a side", "kernels")
 
 
 def row(place: int, cell: CellComparison, seen: Seen) -> tuple[str, ...]:
     of = cell.ratio
     ratio = f"{of.value - 1:+.1%} ({of.low - 1:+.1%} to {of.high - 1:+.1%})" if of else "-"
     ran = str(len(seen.ended.state.cells[place].base))
-    common = (cell.cell.config, str(cell.cell.batch_size), spread(seen, cell.cell), ratio, cell.verdict, ran)
+    kernels = f"differ in {', '.join(cell.other_kernels)}" if cell.other_kernels else "same"
+    common = (cell.cell.config, str(cell.cell.batch_size), spread(seen, cell.cell), ratio, cell.verdict, ran, kernels)
     if seen.phases is None:
         return common
     grew = max(cell.phases, key=lambda phase: phase.change_s.value, default=None)
@@ -213,6 +223,7 @@ def report(cells: list[Cell], seen: Seen) -> Counter[str]:
     ended = seen.ended
     compared = gate.comparison(ended.state, cells, ended.base, ended.current, RULE, "the budget was spent").cells
     what = "the same code twice" if seen.phases is None else f"a busy wait of {PLANTED_SHARE:.0%} of the step planted"
+    what = "a worse choice planted" if CHOICE in (seen.phases or ()) else what
     print(f"\n{what}: {len(ended.base) + len(ended.current)} trials in {seen.seconds:.0f} s")
     headings = HEADINGS if seen.phases is None else (*HEADINGS, "planted in", "grew most", "named")
     table(iter([headings, *(row(place, cell, seen) for place, cell in enumerate(compared))]))
@@ -230,7 +241,7 @@ def main() -> None:
     parser.add_argument("--max-time", type=float, metavar="SECONDS", help="of one timed pass")
     parser.add_argument("--looks", default="3,4,6,8")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="no trial of a gate begins after that")
-    parser.add_argument("--gate", choices=("unchanged", "planted"), help="that one alone")
+    parser.add_argument("--gate", choices=("unchanged", "planted", CHOICE), help="that one alone")
     parser.add_argument("--alone", action="store_true", help="trials one after another")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="of the gates' records")
     parser.add_argument("--quick", action="store_true", help="two configs, one look at three trials")
@@ -265,7 +276,9 @@ def main() -> None:
         folder.mkdir(parents=True)
         return folder
 
-    if given.gate != "planted":
+    if given.gate == CHOICE:
+        phases = dict.fromkeys(configs_of, CHOICE)
+    if given.gate in (None, "unchanged"):
         said = report(cells, run(made, of_gate, given.alone, given.budget, {}, kept("unchanged")))
     if given.gate != "unchanged":
         report(cells, run(made, of_gate, given.alone, given.budget, phases, kept("planted")))

@@ -124,7 +124,7 @@ def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple
             )
         named = {BASE: requested.base_python, CURRENT: requested.current_python}
         checked = [_checked(build, f"--{build.name}-python" if named[build.name] else build.name) for build in builds]
-        base, current = (_with_cache(build, own, build.name) for build in checked)
+        base, current = (with_cache(build, own, build.name) for build in checked)
         yield base, current
 
 
@@ -138,7 +138,7 @@ def workshop(setup: str | None, say: Callable[[str], None]) -> Iterator[Callable
 
         def make(revision: str, commit: str) -> Build:
             build = _revision(project, CURRENT, revision, commit, own / commit, setup, say)
-            return _with_cache(_checked(build, revision), own, commit)
+            return with_cache(_checked(build, revision), own, commit)
 
         yield make
 
@@ -231,7 +231,7 @@ def _own_folder() -> Iterator[Path]:
         yield folder
 
 
-def _with_cache(build: Build, own: Path, name: str) -> Build:
+def with_cache(build: Build, own: Path, name: str) -> Build:
     """Return the build with a cache of its own. Both sides have the times of kernels in common, and all the images."""
     place, images = own / f"cache-{name}", generated.generated_root()
     place.mkdir()
