@@ -119,8 +119,9 @@ def time_candidates(runners: Iterable[Runner], planned: PlannedCell) -> None:
 
 def _chooses_kernels(planned: PlannedCell) -> bool:
     """Whether the cell's work is done by the fastest of several candidates."""
-    simulated = kind_of(planned.cell.device).simulates is not None
-    return planned.skip_reason is None and planned.cell.backend == backends.DEFAULT and not simulated
+    cell = planned.cell
+    times = (is_on_host(cell) or cell.cudnn.autotune) and kind_of(cell.device).simulates is None
+    return planned.skip_reason is None and cell.backend == backends.DEFAULT and times
 
 
 def all_ok(records: Iterable[Record]) -> bool:

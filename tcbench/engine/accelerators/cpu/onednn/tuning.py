@@ -190,7 +190,9 @@ def _relative_times(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:
         run()
     began_s, looks_s = time.perf_counter(), [list[float]() for _ in runs]
     left, rounds = list(range(len(runs))), 0
-    while rounds < MOST_ROUNDS and (rounds < LEAST_ROUNDS or time.perf_counter() - began_s < SPENT_S):
+    while len(left) > 1 and rounds < MOST_ROUNDS:
+        if rounds >= LEAST_ROUNDS and time.perf_counter() - began_s >= SPENT_S:
+            break
         for place in left:
             looks_s[place].append(runs[place]())
         rounds += 1
