@@ -1,309 +1,191 @@
-"""tools/gpu_check.sh with a stand-in for Python: what it runs, that it goes on, and what it leaves."""
+"""tools/gpu_check.py: which steps run, what they leave out and what takes their place. The commands of `tcbench` run in
+this process on a virtual GPU with trials that end at once; other commands, and the clock, are stand-ins."""
 
-import os
-import re
-import signal
-import subprocess
+import json
 import sys
 import tarfile
+from collections import Counter
 from pathlib import Path
+from unittest import mock
 
+import gpu_check
+import gpu_plan
 import pytest
-from libcuda import one_gpu
+from command import ended
+from factories import make_record
 
-from tcbench.engine.accelerators.cuda import driver, packages
+from tcbench.core import store
+from tcbench.run.runner import Runner
 
-pytestmark = pytest.mark.long
+BATCH_SIZES = (32, 64, 128, 256)
 
-SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"
 
-STAND_IN = """#!/usr/bin/env bash
-echo "$*" >>"$CALLS"
-case "$*" in
-  "-c import nvidia.dali") exit "${NO_DALI:-0}" ;;
-  "-c import torch") exit "${NO_TORCH:-0}" ;;
-  *load*)
-    if [[ -n ${LIBCUDA:-} ]]; then LD_LIBRARY_PATH=$LIBCUDA "$REAL" "$@"; exit; fi
-    [[ $* == *naruse2018* ]] && echo fp16,fp16+dali || echo fp16+dali+batched+cuda_graph
-    exit "${UNREADABLE:-0}" ;;
-  *--dry-run*) sleep "${SLOW_START:-0}" ;;
-  "-c import tcbench."*)
-    printf "Traceback\nModuleNotFoundError: No module named 'typer'" >&2
-    exit "${NO_TCBENCH:-0}" ;;
-  *"pip install"*) mkdir "$OUT/site" ;;
-  *gpu_smoke*) exit "${SMOKE:-0}" ;;
-  "-m tcbench doctor") head -c "${CHATTY:-100}" /dev/urandom | base64; sleep "${SLOW:-0}" ;;
-  *"run naruse2018"*)
-    [[ $* =~ "--label "([a-z]+) ]]
-    mkdir -p "$OUT/gpu_check/results/here" && touch "$_/naruse2018_${BASH_REMATCH[1]}.jsonl"
-    exit "${LADDER:-0}" ;;
-esac
-"""
-ALL = ["doctor", "data", "smoke", "tests", "torch", "best", "ladder", "beyond", "chart", "summary"]
+class Machine:
+    """A machine on which every step takes `slowness` times the expected time."""
+
+    def __init__(self, folder: Path, slowness: float = 1.0, *, decodes: bool = True) -> None:
+        self.folder, self.slowness, self.decodes = folder, slowness, decodes
+        self.now_s = 0.0
+        self.commands: list[list[str]] = []
+        self.failing = ""
+
+    def call(self, *options: str) -> int:
+        with mock.patch.dict("os.environ"):  # which the script changes for its commands
+            arguments = [str(self.folder / "out"), "--device", "virtual:H200", *options]
+            return gpu_check.main(arguments, self.execute, lambda: self.now_s)
+
+    def execute(self, command, log: Path, limit_s: float) -> str:
+        self.commands.append(list(command))
+        log.write_text("what it says\n")
+        if "-c" in command:
+            return "exit code 1" if "import nvidia.dali" in command and not self.decodes else "ok"
+        took_s = self.slowness * self.expected_s(log.stem)
+        self.now_s += min(took_s, limit_s)
+        if took_s > limit_s:
+            return f"ran out of its {limit_s:.0f} s"
+        if command[3] == "run":
+            unneeded = "tcbench.run.images.generate", "tcbench.present.charts.files.save_each"
+            with mock.patch.object(Runner, "_trial", trial), mock.patch(unneeded[0]), mock.patch(unneeded[1]):
+                ended(self.folder, *command[3:], TCBENCH_CACHE=str(self.folder / "cache"))
+        return "exit code 3" if log.stem == self.failing else "ok"
+
+    def expected_s(self, name: str) -> float:
+        forecast = gpu_plan.Forecast(gpu_plan.read_records())
+        steps = {step.name: step for step in (*gpu_plan.STEPS, *gpu_check.EVERYTHING)}
+        return forecast.step(steps[name]).total_s if name in steps else 1.0
+
+    def records(self):
+        return store.read(sorted((self.folder / "out").glob("gpu_check/results/*/*.jsonl"))).records
+
+    def steps(self) -> dict[str, str]:
+        """How each step ended, by its name and batch sizes."""
+        lines = map(json.loads, (self.folder / "out" / "gpu_check" / "steps.jsonl").read_text().splitlines())
+        return {" ".join([line["name"], *map(str, line["sizes"])]): line["words"] for line in lines}
+
+    def cells(self, scenario: str = "naruse2018", data: str = "generated") -> Counter[tuple[str, int]]:
+        cells = (record.cell for record in self.records())
+        return Counter((c.config, c.batch_size) for c in cells if (c.scenario, c.input.kind) == (scenario, data))
+
+
+def trial(_runner: Runner, planned, number: int):
+    return make_record(cell=planned.cell, trial=number, images_per_s=1000.0)
 
 
 @pytest.fixture
-def python(tmp_path):
-    """The environment in which the script takes the stand-in."""
-    python = tmp_path / "python"
-    python.write_text(STAND_IN)
-    python.chmod(0o755)
-    return {"PYTHON": str(python), "CALLS": str(tmp_path / "calls"), "OUT": str(tmp_path / "out")}
+def machine(tmp_path):
+    """Two calls' machine; nothing is a DALI that decodes on a GPU here."""
+    return Machine(tmp_path)
 
 
-def script(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The script's outcome; what it leaves is in `out`."""
-    command = [str(SCRIPT), str(folder / "out")]
-    environment = {name: value for name, value in (os.environ | environment).items() if value}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+def planned_cells(folder: Path) -> Counter[tuple[str, int]]:
+    """The cells of the talk's scenario, as --dry-run names them."""
+    told = ended(folder, "run", "naruse2018", "--device", "virtual:H200", "--dry-run", "--json")
+    return Counter((cell["config"], cell["batch_size"]) for cell in json.loads(told.out)["cells"])
 
 
-@pytest.fixture
-def check(tmp_path, python):
-    """Run the script; its outcome, the stand-in's calls, and what the archive holds."""
-
-    def run(**environment: str) -> tuple[subprocess.CompletedProcess[str], list[str], dict[str, bytes]]:
-        calls = tmp_path / "calls"
-        calls.unlink(missing_ok=True)
-        done = script(tmp_path, **python | environment)
-        with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
-            members = [member for member in archive.getmembers() if member.isfile()]
-            files = {member.name.removeprefix("gpu_check/"): archive.extractfile(member).read() for member in members}
-        return done, calls.read_text().splitlines(), files
-
-    return run
-
-
-def steps(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
-    """The steps that were begun, in order, with their limits in seconds."""
-    begun = re.findall(r"^== (\S+) \(at \d+ s, at most (\d+) s\)$", done.stdout, re.MULTILINE)
-    return {name: int(limit_s) for name, limit_s in begun}
-
-
-def test_what_tells_of_the_most_comes_first_then_the_best_config(check):
-    done, calls, files = check()
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing failed")
-    assert list(steps(done)) == ALL
-    assert set(files) >= {"steps.txt", "logs/environment.log", *(f"logs/{step}.log" for step in ALL)}
-    best, ladder = [call for call in calls if "run naruse2018" in call and "--dry-run" not in call]
-    assert "--config fp16+dali+batched+nhwc+fused+static_graph --bs 64" in best
-    assert "--config fp16,fp16+dali --bs 64" in ladder
-    (beyond,) = [call for call in calls if "run beyond" in call]
-    assert "--config fp16+dali+batched+cuda_graph --bs 64" in beyond
-    tests, torch = [call for call in calls if "-m pytest" in call]
-    assert "-m gpu" in tests
-    # A library's warning is no failure there, and a working tree that cannot be written to is none either.
-    assert "-W default -p no:cacheprovider" in tests
-    assert "tests/engine/accelerators/test_event_clock.py" in tests
-    assert "torch" not in tests
-    assert torch.split()[-1] == "tests/engine/backends/torch"  # what compiles for minutes
-    (smoke,) = [call for call in calls if "gpu_smoke" in call]
-    assert smoke.startswith("tools/gpu_smoke.py --device cuda:0 --budget 120 --out ")
-
-
-def test_without_dali_what_is_skipped_is_named_and_runs_with_other_input(check):
-    done, calls, _ = check(NO_DALI="1")
-    assert "note: DALI is not installed; skipped are fp16+dali fp16+dali+batched+cuda_graph\n" in done.stdout
-    both = [f"{name}-{way}" for name in ("best", "ladder", "beyond") for way in ("synthetic", "opencv")]
-    assert list(steps(done)) == [*ALL[:5], *both, *ALL[8:]]
-    measured = [call for call in calls if "--bs 64" in call]
-    options = [re.search(r"--config (\S+) .*?(--data synthetic)?$", call).groups() for call in measured]
-    assert options[2:] == [
-        ("fp16,fp16", "--data synthetic"),
-        ("fp16,fp16+opencv", None),
-        ("fp16+batched+cuda_graph", "--data synthetic"),
-        ("fp16+opencv+batched+cuda_graph", None),
-    ]
-
-
-def test_without_pytorch_its_tests_are_named_as_skipped(check):
-    done, _, _ = check(NO_TORCH="1", STEPS="doctor torch")
-    assert "note: PyTorch is not installed; its tests are skipped\n" in done.stdout
-    assert list(steps(done)) == ["doctor"]
-
-
-def test_three_calls_of_ten_minutes_have_time_for_all_even_without_dali(check):
-    done, _, _ = check(NO_DALI="1", BUDGET_S="100000")
-    limits = steps(done)
-    charts_s = limits.pop("chart") + limits.pop("summary")
-    start_s = 20  # measured with real packages: 14, and 5 once the wheels are there
-    assert sum(limits.values()) <= 3 * (570 - 60 - start_s)
-    assert charts_s <= 2 * 60
-
-
-def test_the_budget_counts_what_comes_before_the_first_step(check):
-    done, _, _ = check(SLOW_START="1.1", STEPS="doctor")
-    assert "== doctor (at 0 s" not in done.stdout
-
-
-def test_what_one_call_has_no_time_for_the_next_one_does_and_neither_does_a_thing_twice(check):
-    done, calls, _ = check(BUDGET_S="100")  # less what is kept for the charts: enough for the first two steps
-    assert (done.returncode, list(steps(done))) == (1, ["doctor", "data"])
-    *_, to_come, failed = done.stdout.splitlines()
-    assert to_come == f"to come: {' '.join(ALL[2:8])}: the same call again goes on"
-    assert failed == "nothing failed so far"
-    done, calls, files = check()
-    assert (done.returncode, list(steps(done))) == (0, ALL[2:])
-    assert not any("doctor" in call for call in calls)
-    assert all(re.search(r"--label \S+ --resume", call) for call in calls if "--bs 64" in call)
-    done, _, _ = check()
-    assert (done.returncode, list(steps(done))) == (0, ["chart", "summary"])
-    assert len(files["steps.txt"].splitlines()) == len(ALL)
-
-
-def test_wheels_go_beside_the_interpreter_once(check, tmp_path):
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    for name in ("a.whl", "b.whl"):
-        (wheels / name).touch()
-        for call in range(2):
-            _, calls, _ = check(WHEELS=str(wheels), STEPS="doctor")
-            installed = [call for call in calls if "pip install" in call]
-            assert len(installed) == (call == 0)
-
-
-@pytest.mark.parametrize(
-    ("capability", "config"),
-    [("75", "fp16+dali+batched+nhwc+fused+cuda_graph"), ("90", "fp16+dali+batched+nhwc+fused+cuda_graph+convstats")],
-)
-def test_beyond_the_talk_goes_as_far_as_the_gpu_is_new_enough_for(check, tmp_path, capability, config):
-    """A config that is skipped would be no failure, and tell nothing."""
-    gpu = {"LIBCUDA": str(one_gpu(tmp_path)), "REAL": sys.executable, "CAPABILITY": capability, "DRIVER": "12020"}
-    _, calls, _ = check(STEPS="beyond", **gpu)
-    (beyond,) = [call for call in calls if "run beyond" in call]
-    assert f"--config {config} --bs" in beyond
-
-
-def test_a_step_that_fails_does_not_stop_the_others_and_is_listed_at_the_end(check):
-    done, calls, files = check(SMOKE="1", LADDER="3")
-    assert done.returncode == 1
-    listed = ["smoke: exit code 1", "best: exit code 3", "ladder: exit code 3"]
-    assert [line.partition(" (")[0] for line in done.stdout.splitlines()[-3:]] == [f"failed: {one}" for one in listed]
-    assert all(one in files["steps.txt"].decode() for one in listed)
-    assert any("--slide 33" in call for call in calls)
-
-
-def test_scenarios_that_cannot_be_read_are_said(check):
-    done, _, _ = check(UNREADABLE="1")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "failed: configs: cannot be read (0 s)")
-
-
-def test_of_steps_that_run_out_of_their_time_only_those_that_keep_what_is_done_are_begun_again(check, tmp_path):
-    """A stand-in for timeout, which ends what measures and the tests at once."""
-    (tmp_path / "timeout").write_text(
-        '#!/usr/bin/env bash\n[[ $* == *"--bs 64"* || $* == *pytest* ]] && exit 124\nexec /usr/bin/timeout "$@"\n'
-    )
-    (tmp_path / "timeout").chmod(0o755)
-    done, _, files = check(PATH=f"{tmp_path}:{os.environ['PATH']}", STEPS="tests ladder")
-    assert "to come: ladder: " in done.stdout
-    assert files["steps.txt"].startswith(b"tests: ran out of its 240 s (")
-    done, _, _ = check(STEPS="tests ladder")
-    assert list(steps(done)) == ["ladder"]
-
-
-@pytest.mark.slow
-def test_a_step_that_the_budget_cuts_short_is_to_come(check):
-    """Sixteen seconds: a step that has less than half of its time is not begun."""
-    done, _, files = check(SLOW="60", BUDGET_S="77", STEPS="doctor")
-    assert (done.returncode, list(steps(done)), files["steps.txt"]) == (1, ["doctor"], b"")
-    assert "to come: doctor: the same call again goes on" in done.stdout
-
-
-def test_only_the_steps_that_are_named_are_run_and_charts_are_drawn_of_what_there_is(check):
-    drawn = {steps_: set(steps(check(STEPS=f"{steps_} chart summary")[0])) for steps_ in ("smoke", "best", "ladder")}
-    assert drawn == {"smoke": {"smoke"}, "best": {"best", "chart"}, "ladder": {"ladder", "chart", "summary"}}
-
-
-def test_whatever_ends_the_script_what_was_done_is_in_the_archive(tmp_path, python):
-    with subprocess.Popen(
-        [str(SCRIPT), str(tmp_path / "out")],
-        env={**os.environ, **python},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        for line in process.stdout:
-            if line.startswith("== best"):
-                os.killpg(process.pid, signal.SIGKILL)
-                break
+@pytest.mark.long
+def test_with_time_for_all_both_calls_leave_a_record_of_every_planned_cell(machine, tmp_path):
+    assert machine.call("--call", "1", "--budget", "1000") == 0
+    assert machine.cells() == {("fp32", 64): 1, ("fp16", 64): 1}
+    best = {(config, size) for config in gpu_plan.BEST_SYNTHETIC for size in BATCH_SIZES}
+    assert machine.cells(data="synthetic") == dict.fromkeys(best, 1)
+    assert machine.call("--call", "2", "--budget", "1000") == 0
+    assert machine.cells() == planned_cells(tmp_path)
+    assert len(machine.cells()) == 40
+    assert set(machine.cells("peers")) == {(config, size) for config in gpu_plan.TORCH for size in (64, 256)}
+    profiled = [command[4] for command in machine.commands if "profile" in command]
+    assert profiled == ["fp16+dali", "fp16+dali+batched+nhwc+fused+static_graph"]
+    assert {*machine.steps().values()} == {"ok"}
     with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
-        assert {"gpu_check/logs/doctor.log", "gpu_check/logs/smoke.log"} <= set(archive.getnames())
+        names = archive.getnames()
+    assert {"gpu_check/steps.jsonl", "gpu_check/logs/dali-fp16.log"} <= {*names}
+    assert sum("/results/" in name and name.endswith(".jsonl") for name in names) == 6
+    before = len(machine.commands)
+    assert machine.call("--call", "2") == 0  # what ran does not run again
+    assert all("-c" in command for command in machine.commands[before:])
 
 
-def test_a_python_that_lacks_tcbench_is_told_from_a_gpu_that_cannot_be_used(tmp_path, python):
-    done = script(tmp_path, **python, NO_TCBENCH="1")
-    assert done.returncode == 2
-    said, why = done.stderr.splitlines()
-    assert said == f"gpu_check: nothing was run, because this Python cannot: {python['PYTHON']}"
-    assert why == "ModuleNotFoundError: No module named 'typer'"
+@pytest.mark.long
+def test_where_dali_does_not_decode_other_input_takes_its_place(tmp_path, capsys):
+    machine = Machine(tmp_path, decodes=False)
+    assert machine.call("--call", "2", "--budget", "2000") == 1
+    assert machine.steps()["set-up-dali"] == "exit code 1"
+    assert "DALI does not decode here" in capsys.readouterr().out
+    synthetic = {
+        gpu_plan.with_feed(config, "") for precision in ("fp16", "fp32") for config in gpu_plan.ladder(precision)
+    }
+    assert set(machine.cells(data="synthetic")) == {(config, size) for config in synthetic for size in BATCH_SIZES}
+    opencv = {f"{precision}+opencv+batched+nhwc+fused+static_graph" for precision in ("fp16", "fp32")}
+    assert {config for config, _ in machine.cells()} == {"fp16", "fp32", *opencv}
+    assert not any("dali" in config for config, _ in machine.cells("peers"))
 
 
-def test_a_python_that_lacks_what_chainer_needs_is_told_before_every_trial_fails_of_it(tmp_path):
-    """pip brings Chainer's wheel without them there: `--no-deps`."""
-    (tmp_path / "six.py").write_text("raise ModuleNotFoundError(\"No module named 'six'\")")
-    done = script(tmp_path, PYTHON=sys.executable, PYTHONPATH=str(tmp_path), DEVICE="cpu", STEPS="none")
-    assert (done.returncode, done.stderr.splitlines()[1:]) == (2, ["ModuleNotFoundError: No module named 'six'"])
+@pytest.mark.long
+def test_a_slow_first_call_makes_the_second_leave_out_what_stands_last(tmp_path, capsys):
+    machine = Machine(tmp_path, slowness=1.5)
+    machine.call("--call", "1", "--budget", "400")
+    capsys.readouterr()
+    machine.now_s, began_s = 1000.0, 1000.0
+    assert machine.call("--call", "2") == 1
+    assert machine.now_s - began_s <= gpu_plan.LIMIT_S[2]
+    said = capsys.readouterr().out
+    assert "== steps take 1.50 times the expected time so far; no time for: " in said
+    assert "pillow at 32, 128, 256" in said and "to come: " in said
+    assert "dali-fp16 64 256 128 32" in machine.steps()
+    assert not any(name.startswith("pillow 32") for name in machine.steps())
+    machine.slowness = 1.0
+    assert machine.call("--call", "2", "--budget", "5000") == 0  # goes on with the rest
+    assert machine.cells()[("fp32", 256)] == machine.cells()[("fp32+dali", 256)] == 1
 
 
-@pytest.mark.slow
-def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path):
-    done, _, files = check(CHATTY=str(20 * 2**20))
-    assert done.returncode == 0
-    assert (tmp_path / "out" / "gpu_check.tar.gz").stat().st_size <= 16 * 2**20
-    assert len(files["logs/doctor.log"]) == 100_000
+def test_the_plan_for_an_h200_fits_and_names_what_has_no_time():
+    forecast = gpu_plan.Forecast(gpu_plan.read_records())
+    chosen = gpu_plan.whole_plan(forecast)
+    by_call = {call: sum(forecast.step(p).total_s for _, p in chosen if p and p.call == call) for call in (1, 2)}
+    assert by_call[1] < 200 and by_call[2] < 560
+    assert sum(by_call.values()) <= 740
+    runs = {part.name for _, part in chosen if part and part.kind in ("run", "profile")}
+    assert runs == {step.name for step in gpu_plan.STEPS if step.kind in ("run", "profile")}
+    page = (gpu_check.ROOT / "docs" / "gpu-offline.md").read_text()
+    assert gpu_plan.table(forecast) in page, "docs/gpu-offline.md: paste what tools/gpu_plan.py prints"
 
 
-@pytest.fixture
-def interpreters(tmp_path):
-    """Run the script with stand-ins for uv, which runs tcbench's choice of packages, and python3: their calls, up to
-    the import that they both refuse."""
-    refuses = '[[ "$*" == *"import tcbench."* ]] && exit 1'
-    chooses = f'[[ "$*" == *extra_for* ]] && {{ shift 3; exec {sys.executable} "$@"; }}\nexit "${{NO_UV:-0}}"'
-    for name, runs in {"uv": f"{refuses}\n{chooses}", "python3": refuses}.items():
-        (tmp_path / name).write_text(f'#!/usr/bin/env bash\necho "{name} $*" >>"$CALLS"\n{runs}\n')
-        (tmp_path / name).chmod(0o755)
-
-    def run(**environment: str) -> str:
-        here = {"PYTHON": "", "EXTRA": "", "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")}
-        assert script(tmp_path, **here | environment).returncode == 2
-        return (tmp_path / "calls").read_text()
-
-    return run
+def test_without_a_call_everything_runs_and_a_step_that_fails_stops_no_other(machine, capsys):
+    machine.failing = "beyond"
+    with mock.patch.object(machine, "expected_s", lambda _: 1.0):
+        assert machine.call() == 1
+    names = [name.partition(" ")[0] for name in machine.steps()]
+    assert names[-3:] == ["all-smoke", "all-tests", "torch-tests"]
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("failed")] == [
+        "failed: beyond: exit code 3"
+    ]
+    tests, torch = [command for command in machine.commands if "pytest" in command]
+    assert "tests/engine/accelerators/cuda/test_gpu_ops.py" in tests
+    assert torch[-1] == "tests/engine/backends/torch"
 
 
-@pytest.mark.parametrize("extra", [None, "cuda12"])
-def test_the_packages_are_those_that_tcbench_finds_to_suit_unless_the_user_says_which(interpreters, extra):
-    calls = interpreters(**({"EXTRA": extra} if extra else {}))
-    assert ("extra_for" in calls) == (extra is None)
-    named = extra or packages.extra_for(driver.gpus()).name
-    assert calls.splitlines()[-1].startswith(f"uv run --quiet --extra {named} python -c import tcbench.")
+def test_a_command_that_fails_or_takes_too_long_is_told(tmp_path):
+    log = tmp_path / "log"
+    assert gpu_check.run_command([sys.executable, "-c", "print('so'); raise SystemExit(3)"], log, 60) == "exit code 3"
+    assert gpu_check.run_command(["sleep", "60"], log, 0.1) == "ran out of its 0 s"
+    assert log.read_text() == "so\n"
 
 
-def test_where_uv_cannot_make_an_environment_or_wheels_are_brought_it_is_python3(interpreters, tmp_path):
-    assert interpreters(NO_UV="1", EXTRA="cuda13").splitlines()[-1].startswith("python3 -c import tcbench.")
-    (tmp_path / "calls").unlink()
-    (tmp_path / "wheels").mkdir()
-    assert interpreters(WHEELS=str(tmp_path / "wheels")).startswith("python3 -m pip install --quiet")
+@pytest.mark.long
+def test_a_device_that_cannot_be_used_is_told_and_nothing_runs(tmp_path, capsys):
+    with mock.patch.dict("os.environ"):
+        assert gpu_check.main([str(tmp_path / "out"), "--device", "cuda:99"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "gpu_check: nothing was run on cuda:99: tcbench: error: --device cuda:99: "
+    )
+    assert not list(tmp_path.glob("out/gpu_check/results"))
 
 
-def test_a_device_that_cannot_be_used_is_said_and_nothing_is_run(tmp_path):
-    done = script(tmp_path, PYTHON=sys.executable, DEVICE="cuda:99")
-    assert done.returncode == 2
-    first, second = done.stderr.splitlines()
-    assert first == "gpu_check: nothing was run, because cuda:99 cannot be used:"
-    assert second.startswith("tcbench: error: --device cuda:99: ")
-    assert not list((tmp_path / "out").iterdir())
-
-
-def test_wheels_from_a_folder_that_is_not_there_are_not_passed_over(tmp_path):
-    done = script(tmp_path, PYTHON="/bin/false", WHEELS=str(tmp_path / "wheels"))
-    assert done.returncode == 2
-    assert "wheels: No such file or directory" in done.stderr
-    assert "nothing was run" not in done.stderr
-
-
-def test_without_a_folder_it_says_how_it_is_used():
-    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 2
-    assert "tools/gpu_check.sh FOLDER" in done.stdout
-    assert "set -uo" not in done.stdout
+def test_an_archive_that_would_be_too_large_has_only_the_ends_of_logs(tmp_path, monkeypatch):
+    logs = tmp_path / "gpu_check" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "doctor.log").write_bytes(bytes(range(256)) * 4096)
+    monkeypatch.setattr(gpu_check, "MOST_BYTES", 1000)
+    gpu_check.pack(tmp_path)
+    with tarfile.open(tmp_path / "gpu_check.tar.gz") as archive:
+        assert archive.getmember("gpu_check/logs/doctor.log").size == 100_000
