@@ -122,7 +122,7 @@ def _run(
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
     from tcbench.run.ranks import probe_largest
-    from tcbench.run.runner import Launch, Runner
+    from tcbench.run.runner import COOLING_S, Launch, Runner
     from tcbench.views import planning
     from tcbench.views.throughput import table as console
 
@@ -159,17 +159,16 @@ def _run(
             expected = replace(state.costs, remaining=tuple(to_run()))
             with RunProgress(stderr, expected, state.certain()) as progress:
                 launch = Launch(variables={messages.CORES: str(cores)})
-                runner = Runner(
-                    path.stem, plan.timeout_s, listen=progress.listen, launch=launch, launcher=launcher, plan=plan.key
-                )
+                settings: dict[str, Any] = {"launch": launch, "launcher": launcher, "plan": plan.key}
+                runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, cooling_s=COOLING_S, **settings)
                 while ahead:
                     progress.begin(console.round_label(state), to_run(), state.certain())
-                    for record in runner.run(ahead[:1]):
+                    for attempt, record in enumerate(runner.run(ahead[:1])):
                         records.append(record)
                         fresh.append(record)
                         state = state.after(record)
                         ahead = list(state.ahead())
-                        progress.finished(record, to_run())
+                        progress.finished(record, to_run(), again=attempt == 0 and runner.repeats(record))
         wanted = {planned.cell.key for planned in plan.cells}
         records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
         failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)

@@ -12,6 +12,7 @@ History of SCHEMA_VERSION:
 import functools
 import hashlib
 import math
+import operator
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -473,6 +474,11 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
     return tuple(THROTTLE_REASONS.get(bit, f"bit {bit:#x}") for bit in bits if mask & bit)
 
 
+_SLOWDOWN = 0x008 | 0x020 | 0x040 | 0x080
+"""Bits of a throttle mask by which heat or a lack of power slows a GPU down. The software power cap is none: many GPUs
+reach it in every trial."""
+
+
 class GpuSample(msgspec.Struct, frozen=True, array_like=True):
     """NVML's readings at one moment; None for what this GPU does not say. `time_s` and `energy_j` count from the
     trial's start and the first sample. `memory_used_bytes` is the whole device's, whoever uses it. Stands in JSON as a
@@ -521,6 +527,12 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
         if self.timed_from_s is None or self.timed_to_s is None:
             return ()
         return tuple(sample for sample in self.samples if self.timed_from_s <= sample.time_s <= self.timed_to_s)
+
+    @property
+    def slowdowns(self) -> tuple[str, ...]:
+        """The reasons for which heat or a lack of power slowed the GPU down during the timed pass."""
+        masks = (sample.throttle_mask or 0 for sample in self.timed)
+        return throttle_reasons(functools.reduce(operator.or_, masks, 0) & _SLOWDOWN)
 
     @property
     def mean_power_w(self) -> float | None:

@@ -117,20 +117,23 @@ class RunProgress(_Live):
             what = f"{name}: {message.stage}{steps}, {number(rate)} {cell.unit}/s"
             self._progress.update(self._task, description=what)
 
-    def finished(self, record: Record, remaining: Sequence[Cell] | None = None) -> None:
-        """A trial has ended. `remaining` as for `begin`, where these are others now."""
+    def finished(self, record: Record, remaining: Sequence[Cell] | None = None, *, again: bool = False) -> None:
+        """A trial has ended. `remaining` as for `begin`, where these are others now. `again`: its GPU was slowed down,
+        and it is run once more."""
         if record.status != "skipped":
             self._estimate = self._estimate.finished(record)
         if remaining is not None:
             self._estimate = replace(self._estimate, remaining=tuple(remaining))
         self._seen_of_running = None
         self._started = time.monotonic()
-        self._done += 1
+        self._done += not again
         self._progress.update(self._task, completed=self._done)
         left = duration(self._estimate.remaining_s())
         more = f"  (ETA {left})" if self._progress.disable and self._estimate.remaining else ""
+        slowdowns = ", ".join(record.gpu.slowdowns) if record.gpu else ""
+        why = f"; it runs again after a pause, since the GPU was slowed down ({slowdowns})" if again else ""
         count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
-        self._console.say(f"[{count}] {self._label}{record.cell.label}: {outcome(record)}{more}")
+        self._console.say(f"[{count}] {self._label}{record.cell.label}: {outcome(record)}{why}{more}")
 
     def _remaining_s(self) -> float:
         spent = time.monotonic() - self._started

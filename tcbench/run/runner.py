@@ -71,12 +71,17 @@ def python_module(python: str, module: str, *arguments: str) -> list[str]:
     return [python, "-P", "-m", module, *arguments]
 
 
+COOLING_S = 5.0
+"""A short pause in which a GPU cools down: NVIDIA's nvbench pauses too before it measures a throttled sample again."""
+
+
 @dataclass(frozen=True)
 class Runner:
     """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
     the launch's; `watch` begins to watch a cell's device from the trial's start on, where it can be asked; `grace_s` is
     how long that command may take to end after the worker's last message; `launcher` starts the ranks of a cell that
-    has many; `plan` is the key of the plan whose trials they are."""
+    has many; `plan` is the key of the plan whose trials they are. With `cooling_s` a trial whose GPU was slowed down by
+    heat or a lack of power is run once more after so many seconds: the last record of a trial is what counts."""
 
     run_id: str
     timeout_s: float
@@ -87,14 +92,24 @@ class Runner:
     launch: Launch = field(default_factory=Launch)
     launcher: Launcher = field(default_factory=Launcher)
     plan: str | None = None
+    cooling_s: float | None = None
+
+    def repeats(self, record: Record) -> bool:
+        """Return whether a trial with this record is run once more."""
+        slowed = record.status == "ok" and record.gpu is not None and bool(record.gpu.slowdowns)
+        return self.cooling_s is not None and slowed
 
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
-        """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
+        """One record per trial, as each ends; two of a trial that is repeated. KeyboardInterrupt ends the running
+        worker and passes through."""
         for planned, trial in trials:
             if planned.skip_reason is not None:
                 yield self._record(planned, trial)(status="skipped", reason=planned.skip_reason)
             else:
-                yield self._trial(planned, trial)
+                yield (record := self._trial(planned, trial))
+                if self.repeats(record):
+                    time.sleep(self.cooling_s or 0.0)
+                    yield self._trial(planned, trial)
 
     def _trial(self, planned: PlannedCell, trial: int) -> Record:
         ((_, record),) = _followed([_Trial(self, planned, trial)])

@@ -25,7 +25,7 @@ from tcbench.run.builds import Build
 from tcbench.run.gate import BASE, CURRENT, Gate, Role, Trial, replay
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan, PlannedCell
-from tcbench.run.runner import Runner
+from tcbench.run.runner import COOLING_S, Runner
 
 
 class GateProgress(Protocol):
@@ -65,6 +65,7 @@ def measure(
     have taken `budget_s`. Each record is in its side's store before the next trial begins. `before`: what the stores
     hold already, of a gate that was interrupted; `state` is the gate before its first trial."""
     shared: dict[str, Any] = {"timeout_s": plan.timeout_s, "listen": progress.listen, "launcher": launcher}
+    shared["cooling_s"] = COOLING_S
     runners = {side.name: Runner(stores[side.name].path.stem, launch=side.launch_as_side(), **shared) for side in ready}
     kept: dict[Role, list[Record]] = {side: list((before or {}).get(side, ())) for side in (BASE, CURRENT)}
     state = replay(state, [planned.cell for planned in plan.cells], kept)
@@ -80,7 +81,13 @@ def measure(
         if here not in timed and _chooses_kernels(planned):
             timed.add(here)
             time_candidates(list(runners.values()), planned)
-        records = dict(run([runners[trial.side] for trial in trials], planned, [trial.number for trial in trials]))
+        records: dict[int, Record] = {}
+        for place, record in run(
+            [runners[trial.side] for trial in trials], planned, [trial.number for trial in trials]
+        ):
+            if place in records:  # the GPU was slowed down, and the trial was repeated
+                stores[trials[place].side].append(records[place])
+            records[place] = record
         if turns and not all_ok(records.values()):
             alone.add(here)
             continue
@@ -101,7 +108,7 @@ def run(runners: Sequence[Runner], planned: PlannedCell, numbers: Sequence[int])
     if others:
         records = first.in_turns(others[0], planned, (numbers[0], numbers[1]))
     else:
-        records = enumerate(first.run([(planned, numbers[0])]))
+        records = ((0, record) for record in first.run([(planned, numbers[0])]))
     return ((place, _explained(record)) for place, record in records)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tcbench.analysis.eta import estimate
 from tcbench.core.messages import Building, Stepped, Tuning
+from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.present import progress as views
 from tcbench.present.progress import RunProgress, Stages
 from tcbench.present.tables import Screen
@@ -39,6 +40,20 @@ def test_trials_that_are_not_run_after_all_count_as_over_so_that_the_count_never
         progress.finished(factories.make_record(cell=cells[1]))
     counts = [line.partition(" ")[0] for line in out.file.getvalue().splitlines()]
     assert counts == ["[1/12]", "[5/12]", "[6/12]", "[7/18]"]
+
+
+def test_a_trial_that_is_repeated_is_not_counted_and_says_why():
+    out = Screen(file=io.StringIO(), width=200)
+    cell = factories.make_cell(device="cuda:0")
+    samples = (GpuSample(1.0, throttle_mask=0x44),)
+    gpu = GpuSamples(state=GpuState(), samples=samples, timed_from_s=0.0, timed_to_s=2.0)
+    with RunProgress(out, estimate([cell]), 1) as progress:
+        progress.finished(factories.make_record(cell=cell, gpu=gpu), [cell], again=True)
+        progress.finished(factories.make_record(cell=cell, gpu=gpu), [])
+    first, second = out.file.getvalue().splitlines()
+    why = "; it runs again after a pause, since the GPU was slowed down (hardware thermal slowdown)"
+    assert first.startswith("[0/1] ") and why in first
+    assert second.startswith("[1/1] ") and "slowed down" not in second
 
 
 @pytest.mark.parametrize(("done", "shown"), [(0, "0 trials ETA"), (1, "1 trial ETA"), (2, "2 trials ETA")])

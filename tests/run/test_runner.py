@@ -16,7 +16,7 @@ import pytest
 from processes import alive, pids
 from standin_nvml import pynvml
 
-from tcbench.core import variables
+from tcbench.core import store, variables
 from tcbench.core.messages import Finished, Message, Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.run import runner as module
@@ -228,6 +228,26 @@ def test_a_gpu_is_watched_while_its_trial_runs_and_gets_the_times_of_the_timed_p
     assert to_s - from_s >= 0.25
     assert one.gpu.samples[1].power_w == 600.0
     assert (one.gpu.timed_from_s, one.gpu.timed_to_s) == (from_s, to_s)
+
+
+@pytest.mark.parametrize(
+    ("masks", "cooling_s", "records"),
+    [((0x40, 0), 3.0, 2), ((0x84, 0x88), 3.0, 2), ((0x04, 0), 3.0, 1), ((0x40, 0), None, 1)],
+)
+def test_a_trial_whose_gpu_was_slowed_down_is_run_once_more_after_a_pause(monkeypatch, masks, cooling_s, records):
+    left, slept, sleep = list(masks), [], time.sleep
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: slept.append(seconds) or sleep(min(seconds, 0.01)))
+
+    class Throttled(Watched):
+        def stop(self, timed_from_s, timed_to_s):
+            samples = (GpuSample(0.0, throttle_mask=0xFF), GpuSample(1.0, throttle_mask=left.pop(0)))
+            return GpuSamples(state=GpuState(), samples=samples, timed_from_s=0.5, timed_to_s=1.5)
+
+    runner = Runner("run-1", 60.0, worker(send(OK)), watch=Throttled(), cooling_s=cooling_s)
+    made = list(runner.run([(PlannedCell(factories.make_cell(device="cuda:0")), 4)]))
+    assert [(record.trial, record.status) for record in made] == [(4, "ok")] * records
+    assert slept.count(3.0) == records - 1
+    assert store.current(made) == (made[-1],)
 
 
 def test_a_gpu_is_watched_until_its_worker_dies():

@@ -5,10 +5,11 @@ import dataclasses
 from typing import ClassVar
 
 import factories
+import msgspec
 import pytest
 
 from tcbench.analysis.verdict import Rule, interims
-from tcbench.core import messages
+from tcbench.core import messages, store
 from tcbench.core.store import Store
 from tcbench.engine.accelerators.device import host
 from tcbench.run import gate, plan, scenario, turns
@@ -103,6 +104,23 @@ def test_elsewhere_trials_run_one_after_another(made, tmp_path, monkeypatch, alo
         made = plan.make(scenario.load("cpu"), selection, host())
     measured(made, tmp_path, takes_turns=alone != "a revision that cannot")
     assert StandIn.ran == ["base 0", "current 0", "current 1", "base 1"]
+
+
+def test_a_trial_that_is_repeated_because_its_gpu_was_slowed_down_is_stored_twice_and_judged_by_the_last(
+    made, tmp_path, monkeypatch
+):
+    class Slowed(StandIn):
+        def run(self, trials):
+            for record in super().run(trials):
+                if self.cooling_s and record.trial == 0:
+                    yield msgspec.structs.replace(record, duration_s=777.0)
+                yield record
+
+    monkeypatch.setattr(turns, "Runner", Slowed)
+    ended, _ = measured(made, tmp_path, takes_turns=False)
+    stored = [(record.trial, record.duration_s == 777.0) for record in store.read([tmp_path / "base.jsonl"]).records]
+    assert stored == [(0, True), (0, False), (1, False)]
+    assert [(record.trial, record.duration_s == 777.0) for record in ended.base] == [(0, False), (1, False)]
 
 
 @pytest.mark.parametrize("ends", ["oom", "timeout", "failed", "crashed"])
