@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,8 +119,14 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...
         # As a URI with everything quoted: a '#' or a '?' in a file's name is no mark of SQLite's.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.row_factory = _row
+            connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python looks for signals in the call
             recordings = _Report(connection).recordings(path.stem)
-    except (sqlite3.Error, OverflowError) as error:
+    except _UnknownSchema as error:
+        known = "this version of tcbench does not know that form of Nsight Systems' export"
+        raise TraceError(f"{path}: {error}: {known}") from None
+    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
+        if str(error) == "interrupted":
+            raise KeyboardInterrupt from None
         raise TraceError(f"{path}: not a whole SQLite export of Nsight Systems ({error})") from None
     if not recordings:
         raise TraceError(f"{path}: no ranges of tcbench's in it; expected a report of `nsys profile` around tcbench")
@@ -165,15 +171,60 @@ def with_own(
     return recording, "nsys", work or input_sampled
 
 
+_STEPS_PER_SIGNAL = 100_000
+"""Instructions of SQLite's machine between two looks for signals: some milliseconds."""
+
+_ACTIVITY = frozenset({"start", "end", "correlationId"})
+_COLUMNS = {
+    "StringIds": frozenset({"id", "value"}),
+    "NVTX_EVENTS": frozenset({"start", "end", "eventType", "globalTid"}),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": _ACTIVITY,
+    "CUPTI_ACTIVITY_KIND_DRIVER": _ACTIVITY,
+    "CUPTI_ACTIVITY_KIND_KERNEL": _ACTIVITY,
+    "CUPTI_ACTIVITY_KIND_MEMCPY": _ACTIVITY,
+    "CUPTI_ACTIVITY_KIND_MEMSET": _ACTIVITY,
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": frozenset({"start", "end"}),
+}
+"""The tables that are read, and the columns without which one is in a form that is not known."""
+
+_NOT_READ = re.compile(r"CUPTI_ACTIVITY_KIND_(SYNCHRONIZATION|CUDA_EVENT|OVERHEAD|MEMORY|OPENACC|OPENMP)")
+
+
+class _UnknownSchema(Exception):
+    """The report may say something in a form that is not known, so that it must not be taken for saying nothing."""
+
+
 class _Report:
     """Queries, each of what is there."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        names = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self._tables = {row["name"] for row in names}
-        strings = connection.execute("SELECT * FROM StringIds") if "StringIds" in self._tables else ()
+        # Real tables alone: a view, which Nsight Systems never makes, may have no end.
+        sources = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'")
+        columns = {row["name"]: self._columns_of(row["name"]) for row in list(sources)}
+        self._tables = {name: self._newest(name, columns) for name in _COLUMNS}
+        unread = columns.keys() - {*self._tables.values()}
+        self._unknown = sorted(
+            name
+            for name in unread
+            if not _NOT_READ.match(name) and ("KERNEL" in name.upper() or columns[name] >= _ACTIVITY)
+        )
+        if self._tables["NVTX_EVENTS"] is None:
+            raise _UnknownSchema("no table NVTX_EVENTS with the columns of ranges")
+        table = self._tables["StringIds"]
+        strings = connection.execute(f'SELECT * FROM "{table}"') if table else ()
         self._strings = {row["id"]: row["value"] or "" for row in strings}
+
+    def _columns_of(self, table: str) -> frozenset[str]:
+        quoted = table.replace('"', '""')
+        return frozenset(row["name"] for row in self._connection.execute(f'PRAGMA table_info("{quoted}")'))
+
+    @staticmethod
+    def _newest(name: str, columns: Mapping[str, frozenset[str]]) -> str | None:
+        """Return the table of that name, or of its highest version (NAME_V2), that has the columns which are read."""
+        versions = {table: re.fullmatch(rf"{name}(?:_V(\d{{1,9}}))?", table) for table in columns}
+        known = [(int(match[1] or 1), table) for table, match in versions.items() if match]
+        return max(((n, table) for n, table in known if columns[table] >= _COLUMNS[name]), default=(0, None))[1]
 
     def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
         events = list(self._rows("NVTX_EVENTS"))
@@ -206,12 +257,19 @@ class _Report:
     def _recording(self, process: int, ranges: list[_Range]) -> Recording:
         spans = tuple(_nested(ranges))
         steps = {span.phase: None for span in spans if span.kind == "phase"}
+        calls, activities = tuple(self._calls(process)), tuple(self._activities(process))
+        kinds = {activity.kind for activity in activities}
+        if not kinds & {"kernel", "graph"} and (self._unknown or any("Launch" in call.name for call in calls)):
+            where = f"tables {', '.join(self._unknown)}" if self._unknown else "no table of them"
+            raise _UnknownSchema(f"kernels were launched and are not in a table that is known ({where})")
+        if "copy" not in kinds and self._unknown and any("Memcpy" in call.name for call in calls):
+            raise _UnknownSchema(f"copies are not in a table that is known (tables {', '.join(self._unknown)})")
         return Recording(
             thread=ranges[0].thread & 0xFFFFFF,
             phases=tuple(name for name in steps if name is not None),
             spans=spans,
-            calls=tuple(self._calls(process)),
-            activities=tuple(self._activities(process)),
+            calls=calls,
+            activities=activities,
         )
 
     def _calls(self, process: int) -> Iterator[ApiCall]:
@@ -252,14 +310,22 @@ class _Report:
             return copy_name(row["copyKind"])
         return kind
 
-    def _rows(self, table: str) -> Iterator[_SqlRow]:
-        if table in self._tables:
-            yield from self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "start"')
+    def _rows(self, name: str) -> Iterator[_SqlRow]:
+        table = self._tables[name]
+        if table is None:
+            return
+        for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "start"'):
+            if not isinstance(row["start"], int) or not isinstance(row["end"], int | None):
+                raise ValueError(f"a time in {table} is not a whole number")
+            if row["end"] is not None or name == "NVTX_EVENTS":  # else it had not ended when the report did
+                yield row
 
     def _text(self, event: _SqlRow) -> str:
         return event["text"] or self._string(event["textId"])
 
     def _string(self, number: Any) -> str:
+        if isinstance(number, int) and self._tables["StringIds"] is None:
+            raise _UnknownSchema("names are numbers, and there is no table StringIds of them")
         return self._strings.get(number, "") if isinstance(number, int) else str(number or "")
 
 
@@ -303,7 +369,7 @@ def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
             yield HostSpan("step", range_.text, range_.payload, None, range_.begin_ns, range_.end_ns)
         elif len(open_ranges) == 1 and open_ranges[0].text == _STEP:
             yield HostSpan("phase", range_.text, open_ranges[0].payload, range_.text, range_.begin_ns, range_.end_ns)
-        elif open_ranges:
+        elif len(open_ranges) > 1 and open_ranges[0].text == _STEP:
             step, phase = open_ranges[0].payload, open_ranges[1].text
             yield HostSpan("layer", range_.text, step, phase, range_.begin_ns, range_.end_ns)
         open_ranges.append(range_)

@@ -291,3 +291,67 @@ def test_a_damaged_report_gets_one_clear_line(tmp_path):
         with pytest.raises(TraceError, match="not a report that") as error:
             tracing.read(path)
         assert "\n" not in str(error.value)
+
+
+def with_kernel(report: Report) -> Report:
+    report.gpu_tables()
+    report.step(3, 1000)
+    report.call("cudaLaunchKernel_v7000", 1450, 1)
+    report.activity("KERNEL", 1500, 1600, 1, shortName="gemm")
+    report.database.commit()
+    return report
+
+
+@pytest.mark.parametrize(
+    "table", ["NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"]
+)
+def test_the_newest_version_of_a_table_is_read(report, table):
+    before = nsys.read(with_kernel(report).path)
+    report.database.execute(f"ALTER TABLE {table} RENAME TO {table}_V3")
+    report.table(f"{table}_V2", "unused INTEGER")
+    report.table(table, "other INTEGER")
+    assert nsys.read(report.close()) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO GPU_KERNELS", r"\(tables GPU_KERNELS\)"),
+        ("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN start TO beginNs", r"\(tables CUPTI_\w+_KERNEL\)"),
+        ("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL", r"kernels were launched .*\(no table of them\)"),
+        ("ALTER TABLE NVTX_EVENTS RENAME TO RANGES", "no table NVTX_EVENTS"),
+        ("ALTER TABLE NVTX_EVENTS RENAME COLUMN eventType TO kind", "no table NVTX_EVENTS"),
+        ("DROP TABLE StringIds", "no table StringIds"),
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'", "not a whole SQLite export"),
+    ],
+)
+def test_a_form_that_is_not_known_is_named_and_never_reads_as_a_gpu_that_idles(report, change, said):
+    with_kernel(report).database.execute(change)
+    with pytest.raises(TraceError, match=rf"report\.sqlite: .*{said}"):
+        nsys.read(report.close())
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id, x AS value FROM c"
+
+
+def test_a_view_without_an_end_is_not_read(report):
+    with_kernel(report).database.execute("DROP TABLE StringIds")
+    report.database.execute(f"CREATE VIEW StringIds AS {ENDLESS}")
+    with pytest.raises(TraceError, match="no table StringIds"):
+        nsys.read(report.close())
+
+
+def test_a_long_query_can_be_interrupted(report):
+    code = f"""
+import os, pathlib, signal, threading
+from tcbench.tracing import nsys
+nsys._Report.recordings = lambda self, _: self._connection.execute("SELECT count(*) FROM ({ENDLESS})").fetchall()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    nsys.read(pathlib.Path({str(with_kernel(report).close())!r}))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "interrupted\n", done.stderr
