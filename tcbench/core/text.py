@@ -4,6 +4,10 @@ Records, documents and timelines come from files that anyone may have made. Whoe
 through here, so that tables, charts, pages and exports hold nothing that a terminal or a browser would act on.
 """
 
+import os
+import shlex
+import string
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +23,19 @@ MANY_LINES = ("log",)
 def digits(value: float, n: int = 3) -> str:
     """A number in so many digits, and never with an exponent: 0.00005, 1.5, 1230."""
     return f"{Decimal(f'{value:.{n}g}'):f}"
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Return a command line that bash takes as these words, also where a name is not text in this locale."""
+    return " ".join(shlex.quote(word) if word.isprintable() else _in_octal(word) for word in words)
+
+
+def _in_octal(word: str) -> str:
+    printable = "".join(chr(byte) if chr(byte) in _PLAIN else f"\\{byte:03o}" for byte in os.fsencode(word))
+    return f"$'{printable}'"
+
+
+_PLAIN = frozenset(string.ascii_letters + string.digits + " !#$%&()*+,-./:;<=>?@[]^_{|}~")
 
 
 def plain(text: str, *, lines: bool = False) -> str:

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import itertools
 import re
-import shlex
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from tcbench import __version__
 from tcbench.core.errors import TcbenchError
+from tcbench.core.text import shell_line
+from tcbench.present import streams
 
 if TYPE_CHECKING:
     from tcbench.present.tables import Screen
@@ -83,6 +84,8 @@ class GroupedCommand(TyperCommand):
         words = f"{parent.command_path} {info_name}" if parent else info_name
         with _one_line(f"`{words} -h` shows the options", tuple(args)):
             context = super().make_context(info_name, args, parent, **extra)
+        if context.params.get("format_", "table") != "table":
+            streams.use_utf_8()
         output = context.params.get("output")
         refuse_input(context, output)
         if output is not None and output.is_absolute() and not output.parent.exists():  # more likely a slip
@@ -266,10 +269,15 @@ def _root(
     """Benchmark and profile training of ResNet-50 and its kin on Tensor Cores, one optimisation at a time."""
 
 
+def words_again(*, resume: bool) -> list[str]:
+    """The words of the command that was given, to be given again."""
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
+    return ["tcbench", *words, *(["--resume"] if resume else [])]
+
+
 def command_again(*, resume: bool) -> str:
     """The command that was given, to be given again."""
-    words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
-    return shlex.join(["tcbench", *words, *(["--resume"] if resume else [])])
+    return shell_line(words_again(resume=resume))
 
 
 @contextlib.contextmanager

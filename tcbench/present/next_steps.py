@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tcbench.core.errors import SelectionError
-from tcbench.present.app import OUT, command_again
+from tcbench.core.text import shell_line
+from tcbench.present.app import OUT, words_again
 from tcbench.present.options import words
 from tcbench.present.results import newest
 
@@ -34,7 +34,7 @@ def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
     """A line for each of the first steps; what it is good for is left out where there is no room."""
     lines = []
     for step in list(dict.fromkeys(steps))[:MOST]:
-        line = f"{f'On {step.on}' if step.on else 'Next'}: {shlex.join(['tcbench', *step.words])}"
+        line = f"{f'On {step.on}' if step.on else 'Next'}: {shell_line(['tcbench', *step.words])}"
         full = f"{line}   ({step.says})"
         lines.append(full if step.says and len(full) <= columns else line)
     return lines
@@ -42,7 +42,7 @@ def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
 
 def again(says: str) -> NextStep:
     """The command that was given, to go on with what is left of it."""
-    return NextStep(tuple(shlex.split(command_again(resume=True))[1:]), says)
+    return NextStep(tuple(words_again(resume=True)[1:]), says)
 
 
 def folder(out: Path) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class _Live:
             # Rich would put a stream of its own before the guarded one; its own escapes would then be shown as text.
             redirect_stdout=False,
             redirect_stderr=False,
-            disable=console.quiet or not console.is_interactive,
+            disable=console.quiet or not (console.is_terminal and console.is_interactive),
         )
 
     def __enter__(self) -> Self:

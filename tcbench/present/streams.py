@@ -31,7 +31,10 @@ def harmless(text: str) -> str:
 
 
 def guard() -> None:
-    """Put both streams of this process under guard."""
+    """Put both streams of this process under guard, and forget sizes of a terminal that none has."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "80")):
+            del os.environ[name]
     for number in (0, 1, 2):  # a file that is opened must not take the number of one that is closed
         try:
             os.fstat(number)
@@ -43,6 +46,14 @@ def guard() -> None:
         sys.stdout = cast(TextIO, _Harmless(sys.stdout))
     if not isinstance(sys.stderr, _Harmless):
         sys.stderr = cast(TextIO, _Harmless(sys.stderr, 4000))  # an error may name a string of megabytes
+
+
+def use_utf_8() -> None:
+    """Write standard output in UTF-8 from now on, whatever the locale: what a program reads is the same bytes as in a
+    file that -o names."""
+    stream = sys.stdout.rich_proxied_file if isinstance(sys.stdout, _Harmless) else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 class _Error(io.FileIO):

@@ -2,7 +2,9 @@
 value over rows of any type."""
 
 import functools
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -25,9 +27,19 @@ from tcbench.present.streams import harmless
 
 class Screen(Console):
     """Colours are its own; a text is never markup, and its characters that a terminal would act on are shown as their
-    escapes. `columns`: those of a terminal, None of a file or pipe. `details`: all notes are shown."""
+    escapes. `columns`: those of a terminal, None of a file or pipe. `details`: all notes are shown.
+
+    Only a terminal is one: of Rich's variables FORCE_COLOR adds colours to a file, or with 0 takes those of a terminal,
+    and TTY_COMPATIBLE changes nothing."""
 
     def __init__(self, *, columns: int | None = None, details: bool = False, **options: Any) -> None:
+        stream = options.get("file") or (sys.stderr if options.get("stderr") else sys.stdout)
+        forced = os.environ.get("FORCE_COLOR", "")
+        if forced == "0":
+            options.setdefault("no_color", True)
+        elif forced and not stream.isatty():
+            options.setdefault("color_system", "standard")
+        options.setdefault("force_terminal", stream.isatty())
         super().__init__(markup=False, emoji=False, highlight=False, **options)
         self._columns, self._details = columns, details
         self._left_out: dict[str, None] = {}

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import factories
 import pytest
-from command import tcbench
+from command import start, tcbench
 
 from tcbench.core.text import plain
 from tcbench.core.timeline import Span, Timeline
@@ -95,3 +96,40 @@ def test_a_line_on_standard_error_is_no_longer_than_can_be_read(capsys: pytest.C
     shown = capsys.readouterr()
     assert [len(line) for line in shown.err.splitlines()] == [5 + 1 + 4001, 6, 3000]
     assert len(shown.out) == 5_001
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", ["0", "-5", "²", "abc", "", "1", "100", "9" * 30])
+def test_no_width_that_a_variable_names_ends_a_command(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", columns)
+    streams.guard()
+    console = app.make_console()
+    console.say("text of several words")
+    assert 80 <= console.width < 10_000
+    assert console.width == 100 or columns != "100"
+
+
+@pytest.mark.parametrize("variables", [{"FORCE_COLOR": "1"}, {"FORCE_COLOR": "0"}, {"TTY_COMPATIBLE": "1"}])
+def test_a_variable_makes_no_terminal_of_a_file(tmp_path: Path, variables: dict[str, str]) -> None:
+    factories.write(tmp_path / "r.jsonl", factories.make_record("fp32"))
+    plain_text = tcbench(tmp_path, "explain", "r.jsonl").out
+    written = tcbench(tmp_path, "explain", "r.jsonl", **variables).out
+    assert ("\x1b" in written) == (variables == {"FORCE_COLOR": "1"})
+    assert re.sub(r"\x1b\[[0-9;]*m", "", written) == plain_text
+    assert not re.search(r"\x1b\[[0-9;?]*[^0-9;?m]", written)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_a_program_reads_is_utf_8_on_any_standard_output(tmp_path: Path, encoding: str) -> None:
+    factories.write(tmp_path / "r.jsonl", factories.make_record(cell=factories.make_cell(model="層融合")))
+    variables = {"PYTHONIOENCODING": encoding}
+    for words in [("export", "r.jsonl", "--format", "json"), ("explain", "r.jsonl", "--json"), ("explain", "r.jsonl")]:
+        process = start(tmp_path, *words, environment=variables, text=False)
+        out, _ = process.communicate(timeout=600)
+        assert ("層融合".encode() in out) == (words[-1] != "r.jsonl"), out

@@ -1,6 +1,8 @@
 """Strings that anyone may have written are safe to show once they are read."""
 
 import json
+import os
+import subprocess
 from typing import Any
 
 import factories
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.core import record
-from tcbench.core.text import LONGEST, cleaned, may_need_cleaning, plain
+from tcbench.core.text import LONGEST, cleaned, may_need_cleaning, plain, shell_line
 from tcbench.core.timeline import Span, Timeline
 
 VALUES = st.recursive(
@@ -83,3 +85,10 @@ def test_a_timeline_holds_nothing_that_a_terminal_would_act_on() -> None:
     names = [timeline.label, timeline.device, timeline.device_name, *timeline.phases]
     names += [name for span in timeline.spans for name in (span.name, span.phase) if name is not None]
     assert set(names) == {plain(text)}
+
+
+@pytest.mark.parametrize("name", ["plain", "two words", "it's", "caf\udce9 'x'\\", "a\nb"])
+def test_a_shell_takes_a_command_line_as_its_words_also_where_a_name_is_no_text(name: str) -> None:
+    line = shell_line(["printf", "%s", name])
+    assert line.isprintable()
+    assert subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, check=True).stdout == os.fsencode(name)
