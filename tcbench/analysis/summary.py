@@ -42,7 +42,7 @@ class CellSummary:
     `stall_s`: the longest step, where a trial has one far beyond its others (`stats.stall_s`). `runs`: the ids of the
     runs that measured it. `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs
     measured, several where a run was gone on with by other code. `flops`: those of a step, of all ranks, as the step's
-    author declares them.
+    author declares them. `tuning_budgets_s`: the budgets within which its cuDNN plans were tuned, smallest first.
     """
 
     cell: Cell
@@ -67,6 +67,7 @@ class CellSummary:
     began_at: str = ""
     codes: tuple[Code, ...] = ()
     flops: float | None = None
+    tuning_budgets_s: tuple[float, ...] = ()
 
     @property
     def gflops_s(self) -> float | None:
@@ -257,6 +258,7 @@ def _summary(
         throttled=worst is not None and worst.throttled,
         stall_s=max((stall for times_s in trials_s if (stall := stall_s(times_s))), default=None),
         flops=cell.ranks * declared_work(measured[0])[0] or None,
+        tuning_budgets_s=tuple(sorted({p.budget_s for m in measured for p in m.plans if p.budget_s is not None})),
     )
 
 

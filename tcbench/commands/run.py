@@ -145,12 +145,14 @@ def _run(
             found = list(disturbances())  # before all cores are busy with what follows
             with stages(quiet) as advance:
                 images.generate(plan, advance)
-                built_ahead.build(to_run(), plan.device.name, advance)
+                compiled = built_ahead.build(to_run(), plan.device.name, advance)
             say(planning.plan_line(plan))
             if plan.left_out:
                 say(plan.left_out)
             if (library := _library(plan)) is not None:
                 say(library)
+            if compiled:
+                say(compiled)
             for finding in found:
                 say(f"note: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
             if whether:

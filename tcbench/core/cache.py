@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -141,6 +141,12 @@ class Cache:
             entry = merged(self.get(key))
             self.put(key, entry)
         return entry
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the key of every entry whose first line can be read."""
+        for path in sorted(self.root.glob(f"*{_SUFFIX}")):
+            with contextlib.suppress(OSError, ValueError, KeyError), path.open("rb") as file:
+                yield json.loads(file.readline())["key"]
 
     def drop(self, key: Key) -> None:
         with contextlib.suppress(OSError):

@@ -249,7 +249,8 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     first, where autotuning timed them. `timed`: the number of candidates that it timed, `left_out`: of others that
     might have served. `budget_s`: the trial's time for tuning all of its plans, where it timed any. `provisional`: by
     times that were taken beside other work. `choices`: on a processor, where implementations have names in common, a
-    digest of which candidate was taken for which of these works."""
+    digest of which candidate was taken for which of these works. `ahead`: the number of timed
+    candidates that were compiled before the trial."""
 
     work: str
     plan: str
@@ -262,6 +263,7 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     budget_s: float | None = None
     provisional: bool = False
     choices: str = ""
+    ahead: int = 0
 
 
 class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):

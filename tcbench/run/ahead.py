@@ -16,9 +16,9 @@ _MOST_PROCESSES = 8
 """Each that traces a step has the framework loaded."""
 
 
-def build(cells: Iterable[Cell], device: str, progress: Progress) -> None:
+def build(cells: Iterable[Cell], device: str, progress: Progress) -> str:
     """Build for a device what these cells' trials need, as far as it can be built: a trial builds what it lacks, or
-    says why not."""
+    says why not. Return a sentence about what was built before this run; empty if there is nothing to say."""
     ours = [cell for cell in dict.fromkeys(cells) if cell.backend == DEFAULT and cell.ranks == 1]
 
     def works(properties: GpuProperties) -> Iterable[tuple[Work, CudnnSettings]]:
@@ -32,6 +32,7 @@ def build(cells: Iterable[Cell], device: str, progress: Progress) -> None:
 
     try:
         if ours:
-            kind_of(device).build_ahead(device, works, progress)
+            return kind_of(device).build_ahead(device, works, progress)
     except Exception as error:
         _LOG.info("plans are left to the trials: %s", error)
+    return ""

@@ -258,9 +258,12 @@ class DeviceKind:
 
     def build_ahead(
         self, device: str, works: Callable[[GpuProperties], Iterable[tuple[Work, CudnnSettings]]], progress: Progress
-    ) -> None:
-        """Build, by all cores, what the trials of a run would build one after another for these works. May raise
+    ) -> str:
+        """Build, by all cores, what the trials of a run would build one after another for these works.
+
+        Return a sentence about what was built before, for whoever runs; empty if there is nothing to say. May raise
         anything: it is not needed."""
+        return ""
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
         """Measure what it does at most, as `tcbench.run.ceilings` keeps it."""

@@ -11,7 +11,7 @@ from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present import cells
 from tcbench.present.cells import Row
 from tcbench.present.document import fields, versioned
-from tcbench.present.format import counted, factor, limits, milliseconds
+from tcbench.present.format import counted, factor, limits, listed, milliseconds
 from tcbench.present.notes import Caution
 from tcbench.present.simulated import emulated, is_simulated
 from tcbench.present.tables import ConfigTable, keyed
@@ -72,6 +72,12 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     ]
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append(Caution("*: step times had not settled when the warm-up ended."))
+    budgets_s = sorted({budget_s for summary in summaries for budget_s in summary.tuning_budgets_s})
+    if len(budgets_s) > 1:
+        within = listed([f"{budget_s:g} s" for budget_s in budgets_s])
+        lines.append(
+            Caution(f"cuDNN's plans were tuned within different budgets: {within}; --fresh-autotune makes one.")
+        )
     units = {summary.unit for summary in summaries if summary.images_per_s}
     if units == {"steps"}:
         lines.append(Caution(f"±: over the steps of one trial each, not judged; {TAKE_ENOUGH}."))

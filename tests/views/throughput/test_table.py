@@ -8,7 +8,7 @@ from consoles import printed
 
 from tcbench.analysis.scaling import curves as scaled
 from tcbench.analysis.summary import judged, speedups, summarise
-from tcbench.core.record import HostLoad
+from tcbench.core.record import HostLoad, PlanChoice
 from tcbench.present import app, tables
 from tcbench.present.charts.provenance import small_print
 from tcbench.views.export import to_github_action_benchmark
@@ -76,6 +76,19 @@ def test_the_footnotes_say_what_applies():
     lines = " ".join(console.footnotes(both))
     assert "over trials" in lines
     assert "fp16 computes in fp32" in lines
+
+
+def test_a_table_says_where_plans_were_tuned_within_different_budgets():
+    def tuned(config, *budgets_s):
+        plans = tuple(PlanChoice("conv", "eng0", 0, False, timed=2, budget_s=budget_s) for budget_s in budgets_s)
+        return factories.remeasured(factories.make_record(config), plans=plans)
+
+    alike = summarise([tuned("fp32", 60.0, None), tuned("fp16", 60.0)])
+    assert "budget" not in " ".join(console.footnotes(alike))
+    assert (
+        "cuDNN's plans were tuned within different budgets: 8 s, 15 s and 60 s; --fresh-autotune makes one."
+        in console.footnotes(summarise([tuned("fp32", 60.0, 8.0), tuned("fp16", 15.0)]))
+    )
 
 
 def test_what_an_interval_of_one_trial_rests_on_is_said_in_words_wherever_it_is_shown():

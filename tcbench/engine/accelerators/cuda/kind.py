@@ -119,13 +119,14 @@ class Cuda(DeviceKind):
 
     def build_ahead(
         self, device: str, works: Callable[[GpuProperties], Iterable[tuple[Work, CudnnSettings]]], progress: Progress
-    ) -> None:
+    ) -> str:
         from tcbench.engine.accelerators.cuda.cudnn import ahead
 
         if (facts := driver.facts(index_of(device))) is not None:
             major, minor = facts.compute_capability
             gpu = GpuProperties(facts.name, 10 * major + minor, facts.multiprocessors, facts.memory_bytes)
-            ahead.build(index_of(device), gpu, works(gpu), machine.usable_cpus(), progress)
+            return ahead.build(index_of(device), gpu, works(gpu), machine.usable_cpus(), progress)
+        return ""
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
         from tcbench.engine.accelerators.cuda import ceilings

@@ -270,7 +270,7 @@ def _choice(work: Work, facts: PlanFacts) -> PlanChoice:
     times = {timed.plan: timed.time_s for timed in facts.timed}
     first, budget_s = (facts.timed[0].time_s, facts.budget_s) if facts.timed else (None, None)
     chosen = (facts.plan, facts.workspace_bytes, facts.from_cache, times.get(facts.plan), first)
-    return PlanChoice(work.label, *chosen, len(times), facts.left_out, budget_s)
+    return PlanChoice(work.label, *chosen, len(times), facts.left_out, budget_s, ahead=facts.ahead)
 
 
 def _properties(cupy: Any, index: int) -> GpuProperties:

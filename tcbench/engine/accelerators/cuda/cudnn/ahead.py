@@ -6,11 +6,13 @@ serialized; the trial whose step needs it restores it, and times it beside the o
 
 import concurrent.futures
 import functools
+import math
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tcbench.core import messages, process
+from tcbench.core.cache import Cache
 from tcbench.core.record import CudnnSettings
 from tcbench.engine.accelerators.cuda.cudnn import crew, graphs, libraries, plans
 from tcbench.engine.accelerators.device import Progress
@@ -25,35 +27,83 @@ _FIRST_VERSION = (9, 11)
 
 def build(
     index: int, gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]], processes: int, progress: Progress
-) -> None:
-    """Build the plans that cuDNN compiles of those that trials on the GPU that CUDA calls `index` will time, and keep
-    them for these trials; for no longer than one may tune. Raises LibraryError, and what cuDNN raises that does not
-    know the GPU; why a work's plans do not build its trial says."""
+) -> str:
+    """Compile the plans that trials on the GPU that CUDA calls `index` will time, and keep them for these trials.
+
+    It takes no longer than one trial may tune. Return a sentence about plans that were there before, or why plans that
+    are there do not serve; empty if there are none. Raises LibraryError, and what cuDNN raises that does not know the
+    GPU; why a work's plans do not build its trial says."""
     budget_s = messages.tuning_budget_s()
-    version = tuple(map(int, libraries.version().split(".")))
-    missing = _missing(gpu, works, budget_s) if version >= _FIRST_VERSION else []
-    if not missing:
-        return
-    what = "compiling cuDNN's plans, once"
-    progress(what, 0, len(missing))
-    ask = functools.partial(_build, _properties(index), gpu, budget_s)
-    for done, _ in enumerate(crew.spread(missing, ask, min(processes, MOST_PROCESSES), budget_s), start=1):
-        progress(what, done, len(missing))
+    if tuple(map(int, libraries.version().split("."))) < _FIRST_VERSION:
+        return ""
+    untuned = _untuned(gpu, works)
+    most = plans.compiled_timed(budget_s)
+    missing, carried = missing_of(gpu, untuned, most)
+    said = _carried_line(len(untuned), carried) if carried else _mismatch_line(gpu, untuned)
+    if missing:
+        compile_for(_properties(index), gpu, missing, most, processes, progress, budget_s)
+    return said
 
 
-def _missing(
-    gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]], budget_s: float
-) -> list[tuple[Work, int]]:
-    """Those that a trial would build plans for, each with its workspace limit, and nobody has."""
-    kept, built = plans.plan_cache(messages.fresh_autotune()), plans.built_cache()
+def _untuned(gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]]) -> list[tuple[Work, int]]:
+    """Return the works whose plans a trial will time, each with its workspace limit."""
+    kept = plans.plan_cache(messages.fresh_autotune())
     asked = ((work, settings.workspace_bytes) for work, settings in works if settings.autotune)
     return [
         (work, limit)
         for work, limit in dict.fromkeys(asked)
-        if work.kind == "graph"
-        and kept.get(plans.cache_key(work, gpu, limit, autotuned=True, present=True)) is None
-        and (kept.fresh or built.get(plans.built_key(work, gpu, limit, budget_s)) is None)
+        if work.kind == "graph" and kept.get(plans.cache_key(work, gpu, limit, autotuned=True, present=True)) is None
     ]
+
+
+def missing_of(
+    gpu: GpuProperties, works: Iterable[tuple[Work, int]], most: float
+) -> tuple[list[tuple[Work, int]], int]:
+    """Return the works whose first `most` plans are not compiled yet, and how many plans the other works have."""
+    cache = plans.built_cache()
+    missing, carried = [], 0
+    for work, limit in works:
+        entry = cache.get(plans.built_key(work, gpu, limit))
+        if entry is None or entry.content.get("asked", 0) < most:
+            missing.append((work, limit))
+        else:
+            carried += len(plans.built_from_entry(entry))
+    return missing, carried
+
+
+def compile_for(
+    properties: str,
+    gpu: GpuProperties,
+    works: Sequence[tuple[Work, int]],
+    most: float,
+    processes: int,
+    progress: Progress,
+    limit_s: float = math.inf,
+) -> None:
+    """Compile and keep up to `most` plans of each work for a GPU that `properties` describes in cuDNN's form."""
+    what = "compiling cuDNN's plans, once"
+    progress(what, 0, len(works))
+    ask = functools.partial(_build, properties, gpu, most)
+    for done, _ in enumerate(crew.spread(works, ask, min(processes, MOST_PROCESSES), limit_s), start=1):
+        progress(what, done, len(works))
+
+
+def _carried_line(works: int, carried: int) -> str:
+    return f"cuDNN: {carried} plans for this run's {works} pieces of work were compiled beforehand"
+
+
+def _mismatch_line(gpu: GpuProperties, works: Sequence[tuple[Work, int]]) -> str:
+    """Return why the plans that are there do not serve; empty if there are none, or no work needs one."""
+    cache, folder = plans.built_cache(), plans.built_folder()
+    for key in Cache(folder).keys() if works else ():
+        needed = plans.built_key(works[0][0], gpu, works[0][1])
+        if differing := [name for name in needed if name != "work" and key.get(name) != needed[name]]:
+            pairs = ", ".join(f"{name} {key.get(name)} (here {needed[name]})" for name in differing)
+            return f"cuDNN: the plans in {folder} are not used: they were compiled for {pairs}"
+        if cache.root != folder or cache.get(key) is None:
+            owned = "they are damaged, or other users can write there"
+            return f"cuDNN: the plans in {folder} are not used: {owned} (chmod -R go-w {folder.parent})"
+    return ""
 
 
 def _properties(index: int) -> str:
@@ -63,12 +113,12 @@ def _properties(index: int) -> str:
         return pool.submit(graphs.present_properties, index).result()
 
 
-def _build(properties: str, gpu: GpuProperties, budget_s: float, asked: tuple[Work, int]) -> None:
+def _build(properties: str, gpu: GpuProperties, most: float, asked: tuple[Work, int]) -> None:
     """Build and keep a work's plans."""
     work, limit = asked
     try:
         search = plans.Search(work, graphs.absent_target(properties, gpu.sm), gpu.sm, limit)
-        built = search.compiled(plans.compiled_timed(budget_s))
+        built = search.compiled(most)
     except Exception:
         return
-    plans.built_cache().put(plans.built_key(work, gpu, limit, budget_s), plans.built_to_entry(built))
+    plans.built_cache().put(plans.built_key(work, gpu, limit), plans.built_to_entry(built, most))

@@ -23,6 +23,13 @@ RUNS_PER_REPEAT = 4
 """Back to back between two events, so that the host's time to launch hides behind the device's."""
 TRIAL_REPEATS = 2
 """Repeats that warm a plan up and tell whether it is worth more: the better of them, since one may be an outlier."""
+LOOK_S = 10e-3
+"""Device time of a look at a plan, about: a plan that takes a millisecond or more is run fewer times."""
+LEAST_RUNS = 3
+"""Timed runs of a plan that is not hopeless, however long one takes."""
+GAP_HIDES_S = 0.2e-3
+"""Device time from which a single run between two events shows a plan's time well enough: the gap before its launch is
+a few per cent of it."""
 HOPELESS = 2.0
 """A plan whose better look takes this many times the best plan's time is not timed further: the slowest would else take
 most of the time of tuning."""
@@ -122,9 +129,11 @@ def fastest(
                 time_s = run
             else:
                 run()  # loads its kernels
-                time_s = min(bench.times_s(run, TRIAL_REPEATS, RUNS_PER_REPEAT))
+                time_s = min(bench.times_s(run, TRIAL_REPEATS, 1))
+                if time_s < GAP_HIDES_S:
+                    time_s = min(bench.times_s(run, TRIAL_REPEATS, RUNS_PER_REPEAT))
                 if best is None or time_s < HOPELESS * best[0]:
-                    time_s = statistics.median(bench.times_s(run, REPEATS, RUNS_PER_REPEAT))
+                    time_s = statistics.median(bench.times_s(run, *_look(time_s)))
         except RuntimeError as error:
             _LOG.info("plan %s does not run and is left out: %s", plan, error)
             failure = error
@@ -143,3 +152,11 @@ def of_both(timed: Sequence[PlanTime], other: Sequence[PlanTime]) -> tuple[PlanT
     return tuple(
         dataclasses.replace(plan, time_s=math.sqrt(plan.time_s * times_s.get(plan.plan, plan.time_s))) for plan in timed
     )
+
+
+def _look(time_s: float) -> tuple[int, int]:
+    """Return the repeats and the runs per repeat of a full look at a plan that takes about so long."""
+    runs = LOOK_S / max(time_s, 1e-9)
+    if runs >= REPEATS:
+        return REPEATS, min(RUNS_PER_REPEAT, int(runs / REPEATS))
+    return max(LEAST_RUNS, int(runs)), 1

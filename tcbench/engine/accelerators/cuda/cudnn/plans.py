@@ -11,12 +11,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
 from tcbench.core import messages
-from tcbench.core.cache import Cache, Entry, Key, source_digest
+from tcbench.core.cache import Cache, Entry, Key, folder, source_digest
 from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.cuda import cudnn
 from tcbench.engine.accelerators.cuda.cudnn import autotune, graphs, libraries
@@ -28,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 _MIB = 1 << 20
 _DESELECTED = "Deselecting"
 _REQUIRES = re.compile(r"workspace violation\. Requires (\d+)")
+_BUILT = "built-plans-v2"
 _NOT_COMPILED = "CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
 
 PRECOMPILED_TIMED = 12
@@ -36,6 +38,10 @@ convolution, all of one engine."""
 RUNTIME_COMPILED_TIMED = 2
 """Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
 normalisation), the first two for each minute of the budget, and at least these."""
+
+
+TRIALS_PER_ENTRY = 2
+"""Trials that may die while they tune the same plans that were compiled before. The next compiles its own."""
 
 
 def compiled_timed(budget_s: float) -> float:
@@ -50,7 +56,12 @@ def plan_cache(fresh: bool = False) -> Cache:
 
 def built_cache() -> Cache:
     """Plans that were built before a trial times them (`tcbench.engine.accelerators.cuda.cudnn.ahead`)."""
-    return Cache.of_code("built-plans-v1")
+    return Cache.of_code(_BUILT)
+
+
+def built_folder() -> Path:
+    """Return where these plans are carried to, which `built_cache` avoids if other users can write there."""
+    return folder(_BUILT)
 
 
 @dataclass(unsafe_hash=True)
@@ -67,7 +78,8 @@ class PlanFacts:
     """The plan that was chosen. `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans
     of cuDNN's heuristic. `timed`: what autotuning measured, in the heuristic's order, and `left_out` how many others
     might have served; none without autotuning. `cut`: some of these for want of time, as the trial had `budget_s` for
-    all its works. `sides`: those of a gate whose times `timed` holds."""
+    all its works. `sides`: those of a gate whose times `timed` holds. `ahead`: the number of timed plans that were
+    compiled before the trial."""
 
     plan: str
     workspace_bytes: int
@@ -78,6 +90,7 @@ class PlanFacts:
     budget_s: float = 0.0
     cut: bool = False
     sides: tuple[str, ...] = ()
+    ahead: int = 0
     from_cache: bool = field(default=False, compare=False)
 
 
@@ -144,7 +157,8 @@ class Search:
     ) -> tuple[list[PlanCandidate], int, bool]:
         """The candidates that autotuning chooses from, the number of others that might have served, and whether some of
         them are left out for want of time. In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed`
-        go: of either kind the first that fits, others while there is time. What is known is not built."""
+        go: of either kind the first that fits, others while there is time. What is known is not built. Plans in `built`
+        cost no compiling: all of them are candidates, whatever `compiled_timed` says."""
         places, refused, cut = self._places(), 0, False
         candidates: list[PlanCandidate] = []
         room: dict[bool, float] = {False: PRECOMPILED_TIMED, True: compiled_timed}
@@ -153,7 +167,7 @@ class Search:
             compiled = self._is_runtime_compiled(place)
             if room[False] < 1:
                 break
-            if room[compiled] < 1:
+            if room[compiled] < 1 and plan not in self.built:
                 continue
             candidate: PlanCandidate | None
             if plan in known:
@@ -299,10 +313,13 @@ def cache_key(
     }
 
 
-def built_key(work: Work, gpu: GpuProperties, workspace_bytes: int, tuning_budget_s: float) -> Key:
-    """The same of plans that were built before a trial with this budget times them."""
+def built_key(work: Work, gpu: GpuProperties, workspace_bytes: int) -> Key:
+    """The cache key of a work's plans that were compiled before a trial.
+
+    It has the chip (compute capability and multiprocessors) but not the card's name: an H200 restores what was
+    compiled for an H100, and the other way round."""
     key = cache_key(work, gpu, workspace_bytes, autotuned=True, present=True)
-    return {**key, "compiled": str(compiled_timed(tuning_budget_s))}
+    return {name: part for name, part in key.items() if name not in ("gpu", "timed")}
 
 
 def to_entry(answer: PlanFacts | NoPlan, data: bytes = b"") -> Entry:
@@ -327,10 +344,13 @@ def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
         return None
 
 
-def built_to_entry(built: Mapping[str, BuiltPlan]) -> Entry:
-    """Plans by their tags as the cache keeps them: their bytes one after another."""
-    content = {tag: [plan.workspace_bytes, len(plan.data)] for tag, plan in built.items()}
-    return Entry({"plans": list(content.items())}, b"".join(plan.data for plan in built.values()))
+def built_to_entry(built: Mapping[str, BuiltPlan], asked: float, trials: int = 0) -> Entry:
+    """The cache entry of a work's plans by tag: the bytes of one plan after another.
+
+    `asked`: the number of plans that were to be compiled (there may be fewer). `trials`: the number of trials that took
+    them and did not finish tuning."""
+    sizes = [(tag, [plan.workspace_bytes, len(plan.data)]) for tag, plan in built.items()]
+    return Entry({"plans": sizes, "asked": asked, "trials": trials}, b"".join(plan.data for plan in built.values()))
 
 
 def built_from_entry(entry: Entry | None) -> dict[str, BuiltPlan]:
@@ -408,6 +428,9 @@ class Plans:
         if kept is not None and not self._goes_on_from(kept):
             graph = self._restore(work, data)
             if graph is not None:
+                if not side and kept.timed and kept.budget_s < self.tuning_budget_s:
+                    # This budget would have timed the same plans.
+                    kept = dataclasses.replace(kept, budget_s=self.tuning_budget_s)
                 return ReadyPlan(work, kept, graph, self.handle)
             self.cache.drop(key)
             kept = None
@@ -424,7 +447,7 @@ class Plans:
     def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> ReadyPlan:
         """`kept`: of an earlier process that had less time for tuning, with its serialized plan; its times are used."""
         started = perf_counter()
-        ahead = self._built_ahead(work)
+        ahead = self._built_ahead(work, started)
         try:
             try:
                 search, facts = self._search(work, ahead, kept, started)
@@ -449,6 +472,8 @@ class Plans:
             search.select(facts)
             data = search.serialize()
         if self.workbench is not None:
+            # Not before: a trial that dies while it tunes leaves them to the next.
+            self.built.drop(built_key(work, self.properties, self.workspace_bytes))
             self._tuned += 1
             messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self.tuning_budget_s))
         # Only the chosen plan is kept: the others hold their kernels on the device.
@@ -461,20 +486,30 @@ class Plans:
         self.cache.put(key, to_entry(facts, data))
         return ReadyPlan(work, facts, graph, self.handle)
 
-    def _built_ahead(self, work: Work) -> dict[str, BuiltPlan]:
-        """By their tags the plans that were built before this trial, restored as far as that works. They serve once:
-        what is chosen of them is kept, and the others take room."""
+    def _built_ahead(self, work: Work, started: float) -> dict[str, BuiltPlan]:
+        """Return the plans by tag that were compiled before this trial and that this GPU restores.
+
+        Those beyond the budget's number are restored while there is time. Plans that two trials took and did not finish
+        tuning are left alone: they may be what ended the trials."""
         restored: dict[str, BuiltPlan] = {}
-        key = built_key(work, self.properties, self.workspace_bytes, self.tuning_budget_s)
-        built = built_from_entry(self.built.get(key)) if self.workbench is not None else {}
-        if built:
-            self.built.put(key, built_to_entry({}))
+        key = built_key(work, self.properties, self.workspace_bytes)
+        entry = self.built.get(key) if self.workbench is not None else None
+        built = built_from_entry(entry)
+        if entry is None or not built or (trials := int(entry.content.get("trials", 0))) >= TRIALS_PER_ENTRY:
+            return restored
+        self.built.put(key, dataclasses.replace(entry, content={**entry.content, "trials": trials + 1}))
         with contextlib.suppress(Exception):  # memory ran out: what the trial builds itself may fit
-            for tag, plan in built.items():
+            for count, (tag, plan) in enumerate(built.items()):
+                if count >= compiled_timed(self.tuning_budget_s) and not self._has_time(started):
+                    break
                 graph = self._restore(work, plan.data)
                 if graph is not None and graph.get_workspace_size() <= plan.workspace_bytes:
                     restored[tag] = dataclasses.replace(plan, graph=graph)
         return restored
+
+    def _has_time(self, started: float) -> bool:
+        """Return whether the trial's tuning budget has time left, `started` being when it began this work."""
+        return self._spent_s + perf_counter() - started < self.tuning_budget_s
 
     def _search(
         self, work: Work, ahead: Mapping[str, BuiltPlan], kept: PlanFacts | None, started: float
@@ -498,7 +533,7 @@ class Plans:
             return _facts(search, search.first())
         candidates, left_out, cut = search.shortlist(
             {time.plan: time for time in known},
-            lambda: self._spent_s + perf_counter() - started < self.tuning_budget_s,
+            lambda: self._has_time(started),
             compiled_timed(self.tuning_budget_s),
         )
         if not candidates:
@@ -531,7 +566,8 @@ class Plans:
             fastest = min(timed, key=lambda time: time.time_s).plan
             best = next(place for place, candidate in enumerate(candidates) if candidate.plan == fastest)
         tuning = {"timed": timed, "left_out": left_out, "budget_s": self.tuning_budget_s, "cut": cut}
-        return _facts(search, candidates[best], **tuning)
+        ahead = sum(time.plan in search.built for time in timed)
+        return _facts(search, candidates[best], ahead=ahead, **tuning)
 
     def _restore(self, work: Work, data: bytes) -> Any | None:
         try:

@@ -7,20 +7,34 @@ from tcbench.engine.work import Add
 
 
 class Bench:
-    """`times`: one list for each plan that runs, of which the trial take the first. `repeats`: what was asked."""
+    """`times`: one list for each plan that runs, of which the trial takes the first. `looks`: repeats and runs per
+    repeat, as asked."""
 
     def __init__(self, times):
         self.times = iter(times)
-        self.repeats = []
+        self.looks = []
         self.current = []
 
     def times_s(self, run, repeats, runs_per_repeat):
         run()
-        self.repeats.append(repeats)
-        if repeats == autotune.TRIAL_REPEATS:
+        self.looks.append((repeats, runs_per_repeat))
+        if (repeats, runs_per_repeat) == (autotune.TRIAL_REPEATS, 1):
             self.current = next(self.times)
-            return self.current[: autotune.TRIAL_REPEATS]
-        return self.current
+        return self.current[: autotune.TRIAL_REPEATS] if repeats == autotune.TRIAL_REPEATS else self.current
+
+
+class PlannedBench:
+    """A device on which a run takes `run_s`. `passed_s`: the device time of all runs, `runs` their number."""
+
+    def __init__(self, run_s):
+        self.run_s = run_s
+        self.passed_s = 0.0
+        self.runs = []
+
+    def times_s(self, run, repeats, runs_per_repeat):
+        self.runs.append(repeats * runs_per_repeat)
+        self.passed_s += self.runs[-1] * self.run_s
+        return [self.run_s] * repeats
 
 
 def plan(name, runs=None, failure=None):
@@ -45,20 +59,35 @@ def test_of_equals_the_heuristics_earlier_one_wins():
     assert best == 0
 
 
+TRIAL, FULL = (autotune.TRIAL_REPEATS, 1), (autotune.REPEATS, autotune.RUNS_PER_REPEAT)
+
+
 def test_each_plan_warms_up_before_it_is_timed():
-    runs, bench = [], Bench([[1.0]])
+    runs, bench = [], Bench([[1e-4]])
     autotune.fastest([plan("a", runs)], bench)
-    assert len(runs) == 3
-    assert bench.repeats == [autotune.TRIAL_REPEATS, autotune.REPEATS]
+    assert len(runs) == 4
+    assert bench.looks == [TRIAL, (autotune.TRIAL_REPEATS, autotune.RUNS_PER_REPEAT), FULL]
+
+
+@pytest.mark.parametrize("run_s", [1e-6, 1e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 20e-3])
+def test_a_look_at_a_plan_takes_about_ten_milliseconds_but_three_runs_at_least(run_s):
+    bench = PlannedBench(run_s)
+    autotune.fastest([plan("a")], bench)
+    *_, full = bench.runs
+    least_s = autotune.LEAST_RUNS * run_s
+    assert full >= autotune.LEAST_RUNS
+    assert full * run_s <= max(autotune.LOOK_S, least_s) * 1.001
+    assert full == autotune.REPEATS * autotune.RUNS_PER_REPEAT or full * run_s > 0.6 * autotune.LOOK_S
+    assert bench.passed_s <= max(autotune.LOOK_S, 2 * run_s) + max(autotune.LOOK_S, least_s)
 
 
 def test_a_plan_far_slower_than_the_best_so_far_is_not_timed_again():
     """Of one that takes 50 ms where the best takes 1, twenty runs would be a second, for each of hundreds of plans."""
-    bench = Bench([[1.0], [9.0, autotune.HOPELESS], [9.0, 1.9, 0.5, 0.5, 0.5]])
+    ms = [[1e-3], [9e-3, autotune.HOPELESS * 1e-3], [9e-3, 1.9e-3, 0.5e-3, 0.5e-3, 0.5e-3]]
+    bench = Bench(ms)
     best, timed = autotune.fastest([plan("a"), plan("slow"), plan("an outlier first")], bench)
-    trial, repeats = autotune.TRIAL_REPEATS, autotune.REPEATS
-    assert bench.repeats == [trial, repeats, trial, trial, repeats]
-    assert (best, [t.time_s for t in timed]) == (2, [1.0, autotune.HOPELESS, 0.5])
+    assert bench.looks == [TRIAL, (5, 2), TRIAL, TRIAL, (5, 1)]
+    assert (best, [t.time_s for t in timed]) == (2, [1e-3, autotune.HOPELESS * 1e-3, 0.5e-3])
 
 
 def test_a_plan_that_does_not_run_is_left_out():

@@ -16,7 +16,7 @@ from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
 from tcbench.engine.accelerators.cuda.kernels.load import Kernels
 
 MODULES = sorted({(case.launch.source, case.launch.defines) for case in all_cases()} | {("stall.cu", ())})
-ARCHITECTURES = (70, 75, 80, 90, 100)
+ARCHITECTURES = (70, 75, 80, 90, 100, 120)
 EXAMPLE = ("mean_loss.cu", (), 90)
 
 
