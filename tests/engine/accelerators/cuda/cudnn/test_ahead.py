@@ -112,7 +112,10 @@ def test_plans_for_another_cudnn_are_not_taken_and_the_run_says_why(frontend, be
 
 
 @pytest.mark.parametrize("part", ["folder", "files"])
-def test_plans_that_another_user_could_have_written_are_not_taken_and_the_run_says_so(frontend, told, part, tmp_path):
+def test_plans_that_another_user_could_have_written_are_not_taken_and_the_run_says_so(
+    frontend, told, part, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     carry(math.inf)
     folder = plans.built_folder()
     for path in [folder] if part == "folder" else folder.glob("*.plan"):
