@@ -55,6 +55,8 @@ def _packages(gpus: Gpus, installed: tuple[packages.Installed, ...]) -> Iterator
                 state: FindingState = "unusable" if part.needed else "missing"
                 said = f"{versions} is installed but does not work: {trouble}"
                 yield Finding(state, part.name, said, f"{remedy} --reinstall-package {those[0].distribution}")
+    if (newer := packages.newer_cupti(gpus)) is not None:
+        yield Finding("note", packages.CUPTI.name, *newer)
     for misfit in packages.misfits(installed, gpus):
         yield Finding("unusable", "CUDA versions", misfit, packages.sync(extra))
 

@@ -216,6 +216,20 @@ def misfits(those: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
     return tuple(said)
 
 
+def newer_cupti(gpus: Gpus) -> tuple[str, str] | None:
+    """Return that CUPTI is newer than the driver, and the command that installs one that is not; None where it is not,
+    or where it is CUPTI of CUDA 12, which takes every driver of that CUDA from 12.4 on."""
+    version, driver = machine.version("nvidia-cuda-cupti"), gpus.driver_cuda
+    if version is None or driver is None or driver[0] < EXTRAS[0].cuda:
+        return None
+    if tuple(map(int, version.split(".")[:2])) <= driver:
+        return None
+    below = f"<{driver[0]}.{driver[1] + 1}"
+    command = f"{sync(EXTRAS[0])} -P 'cupti-python{below}' -P 'nvidia-cuda-cupti{below}'"
+    runs = f"the driver, which runs CUDA up to {driver[0]}.{driver[1]}"
+    return f"nvidia-cuda-cupti {version} is newer than {runs}: `profile` may not record with it", command
+
+
 def trouble(part: Part) -> str | None:
     """Why a part does not work, in one line; None if it does. Loads it, and compiles with a compiler."""
     try:

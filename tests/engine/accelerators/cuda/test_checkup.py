@@ -171,6 +171,12 @@ def test_a_driver_too_old_for_the_packages_makes_the_gpu_unusable(quiet, here):
     assert "too old for packages for CUDA 13: it runs CUDA up to 12.4" in finding.detail
 
 
+def test_a_cupti_that_is_newer_than_the_driver_is_a_note(quiet, here, monkeypatch):
+    monkeypatch.setattr(packages, "newer_cupti", lambda gpus: ("CUPTI is newer", f"run this for {gpus.driver_cuda}"))
+    assert notes("CUPTI") == [("CUPTI is newer", "run this for (13, 0)")]
+    assert checkup.exit_code(found()) == 0
+
+
 def test_what_keeps_tcbench_from_running_at_all_outweighs_the_gpu():
     assert checkup.exit_code([Finding("unusable", "GPU", ""), Finding("broken", "chainer", "")]) == 1
 

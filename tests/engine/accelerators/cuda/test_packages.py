@@ -59,7 +59,8 @@ def test_packages_are_found_by_part_with_the_cuda_they_are_for(have):
         ),
     ],
 )
-def test_what_does_not_fit_is_named(have, distributions, gpus, said):
+def test_what_does_not_fit_is_named(have, cudnn, distributions, gpus, said):
+    cudnn("9.10.2")  # which serves all of them, whatever is installed
     assert packages.misfits(have(distributions), gpus) == said
 
 
@@ -137,6 +138,31 @@ def test_cupti_is_not_asked_for_where_it_is_not_made_for_this_python(monkeypatch
     assert packages.remedy(packages.NVML, cuda12) == "uv sync --extra cuda12"
     for extra in (cuda12, volta):
         assert packages.remedy(packages.CUPTI, extra).startswith("install Nsight Systems instead")
+
+
+@pytest.mark.parametrize(
+    ("cupti", "driver", "newer"),
+    [
+        ("13.5.12", (13, 0), True),
+        ("13.0.85", (13, 0), False),
+        ("13.0.85", (13, 1), False),
+        ("13.5.12", None, False),
+        ("13.5.12", (12, 4), False),  # all of CUDA 13 does not fit, which `misfits` says
+        (None, (13, 0), False),
+    ],
+)
+def test_a_cupti_that_is_newer_than_the_driver_is_named_with_the_command_that_installs_another(
+    have, cupti, driver, newer
+):
+    have({} if cupti is None else {"nvidia-cuda-cupti": cupti})
+    found = packages.newer_cupti(Gpus((H200,), driver))
+    assert (found is not None) == newer
+    if found is not None:
+        assert found == (
+            "nvidia-cuda-cupti 13.5.12 is newer than the driver, which runs CUDA up to 13.0: `profile` may not record "
+            "with it",
+            "uv sync --extra cuda13 -P 'cupti-python<13.1' -P 'nvidia-cuda-cupti<13.1'",
+        )
 
 
 def test_a_part_that_does_not_load_says_why(monkeypatch):
