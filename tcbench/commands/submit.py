@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,8 @@ def submit(
         on_gpus=on_gpus,
         options=_sbatch_options(sbatch),
     )
+    if left_out := sorted(name for name in os.environ if name.startswith("SBATCH_")):
+        _say(f"note: {', '.join(left_out)}: jobs do not get these; --sbatch OPTION asks for what they say", quiet)
     work = []
     for target in cluster.targets(partitions, types, gpus):
         words = ["run", str(chosen.scenario), *options.words(chosen)]

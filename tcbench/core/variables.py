@@ -34,11 +34,13 @@ _SILENT = re.compile(
 )
 """Among them those that tcbench sets, that change no measurement, or that are nobody else's business."""
 
-_JOB = re.compile(r"(SLURM|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SCANCEL)_\w+|SLURMD_\w+")
+_JOB = re.compile(
+    r"(SLURM|SLURMD|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SCANCEL|PMI)_|PMIX_(?!MCA_)"
+    r"|OMPI_(COMM_WORLD|UNIVERSE|FIRST|NUM|APP|WORLD)_"
+)
+"""Beginnings of what a job of Slurm's or MPI's sets, which would be options to the next one."""
 _OF_CLUSTER = re.compile(r"SLURM_(CONF|CONF_SERVER|JWT|SACK_\w+)")
-"""Variables of a Slurm job, which are options to Slurm's commands; and those that say how to reach the cluster."""
-
-_MPI_JOB = re.compile(r"OMPI_(COMM_WORLD|UNIVERSE|FIRST|NUM|APP|WORLD)_?\w*|PMI_\w+|PMIX_(?!MCA_)\w+")
+"""Variables that say how to reach the cluster."""
 
 _OF_CHARTS = ("MPLBACKEND", "MATPLOTLIBRC", "SOURCE_DATE_EPOCH")
 """Variables by which a notebook or a build would choose how charts are drawn, or keep them from being drawn."""
@@ -58,14 +60,14 @@ def recorded(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: os.fsencode(environment[name]).decode(errors="replace") for name in telling}
 
 
-def is_of_job(name: str) -> bool:
-    """Return whether a variable belongs to a job of Slurm's or asks something of the next one."""
-    return bool(_JOB.fullmatch(name)) and not _OF_CLUSTER.fullmatch(name)
-
-
 def outside_jobs(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what a surrounding job of Slurm's or MPI's has set in it."""
-    return {name: value for name, value in environment.items() if not (is_of_job(name) or _MPI_JOB.fullmatch(name))}
+    return {name: value for name, value in environment.items() if _OF_CLUSTER.fullmatch(name) or not _JOB.match(name)}
+
+
+def outside_jobs_command() -> list[str]:
+    """Return the words before a command that starts it in such an environment."""
+    return ["env", *(f"--unset={name}" for name in sorted(os.environ.keys() - outside_jobs(os.environ).keys()))]
 
 
 def prepare() -> None:

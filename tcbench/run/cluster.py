@@ -21,6 +21,7 @@ import msgspec
 from tcbench.core import files, process
 from tcbench.core.errors import ClusterError, hint
 from tcbench.core.text import plain
+from tcbench.core.variables import outside_jobs
 from tcbench.run.runner import python_module
 
 FOLDER = ".jobs"
@@ -53,7 +54,8 @@ def gpus() -> Gpus:
     if missing:
         raise ClusterError(f"no {missing[0]} here: expected Slurm's commands on PATH, as on a cluster's login node")
     try:
-        answer = process.ask(["sinfo", "--noheader", "--format=%R|%G"], limit_s=60)
+        words = ["sinfo", "--noheader", "--format=%R|%G"]
+        answer = process.ask(words, environment=outside_jobs(os.environ), limit_s=60)
     except TimeoutError as error:
         raise ClusterError(f"sinfo: {error}; is the cluster's controller running?") from None
     if answer.code:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tcbench.core import process
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
+from tcbench.core.variables import outside_jobs
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.rung import Package
 from tcbench.hardware import machine
@@ -45,15 +46,27 @@ def find(asked: str | None) -> Launcher:
     srun within an allocation of Slurm's, else mpirun. Raises SelectionError."""
     if not MPI.is_installed():
         raise SelectionError(f"many ranks need the package {MPI.module}: {MPI.install}")
+    job = os.environ.get("SLURM_JOB_ID")
+    is_over = job is not None and asked in (None, "mpirun") and _is_over(job)
     if asked is None:
-        asked = "srun" if "SLURM_JOB_ID" in os.environ and shutil.which("srun") else "mpirun"
+        asked = "srun" if job is not None and not is_over and shutil.which("srun") else "mpirun"
     if asked == "mpirun":
         # Within an allocation of several hosts mpirun takes them all.
-        return Launcher(_mpirun(), is_local=os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1")
+        return Launcher(_mpirun(), is_local=is_over or os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1")
     if asked == "srun":
         return Launcher((_program("srun"), "--ntasks={n}", "--cpu-bind=none"), is_local=False)
     words = command_line(asked)
     return Launcher((_program(words[0]), *words[1:]), is_local=False)
+
+
+def _is_over(job: str) -> bool:
+    """Return whether Slurm answers that it has no such job: the variables are left from one that has ended."""
+    try:
+        words = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
+        answer = process.ask(words, environment=outside_jobs(os.environ), limit_s=10)
+    except (OSError, TimeoutError):
+        return False
+    return not answer.stdout.strip() and "contact" not in answer.stderr
 
 
 def command_line(asked: str) -> list[str]:

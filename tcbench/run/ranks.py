@@ -24,6 +24,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.messages import Finished, Joined, Message
 from tcbench.core.process import Ended, Fault, Worker
 from tcbench.core.record import Cell
+from tcbench.core.variables import outside_jobs
 from tcbench.run.launcher import Launcher
 
 _JOIN_S = 60.0
@@ -67,7 +68,7 @@ class RankWorkers:
                 b"",
                 messages.decode,
                 timeout_s=timeout_s,
-                environment=environment,
+                environment=outside_jobs(environment) if launcher.is_local else environment,
                 folder=folder,
                 grace_s=grace_s,
             )

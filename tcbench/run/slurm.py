@@ -7,6 +7,8 @@ from pathlib import Path
 import submitit
 from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
+from tcbench.core.variables import outside_jobs_command
+
 logging.getLogger("submitit").setLevel(logging.CRITICAL)  # its warnings are about sacct, which is not asked
 
 _ENDED = {
@@ -20,7 +22,7 @@ class _Queue(SlurmInfoWatcher):
     """States of jobs by squeue, which every Slurm answers; sacct needs a database that small clusters do without."""
 
     def _make_command(self) -> list[str] | None:
-        return ["squeue", "--me", "--noheader", "--states=all", "--format=%i %T"]
+        return [*outside_jobs_command(), "squeue", "--me", "--noheader", "--states=all", "--format=%i %T"]
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
         lines = (string if isinstance(string, str) else string.decode()).splitlines()
@@ -43,6 +45,9 @@ class Slurm(submitit.SlurmExecutor):
     def __init__(self, folder: Path, script: str) -> None:
         super().__init__(folder)
         self._script = script
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        return [*outside_jobs_command(), "sbatch", str(submission_file_path)]
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         return self._script

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import factories
 import pytest
@@ -12,6 +13,7 @@ from tcbench.core import variables
 from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.run.runner import worker_environment
 
+PATH = os.environ["PATH"]
 KEPT = (
     *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_BLOCKTIME", "MKL_CBWR"),
     *("OPENBLAS_CORETYPE", "CUDA_LAUNCH_BLOCKING", "CUDNN_LOGLEVEL_DBG", "CUBLAS_WORKSPACE_CONFIG", "GLIBC_TUNABLES"),
@@ -90,3 +92,7 @@ def test_a_surrounding_job_is_left_behind():
         "HOME": "/",
     }
     assert variables.outside_jobs(inside | stays) == stays
+    with mock.patch.dict(os.environ, inside | stays, clear=True):
+        command = [*variables.outside_jobs_command(), sys.executable, "-c", "import os; print(*os.environ)"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PATH": PATH})
+    assert set(shown.stdout.split()) - {"LC_CTYPE"} == {*stays, "PATH"}

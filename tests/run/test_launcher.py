@@ -42,6 +42,26 @@ def test_mpirun_starts_ranks_unless_slurm_has_allocated(programs, monkeypatch):
     assert found.command(3, ["python"]) == [str(programs / "srun"), "--ntasks=3", "--cpu-bind=none", "python"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "program"),
+    [
+        (CommandAnswer(0, "RUNNING\n", ""), "srun"),
+        (CommandAnswer(1, "", "slurm_load_jobs error: Unable to contact slurm controller"), "srun"),
+        (CommandAnswer(1, "", "slurm_load_jobs error: Invalid job id specified"), "mpirun"),
+        (CommandAnswer(0, "", ""), "mpirun"),
+    ],
+)
+def test_an_allocation_that_is_over_is_none(programs, monkeypatch, answer, program):
+    def ask(words, **_):
+        return answer if words[0] == "squeue" else CommandAnswer(0, "mpirun (Open MPI) 5.0", "")
+
+    monkeypatch.setattr(launcher.process, "ask", ask)
+    for name, value in {"SLURM_JOB_ID": "99", "SLURM_JOB_NUM_NODES": "2"}.items():
+        monkeypatch.setenv(name, value)
+    found = find(None)
+    assert (found.words[0], found.is_local) == (str(programs / program), program == "mpirun")
+
+
 def test_the_mpirun_beside_this_python_comes_first(programs, tmp_path, monkeypatch):
     beside = projects.interpreter(tmp_path / "bin/mpirun")
     monkeypatch.setattr(launcher.sys, "executable", str(beside.with_name("python")))
