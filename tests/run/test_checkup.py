@@ -1,5 +1,6 @@
 import importlib.metadata
 
+import projects
 import pytest
 
 from tcbench.run import checkup
@@ -63,3 +64,15 @@ def test_a_results_folder_that_cannot_be_written_is_broken(tmp_path):
 def test_a_busy_machine_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(checkup.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     assert "noisy" in by_subject(checkup.examine(tmp_path))["load"].detail
+
+
+def test_a_repository_that_git_does_not_read_is_a_note(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert "git" not in by_subject(checkup.disturbances())
+    repository = projects.make(tmp_path / "mine")
+    monkeypatch.chdir(repository)
+    assert "git" not in by_subject(checkup.disturbances())
+    (repository / ".git/index").write_bytes(b"not an index")
+    finding = by_subject(checkup.disturbances())["git"]
+    assert finding.detail.startswith("records have no commit: git failed in ")

@@ -166,6 +166,19 @@ def test_a_jobs_end_is_what_squeue_says(slurm, with_submitit, tmp_path, squeue, 
     assert (job.ended, job.state) == (ended, state)
 
 
+def test_no_variable_of_a_surrounding_job_reaches_slurms_commands(slurm, with_submitit, tmp_path, monkeypatch):
+    for name in ("sinfo", "sbatch", "squeue"):
+        seen = f'env | grep -E "^(SLURM|SBATCH|SINFO|SQUEUE)_" >>{tmp_path}/seen; echo Submitted batch job 1'
+        projects.interpreter(tmp_path / "slurm" / name, seen, "exit 0")
+    options = ("SBATCH_PARTITION", "SLURM_CPUS_PER_TASK", "SLURM_JOB_ID", "SINFO_FORMAT", "SQUEUE_FORMAT")
+    for name in (*options, "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    cluster.gpus()
+    job = cluster.submit(cluster.executor(tmp_path / "jobs", "#!/bin/bash\n"), Target("a100", None), ["run"])
+    assert job.state
+    assert (tmp_path / "seen").read_text().splitlines() == ["SLURM_CONF=1"] * 3
+
+
 def test_a_refusal_of_sbatch_is_one_line(slurm, with_submitit, tmp_path, capsys):
     slurm("sbatch", code=1, says="sbatch: error: Batch job submission failed: Invalid account")
     target = Target("a100", None)

@@ -223,3 +223,22 @@ def test_without_a_base_a_named_revision_is_compared_with_where_that_left_the_ma
     assert revisions.default_base(project, "mine") == (first, "where mine left main")
     with pytest.raises(BuildError, match="--current 'nothing': no such commit"):
         revisions.default_base(project, "nothing")
+
+
+def test_the_commits_between_two_are_told_apart_under_any_configuration_and_no_program_runs(
+    project, repository, tmp_path, monkeypatch
+):
+    good = git(repository, "rev-parse", "HEAD")
+    signs = projects.interpreter(tmp_path / "gpg", "echo '[GNUPG:] SIG_CREATED ' >&2; echo signature", "exit 0")
+    for n in range(2):
+        git(repository, "-c", f"gpg.program={signs}", "commit", "-S", "--allow-empty", "--quiet", "-m", f"c\u00e9 {n}")
+    verifies = projects.interpreter(tmp_path / "verify", f"touch {tmp_path}/ran", "exit 1")
+    (tmp_path / "config").write_text(
+        f"[log]\n\tshowSignature = true\n\tmailmap = true\n[gpg]\n\tprogram = {verifies}\n"
+        "[i18n]\n\tlogOutputEncoding = latin1\n[format]\n\tpretty = fuller\n[alias]\n\trev-list = !false\n"
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    commits = revisions.between(project, good, git(repository, "rev-parse", "HEAD"))
+    assert list(commits.values()) == ["c\u00e9 0", "c\u00e9 1"]
+    assert list(commits) == git(repository, "rev-list", "--reverse", f"{good}..HEAD").split()
+    assert not (tmp_path / "ran").exists()
