@@ -401,8 +401,8 @@ def compare(
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(
-            *(*_mixed("base", bases), *_mixed("current", currents), *_versions(bases, currents), *_tuned(pairs)),
-            *(*_ran_other_kernels(pairs), *(() if in_turns else _drifting(pairs))),
+            *(*_ran_other_kernels(pairs), *_mixed("base", bases), *_mixed("current", currents)),
+            *(*_versions(bases, currents), *_tuned(pairs), *(() if in_turns else _drifting(pairs))),
         ),
         power=power([cell for cell in cells if cell.metric is chosen[0]], whole),
         phase_power=phase_tests.power(phases, of_cells, whole),

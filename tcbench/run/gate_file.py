@@ -193,4 +193,4 @@ def comparison(content: GateFile, base: Sequence[Record], current: Sequence[Reco
     compared = gate.comparison(state, asked.cells, base, current, asked.rule, content.ended)
     missing = (one for cell in content.gone for one in gate.missing(cell, metrics))
     notes = (*content.notes, gate.summary(state))
-    return replace(compared, cells=(*compared.cells, *missing), notes=(*filter(None, notes), *compared.notes))
+    return replace(compared, cells=(*compared.cells, *missing), notes=(*compared.notes, *filter(None, notes)))

@@ -9,7 +9,6 @@ In a gate both sides add their times once, and both choose by these (`messages.S
 from __future__ import annotations
 
 import functools
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from tcbench.engine.accelerators.cpu.onednn.library import REFERENCE, Engine, Pr
 from tcbench.engine.work import DType, Work
 from tcbench.hardware import load, machine
 
-LEAST_ROUNDS, MOST_ROUNDS = 3, 15
+LEAST_ROUNDS, MOST_ROUNDS = 5, 15
 SPENT_S = 0.04
 """Rounds of a work go on until they have taken this long. In each round every way runs once."""
 PROCESSES = 3
@@ -102,23 +101,23 @@ Alternative = Choice | Unmade
 
 @dataclass(frozen=True)
 class _KeptTimes:
-    """Times of each way by process, relative to the fastest; all were measured `beside_others` or none. A process is
-    named by its number, or in a gate by its side."""
+    """Seconds of each way by process; all were measured `beside_others` or none. A process is named by its number, or
+    in a gate by its side."""
 
     by_process: Mapping[str, tuple[float, ...]]
     beside_others: bool
 
-    def with_process(self, times: tuple[float, ...], beside_others: bool) -> _KeptTimes:
+    def with_process(self, times_s: tuple[float, ...], beside_others: bool) -> _KeptTimes:
         """Return the times with another process' added; what was measured beside others gives way."""
         side = messages.side()
         if beside_others != self.beside_others and not side:
-            return self if beside_others else _KeptTimes({"0": times}, False)
-        return _KeptTimes({**self.by_process, side or str(len(self.by_process)): times}, beside_others)
+            return self if beside_others else _KeptTimes({"0": times_s}, False)
+        return _KeptTimes({**self.by_process, side or str(len(self.by_process)): times_s}, beside_others)
 
     @property
-    def times(self) -> tuple[float, ...]:
-        """The geometric mean over processes."""
-        return tuple(map(statistics.geometric_mean, zip(*self.by_process.values(), strict=True)))
+    def times_s(self) -> tuple[float, ...]:
+        """The least over processes, since other work on the processor only adds."""
+        return tuple(map(min, zip(*self.by_process.values(), strict=True)))
 
     def is_enough(self, engine: Engine) -> bool:
         """Whether a process takes what was chosen: in a gate once both sides have added their times."""
@@ -133,7 +132,7 @@ def fastest(engine: Engine, work: Work, ways: Sequence[Alternative]) -> Choice:
     if len(ways) == 1:
         return Choice(ways[0].bind, ways[0].name)
     kept, from_cache = _kept_times(engine, work, ways)
-    place = next(place for place, time in enumerate(kept.times) if MARGIN * time <= min(kept.times))
+    place = next(place for place, time_s in enumerate(kept.times_s) if MARGIN * time_s <= min(kept.times_s))
     return Choice(ways[place].bind, ways[place].name, from_cache, kept.beside_others, place)
 
 
@@ -155,15 +154,15 @@ def _kept_times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tupl
     # Filled: pages that nobody wrote are all the same one, which is always in the cache.
     arrays = [np.full(operand.size, 0, operand.dtype) for operand in work.operands]
     with np.errstate(all="ignore"):  # The arrays hold zeros.
-        times = _relative_times([functools.partial(_time, engine, way.bind(*arrays)) for way in ways])
+        times_s = _times_s([functools.partial(_time, engine, way.bind(*arrays)) for way in ways])
     beside_others = _beside_others(engine)
 
     def merged(entry: Entry | None) -> Entry:
         before = _from_entry(entry) or _KeptTimes({}, beside_others)
-        after = before.with_process(times, beside_others)
-        return Entry({"times": dict(after.by_process), "beside_others": after.beside_others})
+        after = before.with_process(times_s, beside_others)
+        return Entry({"seconds": dict(after.by_process), "beside_others": after.beside_others})
 
-    return _from_entry(cache.merge(key, merged)) or _KeptTimes({"": times}, beside_others), False
+    return _from_entry(cache.merge(key, merged)) or _KeptTimes({"": times_s}, beside_others), False
 
 
 def _beside_others(engine: Engine) -> bool:
@@ -175,16 +174,16 @@ def _beside_others(engine: Engine) -> bool:
 def _from_entry(entry: Entry | None) -> _KeptTimes | None:
     """Return the times of an entry that is understood."""
     match entry.content if entry else None:
-        case {"times": dict(by_process), "beside_others": bool(beside)} if by_process:
+        case {"seconds": dict(by_process), "beside_others": bool(beside)} if by_process:
             return _KeptTimes({name: tuple(times) for name, times in by_process.items()}, beside)
     return None
 
 
-def _relative_times(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:
-    """Return the time of each run relative to the fastest: the lower quartile of its looks.
+def _times_s(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:
+    """Return the lower quartile of each run's looks, in seconds.
 
-    All run in turns, so that a processor whose speed changes does so for all. Other processes lengthen many looks, but
-    few of them fall short by luck.
+    All run in turns, so that a processor whose speed changes does so for all. Other processes lengthen many looks, and
+    a look that falls short by luck is not the quartile.
     """
     for run in runs:
         run()
@@ -198,9 +197,7 @@ def _relative_times(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:
         rounds += 1
         most_s = (HOPELESS if rounds > 1 else FAR) * min(map(min, looks_s))
         left = [place for place in left if min(looks_s[place]) <= most_s]
-    times_s = [sorted(looks)[len(looks) // 4] for looks in looks_s]
-    fastest_s = min(times_s[place] for place in left)
-    return tuple(max(1.0, time_s / fastest_s) for time_s in times_s)
+    return tuple(sorted(looks)[len(looks) // 4] for looks in looks_s)
 
 
 def _time(engine: Engine, launch: Callable[[], None]) -> float:

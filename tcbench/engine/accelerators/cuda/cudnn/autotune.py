@@ -147,11 +147,9 @@ def fastest(
 
 
 def of_both(timed: Sequence[PlanTime], other: Sequence[PlanTime]) -> tuple[PlanTime, ...]:
-    """Return the geometric mean of two processes' times of each plan; of a plan that only the first timed, its own."""
+    """Return the lesser of two processes' times of each plan that the first timed."""
     times_s = {plan.plan: plan.time_s for plan in other}
-    return tuple(
-        dataclasses.replace(plan, time_s=math.sqrt(plan.time_s * times_s.get(plan.plan, plan.time_s))) for plan in timed
-    )
+    return tuple(dataclasses.replace(plan, time_s=min(plan.time_s, times_s.get(plan.plan, math.inf))) for plan in timed)
 
 
 def _look(time_s: float) -> tuple[int, int]:

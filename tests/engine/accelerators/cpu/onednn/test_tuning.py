@@ -162,7 +162,7 @@ def test_what_was_kept_of_other_ways_or_is_not_wanted_counts_for_nothing(
         fastest([Way("a", clock, 5), Way("b", clock, 10)])
     if content == "damaged":
         for path in cache.iterdir():
-            path.write_bytes(path.read_bytes().replace(b"times", b"tames"))
+            path.write_bytes(path.read_bytes().replace(b"seconds", b"minutes"))
     monkeypatch.setenv("TCBENCH_FRESH_AUTOTUNE", str(int(content == "fresh")))
     choice = fastest([Way("a", clock, 20), Way("c" if content == "other ways" else "b", clock, 10)])
     assert choice.name in "bc"
