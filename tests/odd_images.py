@@ -1,6 +1,7 @@
 """Image files as they are found in the wild: bytes by name. Those that every feed takes, and those that none does."""
 
 import functools
+import zlib
 from io import BytesIO
 from typing import Any
 
@@ -39,6 +40,29 @@ def _with_alpha() -> Image.Image:
     return Image.fromarray(pixels)
 
 
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+
+
+def _png(rows: bytes, interlaced: bool) -> bytes:
+    """A PNG of PHOTO's size from its rows, each after its filter's number, as they are packed."""
+    header = b"".join(n.to_bytes(4, "big") for n in PHOTO.size) + bytes([8, 2, 0, 0, interlaced])
+    packed = _chunk(b"IDAT", zlib.compress(rows))
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + packed + _chunk(b"IEND", b"")
+
+
+def _rows(pixels: Any) -> bytes:
+    return b"".join(b"\0" + row.tobytes() for row in pixels)
+
+
+def _interlaced_rows() -> bytes:
+    """The rows of Adam7's passes, which no library here writes."""
+    pixels, firsts = np.asarray(PHOTO), ["00", "40", "04", "20", "02", "10", "01"]
+    steps = [(8, 8), (8, 8), (4, 8), (4, 4), (2, 4), (2, 2), (1, 2)]
+    passes = [pixels[int(y) :: dy, int(x) :: dx] for (x, y), (dx, dy) in zip(firsts, steps, strict=True)]
+    return b"".join(map(_rows, passes))
+
+
 @functools.cache
 def taken() -> dict[str, bytes]:
     """ImageNet has the first five: what a PNG named .JPEG holds is one of its known oddities."""
@@ -57,6 +81,7 @@ def taken() -> dict[str, bytes]:
         "profile": encoded(PHOTO, icc_profile=b"x" * 70_000),
         "fill bytes": jpeg[:2] + b"\xff" * 3 + jpeg[2:],
         "bytes behind": jpeg + b"more" * 10,
+        "interlaced png": _png(_interlaced_rows(), interlaced=True),
         "grey png": encoded(PHOTO.convert("L"), "PNG"),
         "alpha png": encoded(_with_alpha(), "PNG"),
         "palette png": encoded(PHOTO.convert("P"), "PNG", transparency=3),
@@ -66,7 +91,8 @@ def taken() -> dict[str, bytes]:
 @functools.cache
 def refused() -> dict[str, tuple[bytes, str]]:
     """And why."""
-    jpeg, cmyk = encoded(PHOTO), encoded(PHOTO.convert("CMYK"))
+    jpeg, cmyk, png = encoded(PHOTO), encoded(PHOTO.convert("CMYK")), encoded(PHOTO, "PNG")
+    checksum, rows = png.index(b"IEND") - 5, _rows(np.asarray(PHOTO))
     wide = Image.fromarray((_x * 600).astype(np.uint16))
     return {
         "gif": (encoded(PHOTO.convert("P"), "GIF"), "is a GIF"),
@@ -92,6 +118,12 @@ def refused() -> dict[str, tuple[bytes, str]]:
         "bytes between": (jpeg[:20] + b"\0\0" + jpeg[20:], "is broken in its header"),
         "cut off": (jpeg[:100], "is broken in its header"),
         "cut off png": (encoded(PHOTO, "PNG")[:20], "is broken in its header"),
+        "png with a wrong checksum": (
+            png[:checksum] + bytes([png[checksum] ^ 1]) + png[checksum + 1 :],
+            "is a damaged PNG (a checksum)",
+        ),
+        "png without its end": (png[:-20], "is a PNG that is cut off"),
+        "png of some rows": (_png(rows[:-400], interlaced=False), "is a PNG without all of its rows"),
         "a page": (b"<html>404</html>" * 10, "is no image"),
         "empty": (b"", "is empty"),
     }

@@ -5,6 +5,7 @@ and their results put together; or which rank is to blame.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -58,11 +59,12 @@ class RankWorkers:
         self._deadline, self._join_by = start + timeout_s, start + min(timeout_s, _JOIN_S)
         self._connections: dict[int, _Connection] = {}
         self._done: dict[int, Finished] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="tcbench-ranks-"))
+        self._folder = _folder_of_a_socket()
         self._ended: Ended | None = None
         self._poll = select.epoll()
-        self._listening, address, self._secret = self._listen()
+        self._listening = socket.socket(socket.AF_UNIX if launcher.is_local else socket.AF_INET)
         try:
+            address, self._secret = self._listen()
             self._process: Worker[Message] = Worker(
                 lambda _: launcher.command(ranks, command(address)),
                 b"",
@@ -78,18 +80,17 @@ class RankWorkers:
         self._poll.register(self._listening, select.EPOLLIN)
         self._poll.register(self._process, select.EPOLLIN)
 
-    def _listen(self) -> tuple[socket.socket, str, bytes]:
-        """A socket for ranks, its address, and what they must say first: on one host only this user can reach it."""
+    def _listen(self) -> tuple[str, bytes]:
+        """The address at which ranks are listened for, and what they must say first: on one host only this user can
+        reach it."""
+        path = str(self._folder / _SOCKET)
+        self._listening.bind(path if self._launcher.is_local else ("", 0))
+        self._listening.listen(self._ranks)
         if self._launcher.is_local:
-            path = str(self._folder / "ranks")
-            listening = socket.socket(socket.AF_UNIX)
-            listening.bind(path)
-            listening.listen(self._ranks)
-            return listening, f"unix:{path}", b""
-        listening = socket.create_server(("", 0), backlog=self._ranks)
+            return f"unix:{path}", b""
         secret = secrets.token_hex(16)
-        host, port = socket.gethostname(), listening.getsockname()[1]
-        return listening, f"tcp:{host}:{port}:{secret}", secret.encode()
+        host, port = socket.gethostname(), self._listening.getsockname()[1]
+        return f"tcp:{host}:{port}:{secret}", secret.encode()
 
     @property
     def pid(self) -> int:
@@ -268,6 +269,22 @@ class RankWorkers:
         self._listening.close()
         self._poll.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_SOCKET = "ranks"
+_LONGEST_ADDRESS = 107
+"""Bytes of a socket's path that Linux takes (unix(7))."""
+
+
+def _folder_of_a_socket() -> Path:
+    """Make a folder for temporary files whose path leaves room for that of a socket in it. Raises OSError."""
+    for parent in (tempfile.gettempdir(), "/tmp", "/dev/shm"):
+        with contextlib.suppress(OSError):
+            folder = Path(tempfile.mkdtemp(prefix="tcbench-ranks-", dir=parent))
+            if len(os.fsencode(folder / _SOCKET)) <= _LONGEST_ADDRESS:
+                return folder
+            folder.rmdir()
+    raise OSError(errno.ENAMETOOLONG, f"no folder for a socket: TMPDIR={tempfile.gettempdir()} is too long a path")
 
 
 class _Connection:

@@ -81,8 +81,9 @@ def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank
         (line("fp32") + b"{oops}\n" + line("fp16"), "2: not JSON"),
         (line() + line().replace(b"AMD EPYC", b"AMD \xff") + line(), r"2: not UTF-8 \(invalid start byte\)"),
         (b"\x89PNG\r\n", "1: "),
+        (line() + line().replace(b'"device":"cpu"', b'"device":""'), r"2: not a valid record \(.*device"),
     ],
-    ids=["broken", "no text", "a picture"],
+    ids=["broken", "no text", "a picture", "no device"],
 )
 def test_a_line_that_is_no_record_is_named(tmp_path, content, said):
     path = tmp_path / "run.jsonl"

@@ -5,9 +5,11 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import factories
 import msgspec
@@ -105,6 +107,21 @@ def test_the_results_of_all_ranks_become_one_record_that_of_the_slowest():
     assert record.environment.ranks.launcher.endswith(" {n}")
     assert record.environment.ranks.hosts == ("host",)
     assert [message.steps for message in heard[:-1]] == [0, 7]  # rank 0's alone, also two that come at once
+
+
+def test_ranks_come_where_the_folder_for_temporary_files_has_a_long_path_and_nothing_stays_there(tmp_path, monkeypatch):
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert run("join()\nfinish(0.1)").status == "ok"
+    monkeypatch.setattr(ranks, "_LONGEST_ADDRESS", 5)
+    assert "TMPDIR" in run("join()\nfinish(0.1)").reason
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ranks.RankWorkers, "_listen", Mock(side_effect=OSError("no sockets here")))
+    assert "no sockets here" in run("join()\nfinish(0.1)").reason
+    assert list(folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""Tells image files that every feed takes, and takes for the same pixels, from the first bytes, without decoding.
+"""Tells image files that every feed takes, and takes for the same pixels, from the first bytes of a JPEG, without
+decoding it, and from all of a PNG, whose damage some decoders overlook.
 
 One rule for all decoders, since each has its own otherwise: Pillow refuses what is too large, DALI a GIF; of 16 bits
 each takes others; of CMYK without Adobe's marker some take the inverse. A file is what its bytes say, not its name: one
-of ImageNet's .JPEG files is a PNG. What is broken further on is found when it is decoded."""
+of ImageNet's .JPEG files is a PNG. What is broken further on in a JPEG is found when it is decoded."""
 
 import os
+import zlib
 
 MAX_PIXELS = 89_478_485
 """Above it Pillow warns of a decompression bomb."""
@@ -35,10 +37,10 @@ def refusal(path: str) -> str | None:
         head = os.read(file, _AT_ONCE)
         if head.startswith(b"\xff\xd8"):
             return _jpeg(file, head)
+        if head.startswith(b"\x89PNG\r\n\x1a\n"):
+            return _png(head) or _damage(os.pread(file, os.fstat(file).st_size, 0))
     finally:
         os.close(file)
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _png(head)
     if not head:
         return "is empty"
     return "is " + next((kind for magic, kind in _OTHERS.items() if head.startswith(magic)), "no image")
@@ -77,6 +79,33 @@ def _png(head: bytes) -> str | None:
     if len(head) < 33 or head[12:16] != b"IHDR":
         return "is broken in its header"
     return _size("PNG", head[24], int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))
+
+
+def _damage(png: bytes) -> str | None:
+    """Looks into all chunks of a PNG (its specification, 5.3): their checksums, and whether every row is there."""
+    at, kind, packed = 8, b"", []
+    while kind != b"IEND":
+        end = at + 12 + int.from_bytes(png[at : at + 4], "big")
+        kind = png[at + 4 : at + 8]
+        if end > len(png) or zlib.crc32(png[at + 4 : end - 4]) != int.from_bytes(png[end - 4 : end], "big"):
+            return "is a damaged PNG (a checksum)" if end <= len(png) else "is a PNG that is cut off"
+        if kind == b"IDAT":
+            packed.append(png[at + 8 : end - 4])
+        at = end
+    width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    channels = {2: 3, 4: 2, 6: 4}.get(png[25], 1)
+    passes = _ADAM7 if png[28] else ((0, 0, 1, 1),)
+    sizes = (((width - x + dx - 1) // dx, (height - y + dy - 1) // dy) for x, y, dx, dy in passes)
+    n_bytes = sum((1 + columns * channels) * rows for columns, rows in sizes if columns > 0 and rows > 0)
+    try:
+        rows = zlib.decompressobj().decompress(b"".join(packed), n_bytes)
+    except zlib.error:
+        return "is a damaged PNG (its packed rows)"
+    return None if len(rows) == n_bytes else "is a PNG without all of its rows"
+
+
+_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+"""First column and row, and the steps between columns and rows, of each pass of an interlaced PNG (8.2 there)."""
 
 
 def _size(kind: str, bits: int, width: int, height: int) -> str | None:
