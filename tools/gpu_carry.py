@@ -3,9 +3,9 @@
     uv run python tools/gpu_carry.py [--plans FOLDER]... [--sm 90] [--out build/loan]
 
 Each call of `tools/gpu_check.py` there unpacks one of them. They hold the wheels that the machine lacks, DALI without
-the code for other GPUs, traced training steps, and cuDNN plans that were compiled beforehand (`--plans`: a folder as
-TCBENCH_CACHE names it). Run it again after every change of the code: what is there is not downloaded or compressed
-again. Needs `pip`. It prints the bytes of each call, and fails if a call has more than 62 MiB.
+the code for other GPUs, and what was compiled beforehand (`--plans`: a folder that tools/compile_plans.py filled). Run
+it again after every change of the code: what is there is not downloaded or compressed again. It needs `pip`. It prints
+the bytes of each call, and fails if a call has more than 62 MiB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import gpu_plan
 import strip_gpu_code
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out: Path = options.out
     wheels = download(out / "wheels", WHEELS, chainer=True)
     dali = compress_dali(download(out / "dali-wheels", DALI_WHEELS), out / f"dali-sm{options.sm}", options.sm)
-    trace(out / "traces", options.sm)
-    cache = out / "cache.tar.xz"
-    compress(cache, [path for folder in (out / "traces", *options.plans) for path in folder.iterdir()])
-    calls = share_out(wheels, cache, dali, tree_bytes())
+    plans = [out / "cache.tar.xz"] if options.plans else []
+    for archive in plans:
+        compress(archive, [path for folder in options.plans for path in folder.iterdir()])
+    calls = share_out(wheels, plans, dali, tree_bytes())
     for call, parts in calls.items():
         folder = out / f"call{call}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -138,23 +137,6 @@ def compress(archive: Path, paths: Iterable[Path], root: Path | None = None) -> 
             tar.add(path, path.relative_to(root) if root else path.name)
 
 
-def trace(folder: Path, sm: int) -> None:
-    """Trace the steps of the plan's configs, which is what a run does first; what is kept of this code stays."""
-    os.environ["TCBENCH_CACHE"] = str(folder)
-    from tcbench.core.record import Selection
-    from tcbench.hardware.gpus import GpuProperties
-    from tcbench.run import demand
-    from tcbench.run.plan import plan_of
-
-    folder.mkdir(parents=True, exist_ok=True)
-    cells = []
-    for step in gpu_plan.STEPS:
-        if step.kind == "run" and step.scenario == "naruse2018":
-            chosen = Selection(step.scenario, step.batch_sizes, configs=step.configs, device="virtual:H200")
-            cells += [planned.cell for planned in plan_of(chosen).cells]
-    demand.trace_all(cells, GpuProperties("", sm, 1, 1 << 37), fresh=False, processes=2, progress=lambda *_: None)
-
-
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 Parts = dict[str, list[Path]]
@@ -169,7 +151,7 @@ def tree_bytes() -> int:
     return sum(512 + -(-path.stat().st_size // 512) * 512 for path in paths if path.is_file())
 
 
-def share_out(wheels: list[Path], cache: Path, dali: list[Path], tree: int) -> dict[int, Parts]:
+def share_out(wheels: list[Path], plans: list[Path], dali: list[Path], tree: int) -> dict[int, Parts]:
     """Return the parts of each call: DALI is needed in the second, and what does not fit there travels in the first."""
     second, first = list[Path](), list[Path]()
     room = LIMIT_BYTES - tree
@@ -181,7 +163,7 @@ def share_out(wheels: list[Path], cache: Path, dali: list[Path], tree: int) -> d
         else:
             first.append(part)
     return {
-        1: {"wheels": wheels, "DALI": first, "plans": [cache]},
+        1: {"wheels": wheels, "DALI": first, "plans": plans},
         2: {"wheels": [], "DALI": second, "plans": []},
     }
 

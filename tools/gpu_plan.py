@@ -174,7 +174,7 @@ def _recorded(record: dict[str, Any]) -> Recorded:
     input_s = median(phases[0]["host_s"])
     profiled_steps = len(phases[0]["host_s"])
     stall_s = 2 * (input_s + host_s)
-    stalls_s = max(1, min(STALLED_ROUNDS, int(STALLS_S / stall_s))) * (stall_s + measurement["busy_s"])
+    stalls_s = max(1, min(STALLED_ROUNDS, int(STALLS_S / stall_s))) * (stall_s + (measurement["busy_s"] or 0.0))
     trained_s = sum(warmup_s) + sum(timed_s) + profiled_steps * step_s + stalls_s
     # A plan: work, plan, workspace, whether it was kept, its time, the first plan's time, how many were timed, ...
     timed = [plan for plan in measurement["plans"] if not plan[3] and plan[4]]
@@ -213,8 +213,8 @@ class Expected:
 class Forecast:
     """Expected times of steps on the GPU of the records. Plans are tuned once, in the first step that needs them."""
 
-    def __init__(self, recorded: list[Recorded], *, carried_plans: bool = True) -> None:
-        self._recorded, self._carried_plans = recorded, carried_plans
+    def __init__(self, recorded: list[Recorded]) -> None:
+        self._recorded = recorded
         self._tuned: set[tuple[object, ...]] = set()
         self._cells = {(step.name, *cell): self._trial(step, *cell) for step in STEPS for cell in step.cells}
 
@@ -275,7 +275,7 @@ class Forecast:
         building_s = max(0.0, untuned.first_step_s - tuned_s - timing_s - compiled * COMPILE_S)
         times_s = [time_s * size / untuned.batch_size for time_s in untuned.plan_times_s]
         looks_s = sum(time_s * (TRIAL_RUNS + min(MOST_RUNS, max(LEAST_RUNS, LOOK_S / time_s))) for time_s in times_s)
-        return building_s + compiled * (RESTORE_S if self._carried_plans else COMPILE_S) + looks_s
+        return building_s + compiled * RESTORE_S + looks_s
 
     def _nearest(self, config: str, size: int) -> Recorded:
         """Return the newest trial at the nearest batch size of the config, or of the longest that it climbs from."""

@@ -23,7 +23,7 @@ def parts(tmp_path):
     def make(wheel: int, cache: int, *dali: int) -> dict[int, gpu_carry.Parts]:
         files = [file_of(tmp_path / f"dali-{n}.tar.xz", size * MIB) for n, size in enumerate(dali)]
         wheels = [file_of(tmp_path / "w.whl", wheel * MIB)]
-        return gpu_carry.share_out(wheels, file_of(tmp_path / "cache.tar.xz", cache * MIB), files, 13 * MIB)
+        return gpu_carry.share_out(wheels, [file_of(tmp_path / "cache.tar.xz", cache * MIB)], files, 13 * MIB)
 
     return make
 
