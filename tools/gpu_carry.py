@@ -104,7 +104,7 @@ def compress_dali(wheels: Iterable[Path], folder: Path, sm: int) -> list[Path]:
         for wheel in wheels:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(unpacked, [name for name in archive.namelist() if _is_needed(name)])
-        strip_gpu_code.strip_folder(unpacked, sm)
+        print(f"DALI: cleared {strip_gpu_code.strip_folder(unpacked, sm) >> 20} MiB of code for other GPUs")
         groups: dict[str, list[Path]] = {}
         for path in sorted(path for path in unpacked.rglob("*") if path.is_file()):
             groups.setdefault(_part(path.relative_to(unpacked)), []).append(path)
