@@ -19,6 +19,7 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -224,12 +225,11 @@ def _gpu_tests() -> list[str]:
 def _at_once() -> list[str]:
     """Return pytest's options for six tests at once, where several processes may use the GPU and there are cores."""
     query = ["nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"]
-    try:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         modes = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.split()
-        import xdist  # noqa: F401
-    except (OSError, ImportError, subprocess.TimeoutExpired):
-        return []
-    return ["-n", "6", "--dist", "worksteal"] if {*modes} == {"Default"} and (os.cpu_count() or 1) >= 12 else []
+        if {*modes} == {"Default"} and (os.cpu_count() or 1) >= 12 and importlib.util.find_spec("xdist"):
+            return ["-n", "6", "--dist", "worksteal"]
+    return []
 
 
 def run_command(command: Sequence[str], log: Path, limit_s: float) -> str:
