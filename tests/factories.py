@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from tcbench.core.host_profile import HostProfile, Stack
 from tcbench.core.record import (
     SCHEMA_VERSION,
     Cell,
@@ -65,27 +64,6 @@ def make_cell(config: str = "fp32", batch_size: int = 4, **changes: Any) -> Cell
         measure=MeasureSettings(),
     )
     return msgspec.structs.replace(cell, **changes)
-
-
-def make_host_profile(*stacks: Stack, **changes: Any) -> HostProfile:
-    """A profile of ten steps of 0.1 s, three phases each."""
-    profile = HostProfile(
-        label="fp32, batch size 8",
-        machine="box",
-        device="cpu",
-        device_name="A Processor",
-        image_size=64,
-        model="resnet50",
-        tool="py-spy",
-        steps=10,
-        samples=100,
-        step_s=0.1,
-        timed_step_s=0.1,
-        timed_spread=0.01,
-        phases=("io", "forward", "backward"),
-        stacks=stacks,
-    )
-    return msgspec.structs.replace(profile, **changes)
 
 
 def make_ablation(config: str = "fp16", batch_size: int = 4) -> Cell:

@@ -629,8 +629,7 @@ def stand_in(runner: Any, jobs: Iterable[Any]) -> Iterator[Any]:
             **({"reason": planned.skip_reason} if planned.skip_reason else {}),
         )
         if launch.request is not None:
-            seen = recordings.recording(activities=(), calls=(), places={"forward": "a.py:1", "backward": "b.py:2"})
-            Path(launch.request.path).write_bytes(msgspec.json.encode(msgspec.structs.replace(seen, stacks=_stacks())))
+            Path(launch.request.path).write_bytes(msgspec.json.encode(recordings.recording(activities=(), calls=())))
         yield msgspec.structs.replace(record, plan=runner.plan, place=planned.place)
 
 
@@ -638,18 +637,6 @@ def stand_ins(runner: Any, other: Any, planned: Any, trials: Sequence[int]) -> I
     """In place of `Runner.in_turns`."""
     for place, of_side in enumerate((runner, other)):
         yield place, next(of_side.run([(planned, trials[place])]))
-
-
-def _stacks() -> tuple[Any, ...]:
-    from tcbench.core.host_profile import Frame, Stack
-
-    forward, backward = Frame("forward", "a.py", 1), Frame("backward", "b.py", 2)
-    inner = Frame("Link.__call__", "chainer/link.py", 280)
-    return (
-        Stack("forward", (forward,), 1e-7),
-        Stack("forward", (forward, inner), 3e-7),
-        Stack("backward", (backward,), 1e-6),
-    )
 
 
 def _dated(run: Callable[..., Any], *words: Any, env: dict[str, str], **options: Any) -> Any:
@@ -684,7 +671,6 @@ def trials(folder: Path) -> Iterator[str]:
         yield "compare --baseline main --allow missing --strict"
         yield "profile fp32 --bs 4 --device cpu --data synthetic --tool ranges"
         yield "profile fp32+dali --bs 8 --device cpu --data synthetic --tool ranges"
-        yield "profile fp32 --bs 4 --device cpu --data synthetic --host --tool cprofile"
         yield from newest
         gate = f"gate cpu --device cpu --data synthetic --base-python {python} --bs 4"
         yield f"{gate} --config fp32,fp16 --dry-run"

@@ -40,7 +40,6 @@ def explain(
     from tcbench.present import simulated
     from tcbench.run import forecast, prediction
     from tcbench.views.bottleneck import table as view
-    from tcbench.views.host import table as host_profiles
 
     given = read_with_timelines(results, out, alone=True)
     if given.timelines:
@@ -57,8 +56,6 @@ def explain(
     console.say(*simulated.lines(record.environment for record in given.records), style="bold")
     for heading, part in view.by_setting(explained):
         console.table(view.table(part), heading)
-    if hosts := host_profiles.lines(explained, out):
-        console.say(*hosts, "")
     if details:
         console.say(*view.sentences(explained), "")
     checks = view.checks(explained)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import typer
 
@@ -16,7 +16,7 @@ from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 from tcbench.present import options
 from tcbench.present.app import SOME_CELL_FAILED, command, interruptible, make_console, stages
-from tcbench.present.next_steps import NextStep, newest_run, of_run
+from tcbench.present.next_steps import NextStep
 from tcbench.present.notes import save_each
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tcbench.run.plan import Plan, PlannedCell
     from tcbench.run.runner import Listener
 
-Tool = Literal["auto", "nsys", "cupti", "ranges", "py-spy", "cprofile"]
+Tool = Literal["auto", "nsys", "cupti", "ranges"]
 
 Ran = TypeVar("Ran")
 
@@ -71,19 +71,20 @@ def profile(
     tool: Tool = options.HOW.option(
         "--tool TOOL",
         "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used, on a CPU "
-        "ranges; "
-        "with --host py-spy, cprofile or auto.",
+        "ranges.",
         "auto",
     ),
-    host: bool = options.HOW.option("--host", "The host's Python functions instead of a timeline, for some seconds."),
+    host: bool = options.HOW.option(
+        "--host", "The host's Python functions instead of a timeline: py-spy samples them for some seconds."
+    ),
     *,
     chosen: Selection,
     out: Path = options.out_option("Files"),
     quiet: bool = options.QUIET,
 ) -> None:
     """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
-    (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: in which Python
-    functions each phase spends its time, as a table, a flame graph and a file for www.speedscope.app.
+    (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: a
+    file for www.speedscope.app, which shows in which Python functions the steps spend their time.
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
 
@@ -91,7 +92,7 @@ def profile(
     tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
     tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
     tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
-    tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
+    tcbench profile fp32 --bs 8 --host                 the host's functions, for www.speedscope.app
     """
     from tcbench.run import profiler
     from tcbench.tracing import perfetto
@@ -100,7 +101,7 @@ def profile(
     plan, planned = _planned(replace(chosen, configs=options.config_names([config], "CELL")), steps)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:
-        _host(plan, planned, tool, out, stderr, stdout, quiet)
+        stdout.say(*_sampled(plan, planned, tool, out, quiet))
         return
     recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
     stem = _stem(out / plan.device.machine, planned.cell)
@@ -109,7 +110,7 @@ def profile(
     if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
 
-    def draw() -> Any:
+    def draw() -> object:
         from tcbench.views.timeline.chart import timeline_chart
 
         return timeline_chart(taken.timelines)
@@ -150,32 +151,21 @@ def _with_progress(run: Callable[[Listener], Ran], plan: Plan, planned: PlannedC
         return run(progress.listen)
 
 
-def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
-    """The profile of the host's functions."""
+def _sampled(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, quiet: bool) -> list[str]:
+    """Sample the host's functions; say where they are and how to see them."""
     from tcbench.run import profiler
-    from tcbench.views.host import table as view
 
-    if planned.cell.host_speed != 1:
-        raise SelectionError("--host looks at this host as it is; leave --host-speed out")
-    if planned.cell.ranks > 1:
-        raise SelectionError("--host looks at one process; leave --ranks out")
-    chosen, note = profiler.host_tool(tool)
+    for given, option in ((planned.cell.host_speed != 1, "--host-speed"), (planned.cell.ranks > 1, "--ranks")):
+        if given:
+            raise SelectionError(f"--host samples one process of this host as it is; leave {option} out")
+    if tool != "auto":
+        raise SelectionError(f"--tool {tool} records a timeline; leave it out with --host, which takes py-spy")
     stem = _stem(out / plan.device.machine, planned.cell, "host")
-    run = functools.partial(profiler.host_profile, planned, chosen, plan.timeout_s)
-    record, taken = _with_progress(run, plan, planned, quiet)
-    if taken is None:
+    run = functools.partial(profiler.sample_host, planned, plan.timeout_s, stem)
+    record, kept = _with_progress(run, plan, planned, quiet)
+    if kept is None:
         raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
-    left = view.keep(taken, stem)
-    stderr.say(*[f"note: {note}"] * (note is not None), style="yellow")
-    stdout.print(view.table(taken))
-    stdout.say("", view.overhead(taken), *(f"wrote {path}" for path in left), "www.speedscope.app opens the file")
-    stdout.offer(_after_host(out))
-
-
-def _after_host(out: Path) -> list[NextStep]:
-    """`tcbench explain`, where there is a run to explain."""
-    run = newest_run(out)
-    return [of_run("explain", run, out, "names the costliest function beside the verdict")] if run else []
+    return [f"wrote {kept}", "Open it at www.speedscope.app; the phases are the functions below `profile` (loop.py)."]
 
 
 class _Failed(TcbenchError):

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from tcbench.core import text
-from tcbench.core.host_profile import HostTool
 from tcbench.core.record import Environment, HostLoad, Measurement, Seconds, check_end
 
 FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
@@ -123,14 +122,14 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):
-    """A request to a worker beyond its cell, when it is profiled: to record its profiled pass with its layers and,
-    where `activities` is set, what the device does, and to leave the recording in the file `path`. With `host` the
-    pass has no layers, takes `least_s` seconds at least, and goes under cProfile unless py-spy samples it. Its second
-    argument, as JSON. Each of many ranks leaves a file of its own."""
+    """A request to a worker beyond its cell, when it is profiled: to record its profiled pass, with its layers where
+    `layers` is set and with what the device does where `activities` is, and to leave the recording in the file `path`.
+    The pass takes `least_s` seconds at least. It is the worker's second argument, as JSON. Each of many ranks leaves a
+    file of its own."""
 
     path: str
     activities: bool = False
-    host: HostTool | None = None
+    layers: bool = True
     least_s: float = 0.0
 
     def of_rank(self, rank: int) -> "ProfileRequest":

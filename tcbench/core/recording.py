@@ -9,8 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from tcbench.core.host_profile import Stack
-
 HostKind = Literal["step", "phase", "layer"]
 ActivityKind = Literal["kernel", "copy", "memset", "graph", "input"]
 
@@ -63,8 +61,7 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """A profiled pass. `thread` is the system's id of the thread that ran it. `graph_phases` says which phase's work a
-    captured graph's node was; `dropped` counts activities that the tool lost. `places`: the file and line of each
-    phase's function ("FILE:LINE"); `stacks`: what cProfile saw of them."""
+    captured graph's node was; `dropped` counts activities that the tool lost."""
 
     thread: int
     phases: tuple[str, ...]
@@ -73,8 +70,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     activities: tuple[Activity, ...] = ()
     graph_phases: dict[int, str] = {}
     dropped: int = 0
-    places: dict[str, str] = {}
-    stacks: tuple[Stack, ...] = ()
 
 
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}

@@ -1,4 +1,4 @@
-"""One trial that is recorded: its timeline, by Nsight Systems or from inside its process, or its host's functions."""
+"""One trial that is recorded: its timeline, by Nsight Systems or from inside its process, or its Python functions."""
 
 import contextlib
 import os
@@ -12,7 +12,6 @@ from typing import Any
 from tcbench.core import files
 from tcbench.core import recording as recordings
 from tcbench.core.errors import SelectionError, TraceError
-from tcbench.core.host_profile import HostProfile, HostTool
 from tcbench.core.keeper import PARENT_PID
 from tcbench.core.messages import Building, Message, ProfileRequest, Stepped
 from tcbench.core.process import GRACE_S
@@ -55,8 +54,6 @@ def recorder_for(tool: str, cell: Cell) -> Recorder:
                 f"--tool {tool} records what is there, and {cell.device} is simulated; take --tool auto"
             )
         return Recorder(inside=kind.recorder)
-    if tool in ("py-spy", "cprofile"):
-        raise SelectionError(f"--tool {tool} looks at the host's functions: add --host")
     if (tool == "nsys" or (tool == "auto" and kind.recorder)) and cell.ranks == 1:
         installed = nsys.find()
         if installed is not None:
@@ -188,39 +185,29 @@ def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listener) -
     return follow
 
 
-def host_tool(asked: str) -> tuple[HostTool, str | None]:
-    """The tool that --tool names, or the first that can be used, with a note if not py-spy. Raises SelectionError."""
-    if asked == "cprofile":
-        return "cProfile", None
-    if asked not in ("auto", "py-spy"):
-        raise SelectionError(f"--tool {asked} records a timeline; with --host, take py-spy, cprofile or auto")
+def sample_host(planned: PlannedCell, timeout_s: float, stem: Path, listen: Listener) -> tuple[Record, Path | None]:
+    """Run one trial whose profiled pass py-spy samples. Return its record, and the speedscope file beside `stem`; None
+    where the trial failed. KeyboardInterrupt ends the worker and passes through. Raises SelectionError where py-spy
+    cannot be used, and TraceError where it left nothing."""
     py_spy = host.find()
     problem = host.problem(py_spy) if py_spy else "py-spy is not installed: uv sync --extra host"
-    if problem is None:
-        return "py-spy", None
-    if asked == "py-spy":
-        raise SelectionError(f"--tool py-spy: {problem}")
-    return "cProfile", f"{problem}; cProfile instead, which slows Python down: see the overhead"
-
-
-def host_profile(
-    planned: PlannedCell, tool: HostTool, timeout_s: float, listen: Listener
-) -> tuple[Record, HostProfile | None]:
-    """Run one trial, whose profiled pass is looked at; the profile is None where the trial failed. Raises TraceError.
-    KeyboardInterrupt ends the worker and passes through."""
+    if py_spy is None or problem is not None:
+        raise SelectionError(f"--host: {problem}")
     with files.scratch(Path(tempfile.gettempdir())) as folder:
-        request = ProfileRequest(str(folder / "recording.json"), host=tool, least_s=_LEAST_S)
-        py_spy = host.find() if tool == "py-spy" else None
-        sampler: host.PySpy | None = None
+        request = ProfileRequest(str(folder / "recording.json"), layers=False, least_s=_LEAST_S)
+        samples, sampler = folder / "samples.json", None
 
         def sample(pid: int, _: Stepped) -> None:
             nonlocal sampler
-            if py_spy and sampler is None:
-                sampler = host.PySpy(py_spy, pid, folder)
+            sampler = sampler or host.PySpy(py_spy, pid, samples)
 
         runner = Runner("profile", timeout_s, listen=_with_profiled(sample, listen), launch=Launch(request=request))
         (record,) = runner.run([(planned, 0)])
         if record.status != "ok":
             return record, None
-        raw = sampler.raw() if sampler else ""
-        return record, host.profile_of(record, recordings.decode(Path(request.path).read_bytes()), tool, raw)
+        if sampler is None:
+            raise TraceError("py-spy took no sample: the profiled pass did not begin")
+        sampler.wait()
+        kept = stem.with_name(stem.name + host.SUFFIX)
+        files.write(kept, samples.read_bytes(), files.ANOTHER_FOLDER)
+        return record, kept

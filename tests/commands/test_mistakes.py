@@ -106,7 +106,7 @@ MISTAKES = {
     "profile fp32 --device cpu --tool vtune": "'--tool': 'vtune' is not one of 'auto', 'nsys', 'cupti', 'ranges'",
     "profile fp32 --device cpu --tool nsys": "nsys is not on PATH",
     "profile fp32 --device cpu --tool nsys --ranks 2": "--tool nsys: records one process",
-    "profile fp32 --device cpu --tool nsys --host": "with --host, take py-spy, cprofile or auto",
+    "profile fp32 --device cpu --tool nsys --host": "leave it out with --host, which takes py-spy",
     "profile fp32* --device cpu": "profile takes one cell",
     "profile cuda_graph+fp32 --device cpu": "cannot run here",
     # Training

@@ -37,14 +37,12 @@ class ClockError(Exception):
 class Profiling:
     """Recorders that go with the profiled pass. `recorder` gets its steps and phases, and where `layers` is set and the
     session can tell them also its layers. `around` is held around the pass: a GPU's profilers start and stop there.
-    `title` is what a tool is told of the cell, as JSON. `phase` takes a phase's name and is held around each run of it.
-    The pass takes about `least_s` seconds at least."""
+    `title` is what a tool is told of the cell, as JSON. The pass takes about `least_s` seconds at least."""
 
     recorder: SpanRecorder = field(default_factory=SpanRecorder)
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     layers: bool = False
     title: str = ""
-    phase: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     least_s: float = 0.0
 
 
@@ -281,8 +279,7 @@ def profile(
             for phase, attributes in zip(session.phases, ranges.phases, strict=True):
                 recorder.begin_phase(phase.name)
                 ranges.push(attributes)
-                with profiling.phase(phase.name):
-                    phase.run()
+                phase.run()
                 ranges.pop()
                 recorder.end()
                 if on_device:

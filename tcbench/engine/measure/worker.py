@@ -146,24 +146,20 @@ def measured(
     """Open the cell's session, measure it, close it; leave the recording that was asked for."""
     from tcbench.engine.backends import backend
     from tcbench.engine.measure import loop, ranges
-    from tcbench.engine.measure.host import Tracer, place
 
     the_backend = backend(cell.backend)
     unknown = the_backend.RUNGS.problem(cell.rungs)
     if unknown:  # where another version of tcbench made the cell
         raise ScenarioError(f"config '{cell.config}': {unknown}")
     activities = kind_of(cell.device).activities() if request is not None and request.activities else None
-    host = request.host if request is not None else None
-    tracer = Tracer() if host == "cProfile" else None
     # Without them the counted steps tell the phases of what computes on the host.
     profiling = (
         None
         if request is None and not ranges.attached()
         else loop.Profiling(
             around=lambda: _profilers(cell, activities),
-            layers=(request is not None and host is None) or ranges.attached(),
+            layers=(request is not None and request.layers) or ranges.attached(),
             title=_title(cell, device_name),
-            phase=contextlib.nullcontext if tracer is None else tracer.phase,
             least_s=request.least_s if request is not None else 0.0,
         )
     )
@@ -193,8 +189,6 @@ def measured(
                     calls=activities.calls if activities else (),
                     activities=activities.activities if activities else (),
                     dropped=activities.dropped if activities else 0,
-                    places={phase.name: place(phase.run) for phase in session.phases} if host else {},
-                    stacks=tracer.stacks(measurement.profiled_steps) if tracer else (),
                 )
             )
         )

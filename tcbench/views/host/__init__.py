@@ -1,1 +1,0 @@
-"""The host's Python functions, phase by phase."""
