@@ -316,10 +316,14 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def current(results: Iterable[Record]) -> tuple[Record, ...]:
-    """One record per machine, run, cell and trial: the last written, where a resumed run measured one again. Two
-    machines' runs have one id where they began in the same second. One whose figures contradict each other has
-    failed."""
-    results = tuple(map(records.believed, results))
+    """The newest records. One whose figures contradict each other has failed."""
+    return newest(map(records.believed, results))
+
+
+def newest(results: Iterable[Record]) -> tuple[Record, ...]:
+    """Return one record per machine, run, cell and trial: the last written, where a resumed run measured one again or a
+    trial was repeated. Two machines' runs have one id where they began in the same second."""
+    results = tuple(results)
     machines = grouped((record.run_id, record.environment.machine) for record in results if record.environment)
 
     def machine(record: Record) -> str | None:
@@ -329,8 +333,8 @@ def current(results: Iterable[Record]) -> tuple[Record, ...]:
         of_run = set(machines.get(record.run_id, ()))
         return of_run.pop() if len(of_run) == 1 else None
 
-    newest = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in results}
-    return tuple(newest.values())
+    by_trial = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in results}
+    return tuple(by_trial.values())
 
 
 def remove_empty(path: Path) -> None:

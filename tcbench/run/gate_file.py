@@ -105,6 +105,12 @@ def record_files(path: Path) -> dict[Role, Path]:
     return {side: path.with_name(f"{name}-{side}{store.SUFFIX}") for side in (BASE, CURRENT)}
 
 
+def stored_trials(path: Path) -> dict[Role, tuple[Record, ...]]:
+    """Return the records of both sides, one per trial: the last of a trial that was repeated. Raises StoreError."""
+    files = record_files(path).items()
+    return {side: store.newest(store.read([file]).records) if file.exists() else () for side, file in files}
+
+
 def both_of(current: Path) -> dict[Role, Path] | None:
     """Both sides of the gate that has ended with these records of current; None where they are no such."""
     path = beside(current)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tcbench.analysis.compare import METRICS, compare
 from tcbench.analysis.verdict import Rule, interims
+from tcbench.core import store
 from tcbench.core.record import Record
-from tcbench.run import gate
+from tcbench.run import gate, gate_file
 from tcbench.run.gate import BASE, CURRENT, Gate, Trial
 
 RULE = Rule()
@@ -287,3 +288,14 @@ def test_between_looks_the_last_look_taken_speaks():
     (cell,) = said(state, ran, CELLS[:1], "the budget was spent").cells
     assert (cell.verdict, cell.base.trials_ok, cell.current.trials_ok) == ("inconclusive", 3, 3)
     assert cell.why == "the budget was spent before look 2 of 4 (4 trials a side)"
+
+
+def test_a_trial_that_a_gate_repeated_counts_once_by_its_last_record(tmp_path):
+    path = tmp_path / "gate-20300101-120000-verdicts.json"
+    base = gate_file.record_files(path)[BASE]
+    with store.Store(base) as stored:
+        for trial, duration_s in ((0, 1.0), (1, 1.0), (1, 2.0)):
+            stored.append(factories.make_record(trial=trial, duration_s=duration_s))
+    kept = gate_file.stored_trials(path)
+    assert [(record.trial, record.duration_s) for record in kept[BASE]] == [(0, 1.0), (1, 2.0)]
+    assert kept[CURRENT] == ()

@@ -112,7 +112,6 @@ def gate(
     tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
     """
     from tcbench.analysis.verdict import Rule
-    from tcbench.core.store import read
     from tcbench.run import builds, gate_file, images, turns
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
@@ -179,7 +178,7 @@ def gate(
             say(f"note: {note}")
         path = path or _new_path(out, plan.device.machine)
         content = _settled(path, content, plan, starter, ready, budget_s, stderr)
-    before, after = (read([p]).records if p.exists() else () for p in gate_file.record_files(path).values())
+    before, after = gate_file.stored_trials(path).values()
     comparison = gate_file.comparison(content, before, after)
     gate_file.write(path, gate_file.shown(content, comparison))
     runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else _named(path)
@@ -301,7 +300,7 @@ def _settled(
 
     paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
     named = _named(path)
-    before = {side: store.read([file]).records if file.exists() else () for side, file in paths.items()}
+    before = gate_file.stored_trials(path)
     say = stderr.say
     try:
         probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
