@@ -785,8 +785,8 @@ def traced(_: Path) -> Iterator[Lines]:
 
 
 def arithmetic(_: Path) -> Iterator[Lines]:
-    """Short trainings: in float64 to ten digits and, in `bits`, to the last; in other precisions, whose digits depend on
-    the processor's kernels, whether the losses are float64's."""
+    """Short trainings: in float64 to ten digits and, in `bits`, to the last. In other precisions the digits depend on
+    the processor's kernels: there, whether the losses are float64's."""
     import training
     from networks import THIN
 
