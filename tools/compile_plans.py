@@ -5,8 +5,9 @@
 FOLDER becomes a cache for `TCBENCH_CACHE` on a machine with an H100 or H200 and the same cuDNN, NVRTC and frontend as
 this Python has. It gets what the cells of naruse2018 need at batch sizes 32 to 256 before their first step: traces, our
 own kernels, and the plans that cuDNN compiles. Each batch normalisation gets the two plans that a trial times anyway.
-Those of batch sizes 64 and 256 then get all of their plans (about thirty), float16 first and the costliest first, as
-long as the files in FOLDER take at most BYTES, each compressed by xz. A trial times every plan that is there.
+Those of batch sizes 64 and 256 then get all of their plans (about thirty), float16 first and in order of the bytes that
+they move for an image, as long as the files in FOLDER take at most BYTES, each compressed by xz. A trial times every
+plan that is there. Copy FOLDER so that it belongs to whoever runs there and no other user can write to it.
 
 The same command continues after an interruption.
 """
@@ -65,7 +66,7 @@ def fill(folder: Path, limit: int, processes: int) -> None:
     compiled = [one for one in asked if plans.built_from_entry(entry_of(one))]
     large = sorted(
         (one for one in compiled if costs[one][0] in ALL_PLANS_AT),
-        key=lambda one: ("float16" not in one[0].key, -costs[one][1]),
+        key=lambda one: ("float16" not in one[0].key, -costs[one][1] / costs[one][0]),
     )
     complete = compile_all_plans(large, folder, limit, processes)
     n_plans = sum(len(plans.built_from_entry(entry_of(one))) for one in compiled)
