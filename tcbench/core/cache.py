@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +45,37 @@ def folder(name: str) -> Path:
     ends in a version (`jpeg-v1`) names the form of what lies in it: another form takes another name."""
     override = os.environ.get(VARIABLE)
     if override:
-        return Path(override).expanduser() / name
+        try:
+            return Path(override).expanduser() / name
+        except RuntimeError:
+            raise StoreError(f"{VARIABLE}={override}: no such user's home is known; name a folder from /") from None
+    return _users_folder() / name
+
+
+def _users_folder() -> Path:
+    """Return the user's cache folder, or where no home is known that of `_folder_without_home`. Raises StoreError."""
     import platformdirs
 
-    return platformdirs.user_cache_path("tcbench") / name
+    with contextlib.suppress(RuntimeError):  # of a platformdirs that knows no home
+        path = platformdirs.user_cache_path("tcbench")
+        if path.is_absolute():
+            return path
+    return _folder_without_home()
+
+
+@functools.cache
+def _folder_without_home() -> Path:
+    """Return a folder of the user's own among the temporary files, and report it once. Raises StoreError where that is
+    another's."""
+    path = Path(tempfile.gettempdir()) / f"tcbench-{os.geteuid()}"
+    try:
+        usable = private.make_folder(path)
+    except OSError:
+        usable = False
+    if not usable:
+        raise StoreError(f"no home is known, and {path} is not this user's alone; set HOME or {VARIABLE}")
+    _LOG.warning("note: no home is known, so the cache is in %s; HOME or %s names another place", path, VARIABLE)
+    return path
 
 
 @functools.cache
@@ -64,9 +92,7 @@ def private_folder(name: str) -> Path | None:
     """Return a folder of that name to which no other user can write, made if it is not there: in TCBENCH_CACHE or,
     where others can write to that, in the user's cache folder; None where none can be made. What is run or loaded is
     kept there alone."""
-    import platformdirs
-
-    for place in (folder(name), platformdirs.user_cache_path("tcbench") / name):
+    for place in (folder(name), _users_folder() / name):
         try:
             if private.make_folder(place):
                 return place

@@ -17,6 +17,9 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
+_MOST_FILES = 4096
+"""Files that are closed where /proc does not say which are open."""
+
 PARENT_PID = "TCBENCH_RUNNER_PID"
 """The environment variable in which a command, such as a worker, finds the process id of this, its parent."""
 
@@ -40,7 +43,13 @@ def main(asked_by: int, command: list[str]) -> int:
             while (child_ended := os.waitpid(-1, os.WNOHANG))[0]:
                 ended.update([child_ended])
     while True:
-        for pid in _children():
+        try:
+            children = _children()
+        except OSError:  # without /proc only the command itself is known
+            if child in ended:
+                break
+            children = [child]
+        for pid in children:
             with contextlib.suppress(PermissionError):  # another user's, by sudo: it is waited for
                 os.kill(pid, signal.SIGKILL)
         # The children of a child that dies here become children of this process, so that none is missed.
@@ -56,7 +65,12 @@ def main(asked_by: int, command: list[str]) -> int:
 
 def _close_files() -> None:
     """Leave every file to the command: who reads its pipe learns that it ended."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (pathlib takes long to import)
+    try:
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 (pathlib takes long to import)
+    except OSError:
+        os.closerange(0, _MOST_FILES)
+        return
+    for name in names:
         with contextlib.suppress(OSError):
             os.close(int(name))
 

@@ -1,10 +1,15 @@
 import logging
+import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import platformdirs
 import pytest
 
 from tcbench.core import cache as module
 from tcbench.core.cache import Cache, Entry
+from tcbench.core.errors import StoreError
 
 KEY = {"work": "a convolution", "gpu": "H200", "sm": 90, "autotuned": True}
 ENTRY = Entry({"plan": "eng1", "timed": [1.5]}, b"\x00bytes\nwith a newline\n")
@@ -75,3 +80,28 @@ def test_the_users_cache_folder_can_be_chosen(monkeypatch, tmp_path):
     monkeypatch.delenv("TCBENCH_CACHE")
     assert module.folder("plans-v1").name == "plans-v1"
     assert "tcbench" in str(module.folder("plans-v1"))
+
+
+@pytest.mark.parametrize("home", ["~/.cache/tcbench", None])
+def test_without_a_home_the_cache_is_in_a_folder_of_the_users_own_and_that_is_reported_once(
+    tmp_path, monkeypatch, caplog, home
+):
+    def unknown(_: str) -> Path:
+        if home is None:
+            raise RuntimeError("could not determine the home directory")
+        return Path(home)
+
+    monkeypatch.delenv("TCBENCH_CACHE", raising=False)
+    monkeypatch.setattr(platformdirs, "user_cache_path", unknown)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    module._folder_without_home.cache_clear()
+    own = tmp_path / f"tcbench-{os.geteuid()}"
+    assert [module.folder(name) for name in ("a", "b")] == [own / "a", own / "b"]
+    assert len(caplog.records) == 1
+    module._folder_without_home.cache_clear()
+    own.chmod(0o777)
+    with pytest.raises(StoreError, match="not this user's alone; set HOME or TCBENCH_CACHE"):
+        module._users_folder()
+    monkeypatch.setenv("TCBENCH_CACHE", "~no-such-user/x")
+    with pytest.raises(StoreError, match="no such user's home"):
+        module.folder("a")

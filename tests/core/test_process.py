@@ -49,6 +49,23 @@ def test_a_job_reaches_its_worker_where_no_file_in_memory_can_be_made(monkeypatc
     worker.end()
 
 
+def test_a_command_is_kept_where_there_is_no_proc(tmp_path):
+    hides = """
+import os, runpy, sys
+def hidden(path): raise FileNotFoundError(2, "No such file or directory", path)
+os.listdir = hidden
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    command = [sys.executable, "-I", "-S", "-c", hides, process._KEEPER, str(os.getpid()), "sh", "-c"]
+    assert subprocess.run([*command, "exit 7"], check=False, timeout=60).returncode == 7
+    with subprocess.Popen([*command, "echo $$; exec sleep 600"], stdout=subprocess.PIPE) as kept:
+        child = int(kept.stdout.readline())
+        kept.terminate()
+        assert kept.wait(60) == -signal.SIGKILL
+    assert not alive(child)
+
+
 def test_no_such_command_is_exit_code_127_as_in_a_shell(tmp_path):
     with (tmp_path / "log").open("wb") as output:
         assert process.run(["./nothing"], folder=tmp_path, environment=os.environ, output=output) == 127
