@@ -26,7 +26,7 @@ import strip_gpu_code
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_BYTES = 62 << 20
-"""For one call, the repository included; the machine takes 64 MiB."""
+"""The most bytes of a call, the repository included; the machine takes 64 MiB."""
 PYTHON = "3.12"
 """The Python of that machine."""
 WHEELS = (
@@ -77,7 +77,7 @@ def download(folder: Path, requirements: Iterable[str], *, chainer: bool = False
     pip = ["pip", "--disable-pip-version-check"]
     platforms = [word for name in _PLATFORMS for word in ("--platform", f"{name}_x86_64")]
     python = ["--only-binary=:all:", "--python-version", PYTHON, "--implementation", "cp", *platforms]
-    missing = [wanted for wanted in requirements if not _has(folder, wanted)]
+    missing = [name for name in requirements if not _has(folder, name)]
     if missing:
         subprocess.run([*pip, "download", "-q", "--no-deps", *python, "-d", str(folder), *missing], check=True)
     if chainer and not _has(folder, "chainer"):
@@ -140,7 +140,7 @@ def compress(archive: Path, paths: Iterable[Path], root: Path | None = None) -> 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 Parts = dict[str, list[Path]]
-"""What a call carries, by the columns of the table."""
+"""The files that a call carries, by the columns of the table."""
 
 
 def tree_bytes() -> int:

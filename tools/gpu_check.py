@@ -37,9 +37,9 @@ from gpu_plan import Step
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_BYTES = 16 << 20
-"""Of an archive."""
+"""The most bytes of an archive."""
 BUDGET_S = 1800.0
-"""For everything."""
+"""The default budget without `--call`."""
 BEYOND = "fp16+dali+batched+nhwc+fused+cuda_graph"
 EVERYTHING = (
     *(step for step in gpu_plan.STEPS if step.kind != "check"),
@@ -288,8 +288,8 @@ def why_not(check: Check) -> str:
     script = "import sys, tcbench.engine.backends.chainer.compat, tcbench.__main__ as t; sys.exit(t.main())"
     arguments = ["run", "naruse2018", "--device", check.device, "--dry-run"]
     words = check.execute([sys.executable, "-c", script, *arguments], check.log("dry-run"), 120)
-    said = check.log("dry-run").read_text(errors="replace").strip().splitlines()
-    return "" if words == "ok" else said[-1] if said else words
+    lines = check.log("dry-run").read_text(errors="replace").strip().splitlines()
+    return "" if words == "ok" else lines[-1] if lines else words
 
 
 def look_around(check: Check) -> None:
@@ -334,8 +334,8 @@ def conclude(check: Check, took_s: float) -> int:
     plans = [plan for record in records for plan in (record.get("measurement") or {}).get("plans") or ()]
     ahead = sum(plan[10] for plan in plans if len(plan) > 10)  # `PlanChoice.ahead`
     states = collections.Counter(record["status"] for record in records)
-    told = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
-    print(f"\ngpu_check: {took_s:.0f} s; records: {told}; carried plans that were timed: {ahead}")
+    summary = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
+    print(f"\ngpu_check: {took_s:.0f} s; records: {summary}; carried plans that were timed: {ahead}")
     for archive in sorted(check.folder.glob("*.tar.gz")):
         size = archive.stat().st_size
         print(f"{archive} ({size} bytes{', which is more than 16 MiB' if size > MOST_BYTES else ''})")

@@ -1,4 +1,4 @@
-"""What a GPU that is borrowed for 15 minutes measures, in which order, and how long each step is expected to take.
+"""The steps on a GPU that is borrowed for 15 minutes: what they measure, their order, and their expected time.
 
     python tools/gpu_plan.py            the table for an H200 in Markdown, from the records in results/h200
 
@@ -20,7 +20,7 @@ RECORDS = Path(__file__).resolve().parents[1] / "results" / "h200"
 LIMIT_S = {1: 200, 2: 560}
 """The time that each call may take, from its first command to its archive."""
 RESERVE_S = 4
-"""Of that, for the archive."""
+"""The part of that time that is kept for the archive."""
 SET_UP_DALI_S = 12
 """To unpack DALI and to see whether it decodes."""
 MAX_TIME_S = 1.0
@@ -69,17 +69,7 @@ class Step:
             common += ["--data", self.data]
         if self.kind == "profile":
             return ["profile", *self.configs, self.scenario, *common]
-        common += [
-            "--trials",
-            "1",
-            "--max-time",
-            f"{MAX_TIME_S:g}",
-            "--timeout",
-            "100",
-            "--label",
-            self.name,
-            "--resume",
-        ]
+        common += f"--trials 1 --max-time {MAX_TIME_S:g} --timeout 100 --label {self.name} --resume".split()
         return ["run", self.scenario, "--config", ",".join(self.configs), *common]
 
 
@@ -89,14 +79,16 @@ def with_feed(config: str, feed: str) -> str:
 
 
 def without_dali(step: Step) -> tuple[Step, ...]:
-    """Return what takes the place of a step where DALI does not decode: synthetic input, and OpenCV for the best."""
+    """Return what takes the place of a step where DALI does not decode: other input.
+
+    That is synthetic input; for the talk's best config, which call 1 measured so, it is OpenCV's."""
     if not step.needs_dali:
         return (step,)
-    synthetic = tuple(with_feed(config, "") for config in step.configs)
+    decoded = step.configs[-1:] if step.name.startswith("dali-") else ()
+    synthetic = tuple(with_feed(config, "") for config in step.configs if config not in decoded)
     steps = [replace(step, name=f"{step.name}-synthetic", configs=synthetic, data="synthetic")]
-    if step.kind == "run" and step.scenario == "naruse2018":
-        best = with_feed(step.configs[-1], "opencv")
-        steps.append(replace(step, name=f"{step.name}-opencv", configs=(best,)))
+    if decoded:
+        steps.append(replace(step, name=f"{step.name}-opencv", configs=(with_feed(*decoded, "opencv"),)))
     return tuple(steps)
 
 
@@ -141,7 +133,7 @@ PROFILE_S = 5.0
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the recorded trial of a config at one batch size took.
+    """The times of a recorded trial.
 
     `start_s`: the time before its first step. `process_s`: all time but that of steps. `plan_times_s`: the approximate
     device time of each plan that was timed in this trial. `compiled`: the batch normalisations for which plans were

@@ -55,8 +55,8 @@ def strip(library: bytearray, sm: int) -> int:
     n_cleared = 0
     for binary in fat_binaries(library):
         native = [code for code in binary if (code.kind, code.sm) == (_MACHINE_CODE, sm)]
-        kept = native or [code for code in binary if code.kind == _PTX]
-        for code in (code for code in binary if code not in kept):
+        needed = native or [code for code in binary if code.kind == _PTX]
+        for code in (code for code in binary if code not in needed):
             library[code.start : code.end] = bytes(code.end - code.start)
             n_cleared += code.end - code.start
     return n_cleared

@@ -44,7 +44,7 @@ class Machine:
         if took_s > limit_s:
             return f"ran out of its {limit_s:.0f} s"
         if command[3] == "run":
-            unneeded = "tcbench.run.images.generate", "tcbench.present.charts.files.save_each"
+            unneeded = "tcbench.run.images.generate", "tcbench.commands.run._show_results"
             with mock.patch.object(Runner, "_trial", trial), mock.patch(unneeded[0]), mock.patch(unneeded[1]):
                 ended(self.folder, *command[3:], TCBENCH_CACHE=str(self.folder / "cache"))
         return "exit code 3" if log.stem == self.failing else "ok"
@@ -111,10 +111,9 @@ def test_where_dali_does_not_decode_other_input_takes_its_place(tmp_path, capsys
     assert machine.call("--call", "2", "--budget", "2000") == 1
     assert machine.steps()["set-up-dali"] == "exit code 1"
     assert "DALI does not decode here" in capsys.readouterr().out
-    synthetic = {
-        gpu_plan.with_feed(config, "") for precision in ("fp16", "fp32") for config in gpu_plan.ladder(precision)
-    }
-    assert set(machine.cells(data="synthetic")) == {(config, size) for config in synthetic for size in BATCH_SIZES}
+    below_best = [config for precision in ("fp16", "fp32") for config in gpu_plan.ladder(precision)[:-1]]
+    synthetic = {(gpu_plan.with_feed(config, ""), size) for config in below_best for size in BATCH_SIZES}
+    assert set(machine.cells(data="synthetic")) == synthetic
     opencv = {f"{precision}+opencv+batched+nhwc+fused+static_graph" for precision in ("fp16", "fp32")}
     assert {config for config, _ in machine.cells()} == {"fp16", "fp32", *opencv}
     assert not any("dali" in config for config, _ in machine.cells("peers"))
