@@ -19,6 +19,9 @@ import hypothesis
 import pytest
 import typer
 
+# Commands are printed as they were started, and tests expect them without `uv run`.
+os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

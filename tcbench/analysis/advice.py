@@ -9,6 +9,7 @@ then, and what the model does not know, slows both. docs/method.md has the error
 Knows rungs by name and what kind of time each saves; whether a rung goes with others is asked of the caller.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,7 @@ from typing import Literal
 from tcbench.analysis.bottleneck import CURVATURE, Bottleneck
 from tcbench.analysis.phases import PhaseCost
 from tcbench.analysis.stats import Interval
+from tcbench.core.record import BUSY
 from tcbench.core.step_time import StepTime
 
 Effect = (
@@ -134,9 +136,11 @@ def candidates(
     problem: Problem = lambda _: None,
     tried: Mapping[tuple[str, ...], Tried] | None = None,
     expected: Expected = lambda _: None,
+    fastest: float = 0.0,
 ) -> tuple[Gain, ...]:
     """Everything that can be done to a config, in the order of the ladder: known remedies that make a config and act on
-    something it does, and configs of the same results that add rungs to it."""
+    something it does, and configs of the same results that add rungs to it. A config that was not run helps only where
+    it is expected to beat `fastest`, the images/s of the fastest that was measured in its place."""
     measured = {frozenset(config): its for config, its in (tried or {}).items()}
     known: dict[frozenset[str], tuple[tuple[str, ...], str]] = {}
     for remedy in REMEDIES:
@@ -154,7 +158,7 @@ def candidates(
         if ratio is not None:
             helps = ratio.low > 1
         elif foreseen is not None:
-            helps = foreseen.value > LEAST_GAIN * bottleneck.images_per_s
+            helps = foreseen.value > max(LEAST_GAIN * bottleneck.images_per_s, fastest)
         else:
             helps = bool(_helping(bottleneck) & set(effects_of(added, removed)))
         return Gain(added, config, foreseen, helps, images_per_s, ratio, removed, evidence)
@@ -236,18 +240,23 @@ BY_TABLE = 0.25
 
 
 def images_per_s(images: int, parts: StepTime) -> Interval:
-    """The rate of steps with these parts, and the limits within which nine of ten lie."""
+    """The rate of steps with these parts, and the limits within which nine of ten lie. Parts that were timed on a busy
+    machine took too long: they set no upper limit."""
     rate, error = images / parts.step_s, ON_HOST if parts.on_host else BY_TABLE
+    if parts.lost >= BUSY:
+        return Interval(rate, rate, math.inf)
     return Interval(rate, rate * (1 - error), rate * (1 + error))
 
 
 def in_place_of(measured: Bottleneck, own: StepTime, other: StepTime) -> Interval:
     """The rate of another config on the device of a measured one; `own` are the measured one's parts by the model.
 
-    On a host that computes all parts add up, and the whole step is in proportion. Beside a GPU each stage is in
+    On a host that computes all parts add up, and the whole step is in proportion; where either was timed on a busy
+    machine, nothing limits how far that is off. Beside a GPU each stage is in
     proportion to its own part, and the longest decides again."""
     if own.on_host:
-        return images_per_s(measured.images_per_step, other) / (measured.step_s / own.step_s)
+        foreseen = images_per_s(measured.images_per_step, other) / (measured.step_s / own.step_s)
+        return Interval(foreseen.value, math.nan, math.nan) if max(own.lost, other.lost) >= BUSY else foreseen
     needs = measured.needs
     gpu_s = own.device_s if needs.gpu_s is None else needs.gpu_s
     scaled = StepTime(

@@ -34,6 +34,9 @@ kernel at its head, which takes some tens or hundreds of microseconds."""
 UNLIKE = 0.1
 """A profiled pass was not like the timed one where its phases are apart from a step by more than this share of it."""
 
+UNSTEADY = 1.25
+"""One trial is no ground for a verdict where its mean step takes so many times its median step."""
+
 INPUT = "io"
 """The phase in which the host prepares a batch, or takes over one that threads of the input's have prepared."""
 
@@ -149,7 +152,8 @@ class Bottleneck:
     `timed_step_s`: in the timed pass before the timeline, where that is known. `phases_are_timed`: they are those of
     the timed pass. `io_overlap` is the share of the input's work during which something else was going on too (the
     host's other phases or the GPU); None where nothing tells. `waits_for_input_s` and `waits_for_gpu_s` are the host's.
-    `device` is None without a GPU, and for a record, which has no kernels. Of a cell on many ranks these are the needs
+    `median_step_s` is known for a cell with one trial. `device` is None without a GPU, and for a record, which has no
+    kernels. Of a cell on many ranks these are the needs
     of the rank that the others wait for, `batch_size` is that of each, and `rank` says which it is.
     """
 
@@ -169,6 +173,7 @@ class Bottleneck:
     rank: int = 0
     phases_are_timed: bool = False
     timed_step_s: float | None = None
+    median_step_s: float | None = None
 
     @property
     def images_per_step(self) -> int:
@@ -183,6 +188,11 @@ class Bottleneck:
         return self.needs.verdict
 
     @property
+    def unsteady(self) -> bool:
+        """Whether one trial is all there is, and a few long steps make its mean: another may have another verdict."""
+        return self.median_step_s is not None and self.step_s > UNSTEADY * self.median_step_s
+
+    @property
     def dominant(self) -> PhaseCost | None:
         """Of a CPU that computes most of a step, the phase that takes longest."""
         if self.on_gpu or self.verdict != "host-bound":
@@ -195,6 +205,8 @@ class Bottleneck:
     def limit(self) -> str:
         """The verdict in words. Of a CPU that computes most of a step it is "compute-bound", or the dominant phase with
         its share of the step's where that is another than the passes through the network: "update 52%"."""
+        if self.unsteady:
+            return "unsettled"
         if self.dominant is None:
             return self.verdict
         if self.dominant.name in PASSES:
@@ -218,6 +230,8 @@ class Bottleneck:
     def sentence(self) -> str:
         """The limit with its numbers: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
         doubt = f"; doubtful: {self.doubt}" if self.doubt else ""
+        if self.unsteady and self.median_step_s:
+            doubt += f"; one trial: its mean step takes {_ms(self.step_s)}, its median step {_ms(self.median_step_s)}"
         return f"{self.limit}: {self._on_gpu() if self.on_gpu else self._on_cpu()}{doubt}"
 
     def _on_gpu(self) -> str:
@@ -475,4 +489,5 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         ranks=cell.ranks,
         rank=critical_rank(measured[0].ranks).rank if measured[0].ranks else 0,
         phases_are_timed=all(m.phases_are_timed for m in measured),
+        median_step_s=statistics.median(measured[0].counted_times_s) if len(measured) == 1 else None,
     )

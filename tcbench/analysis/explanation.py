@@ -69,7 +69,8 @@ def explain(
             other = (parts or {}).get(with_rungs(summary.cell, rungs))
             return None if own is None or other is None else in_place_of(bottleneck, own, other)
 
-        gains = candidates(bottleneck, summary.cell.rungs, problem(summary), tried, expected)
+        rates = [other.images_per_s.value for other in beside[_place(summary)] if other.images_per_s]
+        gains = candidates(bottleneck, summary.cell.rungs, problem(summary), tried, expected, max(rates))
         return Explanation(summary, bottleneck, gains, next_rung(gains, bottleneck.dominant))
 
     return tuple(map(of, summaries))

@@ -29,6 +29,13 @@ class Setting(NamedTuple):
     codes: tuple[Code, ...] = ()
 
 
+class Outlier(NamedTuple):
+    """A trial's number from 1 and its rate over the median rate of its cell's trials."""
+
+    trial: int
+    ratio: float
+
+
 @dataclass(frozen=True)
 class CellSummary:
     """A cell on a machine, over all its trials. Statistics are those of the trials that are ok, None without one.
@@ -68,6 +75,7 @@ class CellSummary:
     codes: tuple[Code, ...] = ()
     flops: float | None = None
     tuning_budgets_s: tuple[float, ...] = ()
+    outlier: Outlier | None = None
 
     @property
     def gflops_s(self) -> float | None:
@@ -259,7 +267,21 @@ def _summary(
         stall_s=max((stall for times_s in trials_s if (stall := stall_s(times_s))), default=None),
         flops=cell.ranks * declared_work(measured[0])[0] or None,
         tuning_budgets_s=tuple(sorted({p.budget_s for m in measured for p in m.plans if p.budget_s is not None})),
+        outlier=_outlier(rates),
     )
+
+
+FAR = math.log(2)
+"""The distance from the median, as a logarithm, from which on a trial is called an outlier."""
+
+
+def _outlier(rates: scatter.Trials) -> Outlier | None:
+    """Return the trial that lies farthest from the median of three or more; None where none is far."""
+    if len(rates) < 3:
+        return None
+    median = statistics.median(log for _, log in rates)
+    number, log = max(enumerate((log for _, log in rates), start=1), key=lambda trial: abs(trial[1] - median))
+    return Outlier(number, math.exp(log - median)) if abs(log - median) >= FAR else None
 
 
 def declared_work(measured: Measurement) -> tuple[float, float]:

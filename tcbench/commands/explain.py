@@ -29,8 +29,8 @@ def explain(
     """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced; on a CPU that
     computes most of a step compute-bound, or its longest phase with its share), with the numbers, the rung to try next
     and what to expect of it; beside it what was measured, where these results have it.
-    What a config that was not run would launch is timed on this machine's processor, once: the first time takes a
-    second or two for each. On a GPU it comes from a table of what cards attain.
+    What a config that was not run would launch is timed on this machine's processor, once: the first time takes 2 to 5
+    seconds for each, some minutes for a whole ladder. On a GPU it comes from a table of what cards attain.
 
     Examples:
     tcbench explain                                   the newest run

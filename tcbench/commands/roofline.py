@@ -40,7 +40,7 @@ def roofline(
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
-    product and a copy, measured here the first time (a few seconds) and kept; for a GPU that is not here, its
+    product and a copy, measured here the first time (up to a minute) and kept; for a GPU that is not here, its
     published peak.
 
     S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -269,15 +270,20 @@ def _root(
     """Benchmark and profile training of ResNet-50 and its kin on Tensor Cores, one optimisation at a time."""
 
 
+def command_line(*words: str) -> str:
+    """Return a tcbench command as it can be pasted: behind `uv run` where this one was started so."""
+    return shell_line([*("uv", "run") * ("UV_RUN_RECURSION_DEPTH" in os.environ), "tcbench", *words])
+
+
 def words_again(*, resume: bool) -> list[str]:
-    """The words of the command that was given, to be given again."""
+    """Return the words of the command that was given, to be given again."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
-    return ["tcbench", *words, *(["--resume"] if resume else [])]
+    return [*words, *["--resume"] * resume]
 
 
 def command_again(*, resume: bool) -> str:
-    """The command that was given, to be given again."""
-    return shell_line(words_again(resume=resume))
+    """Return the command that was given, to be given again."""
+    return command_line(*words_again(resume=resume))
 
 
 @contextlib.contextmanager

@@ -1,12 +1,14 @@
 """What a run says of each of its cells: columns of the console and the page; by their keys, of JSON and exports too."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Unit, base_config, judged
-from tcbench.present.format import counted, limits
+from tcbench.present.format import counted, limits, number
 from tcbench.present.naming import rate_unit
+from tcbench.present.simulated import is_simulated
 from tcbench.present.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Column
 
 
@@ -30,14 +32,28 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
     sides = judged(summaries)
     declared = any(summary.flops for summary in summaries)
     return (
-        Column(rate_unit(s.cell for s in summaries), lambda row: row.summary.images_per_s, RATE, mark=_marks),
-        Column("95% interval", lambda row: limits(row.summary.images_per_s), on="page"),
+        Column(rate_unit(s.cell for s in summaries), _rate, RATE, mark=_marks),
+        Column("95% interval", lambda row: "" if _simulated(row) else limits(row.summary.images_per_s), on="page"),
         Column("step", lambda row: row.summary.step_time_s, SECONDS, spare=True),
-        Column(f"vs {base_config(summaries)}", lambda row: row.over_base, FACTOR, style=style, wraps=True),
+        Column(f"vs {base_config(summaries)}", _over_base, FACTOR, style=style, wraps=True),
         Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
         Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
         *([Column[Row]("GFLOP/s", lambda row: row.summary.gflops_s, NUMBER, key="gflops_s")] if declared else []),
     )
+
+
+def _simulated(row: Row) -> bool:
+    return bool(is_simulated(row.summary.environment))
+
+
+def _rate(row: Row) -> Interval | float | None:
+    """The rate; of a simulation without an interval, which would say nothing of the model's error."""
+    rate = row.summary.images_per_s
+    return rate.value if rate and _simulated(row) else rate
+
+
+def _over_base(row: Row) -> Interval | float | None:
+    return row.over_base.value if row.over_base and _simulated(row) else row.over_base
 
 
 def _marks(row: Row) -> str:
@@ -48,7 +64,7 @@ def _of_trials(row: Row) -> str:
     return "" if row.summary.trials_ok == row.summary.trials else f" of {row.summary.trials}"
 
 
-BY_THE_RUN = "by how trials of the run's other cells differ"
+BY_THE_RUN = "by the noise of the run's other cells alone"
 """What the interval of a cell with one trial rests on, where other cells of its runs have several."""
 
 
@@ -60,6 +76,17 @@ def interval_over(units: Collection[Unit]) -> str:
         return BY_THE_RUN
     of_one = " or ".join([BY_THE_RUN] * ("run" in units) + ["steps"] * ("steps" in units))
     return "over trials" + (f", or {of_one} where there is one trial" if of_one else "")
+
+
+def outlier_lines(summaries: Sequence[CellSummary]) -> list[str]:
+    """A line where one trial is far from the others of its cell, on the farthest; none where all are near."""
+    far = [(abs(math.log(s.outlier.ratio)), s.cell.label, s.outlier, s.trials_ok) for s in summaries if s.outlier]
+    if not far:
+        return []
+    _, label, (trial, ratio), trials = max(far)
+    words = f"{number(ratio if ratio > 1 else 1 / ratio)} times {'faster' if ratio > 1 else 'slower'}"
+    more = f" ({len(far) - 1} more cells have such a trial)" if len(far) > 1 else ""
+    return [f"{label}: trial {trial} of {trials} is {words} than the median trial: measure again{more}."]
 
 
 def busy_line(summaries: Sequence[CellSummary]) -> str | None:

@@ -97,7 +97,12 @@ def changes(interval: Interval) -> str:
 
 
 def plus_minus(interval: Interval) -> str:
-    """ "± 1.2%"; an interval wider than the value says no more than that."""
+    """ "± 1.2%"; an interval wider than the value says no more than that; "or more", "± unknown" where nothing limits
+    it."""
+    if math.isnan(interval.high):
+        return "± unknown"
+    if math.isinf(interval.high) and interval.low == interval.value:
+        return "or more"
     share = interval.relative_half_width
     return f"± {share:.1%}" if share < 1 else "± >100%"
 

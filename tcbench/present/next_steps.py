@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tcbench.core.errors import SelectionError
-from tcbench.core.text import shell_line
-from tcbench.present.app import OUT, words_again
+from tcbench.present.app import OUT, command_line, words_again
 from tcbench.present.options import words
 from tcbench.present.results import newest
 
@@ -34,7 +33,7 @@ def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
     """A line for each of the first steps; what it is good for is left out where there is no room."""
     lines = []
     for step in list(dict.fromkeys(steps))[:MOST]:
-        line = f"{f'On {step.on}' if step.on else 'Next'}: {shell_line(['tcbench', *step.words])}"
+        line = f"{f'On {step.on}' if step.on else 'Next'}: {command_line(*step.words)}"
         full = f"{line}   ({step.says})"
         lines.append(full if step.says and len(full) <= columns else line)
     return lines
@@ -42,7 +41,7 @@ def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
 
 def again(says: str) -> NextStep:
     """The command that was given, to go on with what is left of it."""
-    return NextStep(tuple(words_again(resume=True)[1:]), says)
+    return NextStep(tuple(words_again(resume=True)), says)
 
 
 def folder(out: Path) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Progress on standard error: a live line with an ETA on a terminal, one line per trial in a file or pipe."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,11 +36,23 @@ class _Line(ProgressColumn):
         return line
 
 
+class _AboveTheLine(logging.Handler):
+    """Prints warnings through the console, which keeps the live line on a line of its own."""
+
+    def __init__(self, console: Screen) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.say(record.getMessage())
+
+
 class _Live:
     """A live line on a terminal, which goes when all is done. A context manager."""
 
     def __init__(self, console: Screen) -> None:
         self._console = console
+        self._handler = _AboveTheLine(console)
         self._progress = Progress(
             _Line(console, self._remaining_s),
             console=console,
@@ -51,15 +64,17 @@ class _Live:
         )
 
     def __enter__(self) -> Self:
+        logging.getLogger("tcbench").addHandler(self._handler)
         try:
             self._progress.start()
         except BaseException:  # an interrupt that comes as soon as the line is seen
-            self._progress.stop()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
+        logging.getLogger("tcbench").removeHandler(self._handler)
 
     def _remaining_s(self) -> float | None:
         """The ETA; None before anything is known of it."""

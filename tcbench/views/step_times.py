@@ -5,11 +5,12 @@ from typing import Any
 
 from tcbench.analysis.advice import ON_HOST, images_per_s
 from tcbench.core.groups import grouped
-from tcbench.core.record import Cell
+from tcbench.core.record import BUSY, Cell
 from tcbench.core.step_time import StepTime, Told
 from tcbench.present.document import document, fields
-from tcbench.present.format import percent
+from tcbench.present.format import counted, percent
 from tcbench.present.naming import alone_network, rate_unit
+from tcbench.present.notes import Caution
 from tcbench.present.tables import RATE, SECONDS, Column, ConfigTable
 from tcbench.run.plan import Plan
 
@@ -48,10 +49,16 @@ def reasons(plan: Plan, told: Mapping[Cell, Told]) -> list[str]:
 
 def notes(told: Mapping[Cell, Told]) -> list[str]:
     """How to read the table."""
-    return [
-        f"works: what a step launches, in its order; host: the program that launches it. Nine of ten steps lie within "
-        f"{percent(ON_HOST, 0)} of the step that is expected, as measured on two shared cores (docs/method.md)."
-    ] * any(isinstance(answer, StepTime) for answer in told.values())
+    known = [answer for answer in told.values() if isinstance(answer, StepTime)]
+    busy = [answer for answer in known if answer.lost >= BUSY]
+    lines = ["works: what a step launches, in its order; host: the program that launches it."] * bool(known)
+    if len(busy) < len(known):
+        lines.append(
+            f"Nine of ten steps lie within {percent(ON_HOST, 0)} of the step that is expected, as measured on two "
+            "shared cores (docs/method.md)."
+        )
+    more = f"or more: {counted(len(busy), 'step was', 'steps were')} timed on a busy machine: too slow, and not kept."
+    return [*[Caution(more)] * bool(busy), *lines]
 
 
 def to_json(plan: Plan, told: Mapping[Cell, Told]) -> str:
@@ -70,5 +77,5 @@ def _cell_json(cell: Cell, answer: Told) -> dict[str, Any]:
         "untraced": None,
         **fields(answer, "works_s=device_s host_s input_s expected_s=step_s"),
         "images_per_s_expected": rate.value,
-        "images_per_s_limits": [rate.low, rate.high],
+        "images_per_s_limits": [rate.low, None if answer.lost >= BUSY else rate.high],
     }

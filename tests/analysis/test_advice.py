@@ -61,6 +61,16 @@ def test_of_what_was_not_measured_the_rung_that_is_expected_to_bring_most_is_nex
     assert next_rung(gains).added == ("nhwc", "fused")
 
 
+def test_what_is_expected_to_be_slower_than_what_was_measured_is_never_advised() -> None:
+    rate = EVEN.images_per_s
+
+    def expected(rungs: Sequence[str]) -> Interval:
+        return Interval(1.2 * rate, 1.1 * rate, 1.3 * rate)
+
+    assert next_rung(candidates(EVEN, ("fp32",), expected=expected, fastest=1.1 * rate)) is not None
+    assert next_rung(candidates(EVEN, ("fp32",), expected=expected, fastest=2 * rate)) is None
+
+
 def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Tried:
     factor = images_per_s / over
     return images_per_s, Interval(factor, factor * (1 - half_width), factor * (1 + half_width))

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import astuple, replace
 
+import factories
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record, remeasured
 from hypothesis import given
@@ -265,6 +266,18 @@ def test_a_profiled_pass_that_is_not_the_timed_ones_is_doubtful(step_s, device, 
     explained = explain_records([record(step_s, device=device, forward=phase_s)])
     assert explained.doubt == doubt
     assert explained.sentence.partition("; doubtful: ")[2] == doubt
+
+
+@pytest.mark.parametrize(
+    ("trials", "long_s", "limit"), [(1, 0.9, "unsettled"), (1, 0.11, "compute"), (2, 0.9, "compute")]
+)
+def test_one_trial_with_a_few_long_steps_has_no_verdict(trials: int, long_s: float, limit: str) -> None:
+    measurement = factories.make_measurement([0.1, 0.1, 0.1, long_s], phases=factories.make_phases({"forward": 0.1}))
+    bottleneck = explain_records([factories.make_record(trial=n, measurement=measurement) for n in range(trials)])
+    assert bottleneck.limit.startswith(limit)
+    assert ("one trial: its mean step takes 367 ms, its median step 100 ms" in bottleneck.sentence) == (
+        limit == "unsettled"
+    )
 
 
 def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:

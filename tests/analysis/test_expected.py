@@ -4,9 +4,10 @@ import pytest
 from factories import make_measurement, make_phases, make_record
 from timelines import busy_timeline
 
-from tcbench.analysis.advice import BY_TABLE, ON_HOST, in_place_of
+from tcbench.analysis.advice import BY_TABLE, ON_HOST, images_per_s, in_place_of
 from tcbench.analysis.bottleneck import explain_records, summarise
 from tcbench.core.step_time import StepTime
+from tcbench.present.format import plus_minus
 
 
 def test_on_a_host_the_parts_add_up_and_beside_a_device_the_longest_decides() -> None:
@@ -25,6 +26,16 @@ def test_on_a_host_a_whole_step_is_in_proportion_to_what_was_measured() -> None:
     rate = in_place_of(measured, own, other)
     assert rate.value == pytest.approx(8 / 0.5)
     assert (rate.low, rate.high) == pytest.approx((rate.value * (1 - ON_HOST), rate.value * (1 + ON_HOST)))
+
+
+def test_what_a_busy_machine_timed_has_no_error_of_the_model() -> None:
+    measurement = make_measurement([1.0] * 12, phases=make_phases({"forward": 1.0}))
+    measured = explain_records([make_record(batch_size=8, measurement=measurement)])
+    quiet, busy = (StepTime(device_s=0.5, on_host=True, lost=lost) for lost in (0.0, 0.2))
+    assert plus_minus(images_per_s(8, quiet)) == "± 15.0%"
+    assert plus_minus(images_per_s(8, busy)) == "or more"  # its step is too slow
+    assert plus_minus(in_place_of(measured, quiet, busy)) == "± unknown"
+    assert plus_minus(in_place_of(measured, busy, quiet)) == "± unknown"
 
 
 def test_beside_a_gpu_each_stage_is_in_proportion_to_its_own_part() -> None:

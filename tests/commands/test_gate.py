@@ -292,6 +292,8 @@ def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project):
     for said in ("base HEAD (", "2 cells, 12 to 32 trials, about ", "a guess: nothing was measured here yet"):
         assert said in done.out
     assert "--budget ends it after 10 min 00 s" in done.out
+    plan = json.loads(gate(project, "--base", "HEAD", "--dry-run", "--json", "--budget", "10min", code=0).out)
+    assert (plan["trials_a_side_at_looks"], plan["budget_s"], len(plan["cells"])) == ([3, 4, 6, 8], 600, 2)
     once = gate(project, "--base", "HEAD", "--dry-run", "--looks", "3", code=0)
     assert re.search(r"2 cells, 12 trials, about [^(]* s \(a guess", once.out) and " to " not in once.out
     assert not list(project.glob("results/**/*"))

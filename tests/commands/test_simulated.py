@@ -9,8 +9,11 @@ import pytest
 import timelines
 from command import ended, tcbench
 
+from tcbench.analysis.summary import speedups, summarise
 from tcbench.core import record
 from tcbench.core.record import GpuFacts, Simulated
+from tcbench.core.store import read
+from tcbench.present import cells
 from tcbench.tracing import perfetto
 
 CARD = "Tesla V100-SXM2-16GB"
@@ -49,6 +52,13 @@ def test_tables_begin_with_the_whole_line(tmp_path: Path, results: Path) -> None
     assert tcbench(tmp_path, "baseline", "set", "kept").code == 0
     for words in (["explain"], ["baseline", "show", "kept"]):
         assert tcbench(tmp_path, *words).out.splitlines()[0] == SAYS
+
+
+def test_a_simulation_wears_no_interval(results: Path) -> None:
+    summaries = summarise(read([results]).records)
+    columns = {column.name: column for column in cells.columns(summaries)}
+    rows = [cells.Row(*pair) for pair in zip(summaries, speedups(summaries), strict=True)]
+    assert not any("±" in columns[name].text(row) for name in ("images/s", "vs fp32") for row in rows)
 
 
 def test_that_the_newest_run_is_simulated_is_told(tmp_path: Path, results: Path) -> None:

@@ -10,6 +10,7 @@ from factories import make_cell, make_environment, make_record
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.process import CommandAnswer
+from tcbench.core.record import HostLoad
 from tcbench.engine.accelerators import device
 from tcbench.engine.accelerators.ceilings import Ceilings, Reached
 from tcbench.engine.accelerators.peaks import peak_rates
@@ -68,6 +69,28 @@ def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch
     kept = ceilings._kept(here())
     assert kept.flops_s == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
     assert kept.bandwidth_bytes_s == 2e10
+
+
+def test_what_a_busy_machine_measures_is_not_kept_and_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = msgspec.structs.replace(made(1e10, fp32=5e10), lost=0.4)
+    measured = [busy, busy, VALUE, busy]
+    monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.pop(0))
+    assert of_kept(here()).busy and ceilings._kept(here()) is None
+    assert ceilings.of(here(), reached(6e10), fresh=False, progress=lambda *_: None).at("fp32") == 6e10
+    assert ceilings._kept(here()) is None  # what was reached is no better than these
+    assert of_kept(here()) == ceilings._kept(here()) == VALUE
+    assert of_fresh(here()) == VALUE
+
+
+def test_the_process_that_measures_says_that_the_machine_was_busy(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    loads = [HostLoad(elapsed_s=1, processors=2, own_s=1, waited_s=w, others_s=w, stolen_s=0) for w in (0.0, 1.0)]
+    monkeypatch.setattr(ceilings.sys, "argv", ["ceilings", "cpu", "1"])
+    monkeypatch.setattr(type(device.kind_of("cpu")), "ceilings", lambda *_: msgspec.to_builtins(VALUE))
+    monkeypatch.setattr(ceilings.load, "between", lambda *_: loads.pop(0))
+    for lost, says in ((0.0, "measured"), (0.5, "measured on a busy machine (others had 50% of the processor time: ")):
+        ceilings.main()
+        answer = msgspec.json.decode(capsys.readouterr().out, type=Ceilings)
+        assert answer.lost == lost and answer.says.startswith(says)
 
 
 def reached(rate: float, name: str = "fp32") -> dict[str, Reached]:

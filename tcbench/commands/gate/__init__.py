@@ -168,7 +168,7 @@ def gate(
         )
         same = ready[0].code == ready[1].code
         if dry_run:
-            _show_plan(plan, ready, asked, out, budget_s)
+            _show_plan(plan, ready, asked, out, budget_s, format_ == "json")
             return
         path = _to_resume(out / plan.device.machine, asked, say) if resume else None
         gone = _gone(chosen, ready[0], plan, say) if base_python is None else ()
@@ -238,15 +238,20 @@ def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None
     return says + (f"; --budget ends it after {duration(budget_s)}" if budget_s is not None else ""), expected
 
 
-def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: GateQuestion, out: Path, budget_s: float | None) -> None:
+def _show_plan(
+    plan: Plan, ready: tuple[Build, Build], asked: GateQuestion, out: Path, budget_s: float | None, json: bool
+) -> None:
     """Print the cells that a gate would run, and how long that would take."""
     from tcbench.views import planning
 
+    says, expected = _expected(plan, asked, out, budget_s)
+    if json:
+        typer.echo(planning.gate_json(plan, ready, asked, budget_s, expected))
+        return
     stdout = make_console()
-
     stdout.say(f"base {ready[0].says}, current {ready[1].says}")
     stdout.say(planning.plan_line(plan))
-    stdout.say(_expected(plan, asked, out, budget_s)[0])
+    stdout.say(says)
     for planned in plan.cells:
         stdout.say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
 

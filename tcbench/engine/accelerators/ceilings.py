@@ -14,6 +14,7 @@ from typing import Literal, Self
 import msgspec
 
 from tcbench.core import cache, files
+from tcbench.core.record import BUSY
 from tcbench.core.session import Clock
 from tcbench.engine.accelerators.protocol import Accelerator, Array
 from tcbench.engine.work import HALVES, Conv2d, ConvFprop, DType, Math, Operand, Work
@@ -90,7 +91,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits of a device. `flops_s`: floating-point operations per second (a multiply-accumulate is two) by
     precision; `says`: where they come from, for people. `measured`: by the process that measures, which prints them so,
     as the cache keeps them. `reached`: what ran faster than these, by precision or MEMORY; that is the ceiling then, as
-    is the best of what was measured."""
+    is the best of what was measured. `lost`: the share of the processor time that others had meanwhile."""
 
     device_name: str
     flops_s: dict[str, float]
@@ -98,6 +99,12 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
     says: str
     measured: bool = True
     reached: dict[str, Reached] = {}
+    lost: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether they were measured on a busy machine, and so are too low."""
+        return self.lost >= BUSY
 
     def __hash__(self) -> int:
         return hash((self.device_name, self.bandwidth_bytes_s, self.says))

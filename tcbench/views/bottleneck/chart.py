@@ -171,7 +171,7 @@ def section(explanations: Sequence[Explanation], settings: Settings) -> Section 
 def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
     """The number of cells of each verdict, and the fastest of them."""
     known = [(cell.bottleneck, cell.summary.cell.label) for cell in explanations if cell.bottleneck]
-    known.sort(key=lambda cell: VERDICTS.index(cell[0].verdict))
+    known.sort(key=lambda cell: (cell[0].unsteady, VERDICTS.index(cell[0].verdict)))
     groups = grouped((_badge(cell[0], cell[0].limit.partition(" ")[0]), cell) for cell in known)
     lines: list[tuple[Badge | None, Paragraph]] = []
     for badge, cells in groups.items():

@@ -6,8 +6,9 @@ Also a timeline described in lines, for the commands that show one.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
@@ -15,14 +16,17 @@ from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import COSTLIEST, INPUT, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.phases import ALLREDUCE
-from tcbench.analysis.roofline import PartCost, precision_of
+from tcbench.analysis.roofline import PartCost, phase_parts, precision_of
 from tcbench.core.groups import grouped, summed
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.timeline import Timeline
+from tcbench.engine.backends import model_of
+from tcbench.present.cells import outlier_lines
 from tcbench.present.document import document, fields
 from tcbench.present.format import doubtful, factor, listed, milliseconds, number, percent, rate, size
 from tcbench.present.naming import rate_unit, settings_apart, stack_name
 from tcbench.present.notes import Caution
+from tcbench.present.sides import several
 from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, Words, heads
 from tcbench.run import ceilings
@@ -46,6 +50,7 @@ def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
         [
             Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False),
             *stages(explanations),
+            *([Column[Explanation]("of roof", _of_roof)] if any(map(below_roof, explanations)) else []),
             *speeds(explanations),
             Column("next", lambda row: _next(row, known=True), width=14),
         ],
@@ -106,6 +111,51 @@ def utilisation(explanation: Explanation) -> float | None:
     if summary.gflops_s is None or limits is None:
         return None
     return summary.gflops_s * 1e9 / summary.cell.ranks / limits.at(precision_of(summary.cell.rungs))
+
+
+class BelowRoof(NamedTuple):
+    """The computing phase of a CPU's step with most time above what the machine's ceilings allow, the share of them
+    that it reaches, and the least time of all computing phases together."""
+
+    phase: str
+    share: float
+    least_s: float
+
+
+def below_roof(explanation: Explanation) -> BelowRoof | None:
+    """Compare a cell's phases with the ceilings that are kept; None on a GPU and where they, or its work, are not
+    known."""
+    summary, bottleneck = explanation.summary, explanation.bottleneck
+    if bottleneck is None or bottleneck.on_gpu or bottleneck.unsteady or model_of(summary.cell) is None:
+        return None
+    limits, precision = ceilings.known(summary), precision_of(summary.cell.rungs)
+    if limits is None:
+        return None
+    times_s = {phase.name: phase.host_s for phase in bottleneck.phases if phase.host_s > 0}
+    known = ((part.name, part.least_s(limits, precision)) for part in phase_parts(summary.cell) if part.name in times_s)
+    least = {name: min(least_s, times_s[name]) for name, least_s in known if least_s}
+    phase = max(least, key=lambda name: times_s[name] - least[name], default=None)
+    return BelowRoof(phase, least[phase] / times_s[phase], sum(least.values())) if phase else None
+
+
+def _of_roof(explanation: Explanation) -> str:
+    below = below_roof(explanation)
+    return f"{below.phase} {percent(below.share, 0)}" if below else ""
+
+
+def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
+    """Lines on phases below the ceilings, and how much faster the fastest cell could compute at most."""
+    known = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
+    if not known:
+        on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
+        return ["`tcbench roofline` measures what this machine can do at most; then `of roof` is shown here."] * on_cpu
+    _, fastest, below = max(known, key=lambda pair: pair[0])
+    needs_s = fastest.bottleneck.needs.host_s if fastest.bottleneck else 0.0
+    return [
+        f"Left to gain by the fastest, {fastest.summary.cell.label}: a step computes {milliseconds(needs_s)}, and "
+        f"at least {milliseconds(below.least_s)} by the machine's ceilings: at most {factor(needs_s / below.least_s)}.",
+        "of roof: the phase with most time above what the ceilings allow, and the share of them that it reaches.",
+    ]
 
 
 def _next(explanation: Explanation, *, known: bool = False) -> Text:
@@ -176,7 +226,10 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
     """Notes on how to read the tables."""
     advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
     evidence = grouped((gain.evidence, added(gain)) for gain in advice)
-    lines: list[str] = [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
+    lines: list[str] = [*map(Caution, outlier_lines([e.summary for e in explanations])), *_left_to_gain(explanations)]
+    lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
+    if unsteady := [e.summary.cell.label for e in explanations if e.bottleneck and e.bottleneck.unsteady]:
+        lines.append(Caution(f"unsettled: one trial, and a few long steps make its mean: {several(unsteady, 3)}."))
     if any(e.bottleneck and e.bottleneck.on_gpu for e in explanations):
         lines.append("input, host, GPU: what each needs per step without waiting.")
     if any(e.bottleneck and e.bottleneck.needs.input_s is None for e in explanations):
@@ -189,6 +242,10 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
         lines.append(
             "expected: by the times of what a step would launch, relative to this cell's own step; nine of ten lie "
             "within the limits. Empty where the model does not know both configs."
+        )
+    if any(gain.expected and math.isnan(gain.expected.high) for e in explanations for gain in e.gains):
+        lines.append(
+            Caution("± unknown: what the step launches was timed on a busy machine; it is timed again next time.")
         )
     if any(e.checked and e.summary.unit == "steps" for e in explanations):
         lines.append(Caution(f"Not judged: {TAKE_ENOUGH}."))
@@ -292,6 +349,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         **fields(summary, "status reason"),
         **({"flop_utilisation": utilisation(explanation)} if summary.flops else {}),
         "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),
+        "below_roof": (below := below_roof(explanation)) and below._asdict(),
         **fields(explanation, "next=advice gains"),
     }
 

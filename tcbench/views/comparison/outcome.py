@@ -6,7 +6,6 @@ from __future__ import annotations
 import mimetypes
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import typer
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
-from tcbench.present.app import given, make_console
+from tcbench.present.app import command_line, given, make_console
 from tcbench.present.notes import aside
 from tcbench.present.options import ANOTHER_FILE, Group, check_picture, format_option, output_option
 from tcbench.present.sides import Labels, several
@@ -166,7 +165,7 @@ def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: froze
 
 def retry_command(context: typer.Context) -> str:
     """The command that was given, but for its --allow, to be pasted into a shell."""
-    return shlex.join(["tcbench", context.info_name or "", *given(context, without=("allow",))])
+    return command_line(context.info_name or "", *given(context, without=("allow",)))
 
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:

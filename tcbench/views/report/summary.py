@@ -14,7 +14,7 @@ from tcbench.present.format import counted, factor, limits, listed, number, numb
 from tcbench.present.page.page import AnyBlock, Data, FactList, Notice, Paragraph, Points, Prose, Section, say, strong
 from tcbench.present.page.settings import SettingCells, Settings
 from tcbench.present.page.wording import kept_together, spaced
-from tcbench.present.simulated import lines
+from tcbench.present.simulated import is_simulated, lines
 from tcbench.present.tables import FACTOR, RATE, Badge, Column, Table
 from tcbench.present.verdicts import STATUS_BADGES
 from tcbench.views.bottleneck import chart as bottlenecks
@@ -76,12 +76,13 @@ def lead(settings: Settings, over_base: Speedups) -> Paragraph:
         return say("No cell gave a number: ", strong(f"{'it' if n == 1 else f'all {n}'} failed or did not run"), ".")
     part = next(part for part in settings.parts if part.setting == winner.setting)
     base, over = base_config(part.summaries), over_base[winner.key]
+    simulated = is_simulated(winner.environment)
     said = say(
         f"The fastest of {n} cells is " if n > 1 else "One cell was run: ",
         strong(spaced(winner.cell.config)),
         f" at batch size {winner.cell.batch_size}: ",
         strong(f"{number(winner.images_per_s.value)}{_KEPT}{winner.cell.unit}/s"),
-        f" {plus_minus(winner.images_per_s)}".replace("± ", f"±{_KEPT}"),
+        "" if simulated else f" {plus_minus(winner.images_per_s)}".replace("± ", f"±{_KEPT}"),
     )
     if over is not None and winner.cell.config != base:
         sides = winner.key in judged(part.summaries)

@@ -104,7 +104,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
             "flops_s": _flops_s(ceilings),
             "bandwidth_bytes_s": ceilings.memory_bytes_s,
             "reached_by": {name: one.by for name, one in sorted(ceilings.reached.items())},
-            **fields(ceilings, "measured says"),
+            **fields(ceilings, "measured says processor_time_lost=lost"),
         },
         "phases": list(map(part_json, roofline.phases)),
         "layers": list(map(part_json, roofline.layers)),

@@ -70,6 +70,7 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         for s in summaries
         if s.stall_s and s.step_time_median_s
     ]
+    lines += map(Caution, cells.outlier_lines(summaries))
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append(Caution("*: step times had not settled when the warm-up ended."))
     budgets_s = sorted({budget_s for summary in summaries for budget_s in summary.tuning_budgets_s})
@@ -83,7 +84,11 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         lines.append(Caution(f"±: over the steps of one trial each, not judged; {TAKE_ENOUGH}."))
     elif units:
         of_one = " or ".join([cells.BY_THE_RUN] * ("run" in units) + ["over its steps"] * ("steps" in units))
-        lines.append("±: 95% interval over trials" + (f"; of a cell with one trial, {of_one}." if of_one else "."))
+        shared = ", with the noise that the run's cells share" * (
+            sum(s.images_per_s is not None for s in summaries) > 1
+        )
+        of_one = of_one and f"; of a cell with one trial, {of_one}"
+        lines.append(f"±: 95% interval over trials{shared}{of_one}.")
     return lines + [Caution(f"{line[:1].upper()}{line[1:]}.") for line in emulated(s.cell for s in summaries)]
 
 

@@ -25,6 +25,7 @@ from tcbench.views.bottleneck.chart import bottleneck_chart, would_help
 from tcbench.views.diff import table as diff
 from tcbench.views.report.build import build
 from tcbench.views.roofline import table as roofline_view
+from tcbench.views.throughput.table import footnotes
 
 CONFIGS = ("fp32", "fp32+dali", "fp32+dali+batched+nhwc+fused+static_graph")
 
@@ -116,6 +117,29 @@ def test_one_trial_each_is_said_not_to_be_judged(trials: int, remark: bool) -> N
     assert view.checks(explain(records)) is None  # nothing was expected
     says = f"Not judged: {TAKE_ENOUGH}."
     assert (says in view.notes(explained)) is remark
+
+
+def test_on_a_cpu_the_phase_farthest_below_the_ceilings_is_named_and_what_is_left_to_gain(monkeypatch) -> None:
+    measurement = factories.make_measurement([1.0] * 5, phases=factories.make_phases({"forward": 0.3, "backward": 0.7}))
+    records = [factories.make_record(trial=n, measurement=measurement) for n in range(2)]
+    assert any("`tcbench roofline` measures" in note for note in view.notes(explain(records)))
+    limits = Ceilings("this", {"fp32": 5e10}, 1e12, "measured")
+    monkeypatch.setattr("tcbench.run.ceilings._kept", lambda _: limits)
+    explained = explain(records)
+    phases = {part.name: part for part in roofline(explained[0].summary, records, limits).phases}
+    least = [phases[name].least_s(limits, "fp32") for name in ("forward", "backward")]
+    assert view.below_roof(explained[0]) == ("backward", pytest.approx(least[1] / 0.7), pytest.approx(sum(least)))
+    assert f"backward {least[1] / 0.7:.0%}" in printed(view.table(explained))
+    assert f"at most {1 / sum(least):.2f}×" in view.notes(explained)[0]
+
+
+def test_one_trial_that_is_far_from_the_others_is_named(monkeypatch) -> None:
+    rates = (40.0, 41.0, 40.0, 39.0, 0.4)
+    records = [factories.make_record(trial=n, images_per_s=rate) for n, rate in enumerate(rates)]
+    said = "fp32, batch size 4: trial 5 of 5 is 99.8 times slower than the median trial: measure again."
+    assert said in view.notes(explain(records))
+    assert said in footnotes(summarise(records))
+    assert not any("median trial" in note for note in view.notes(explain(records[:4])))
 
 
 def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:

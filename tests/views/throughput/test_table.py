@@ -95,8 +95,10 @@ def test_what_an_interval_of_one_trial_rests_on_is_said_in_words_wherever_it_is_
     records = [*factories.make_trials("fp32", trials=3), factories.make_record("fp16")]
     summaries = summarise(records)
     assert [summary.unit for summary in summaries] == ["trials", "run"]
-    other = "how trials of the run's other cells differ"
-    assert f"±: 95% interval over trials; of a cell with one trial, by {other}." in console.footnotes(summaries)
+    shared, other = "the noise that the run's cells share", "the noise of the run's other cells alone"
+    assert f"±: 95% interval over trials, with {shared}; of a cell with one trial, by {other}." in console.footnotes(
+        summaries
+    )
     small = small_print(summaries, (), whiskers=True)
     assert f"95% confidence interval of the mean over trials, or by {other} where there is one trial" in small
     assert "pale: one trial" not in small_print(summaries, (), whiskers=False)
