@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Unit, base_config, judged
-from tcbench.present.format import counted, limits, number
+from tcbench.present.format import limits, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import is_simulated
 from tcbench.present.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Column
@@ -94,8 +94,8 @@ def busy_line(summaries: Sequence[CellSummary]) -> str | None:
     lost = [summary.lost for summary in summaries if summary.busy]
     if not lost:
         return None
-    cells = f"{len(lost)} of {counted(len(summaries), 'cell')}" if len(lost) < len(summaries) else "every cell"
+    cells = f" of {len(lost)} of {len(summaries)} cells" if len(lost) < len(summaries) else " of every cell"
     throttled = {summary.throttled for summary in summaries if summary.busy}
     who = "a CPU quota withheld" if throttled == {True} else "other work had"
     who = "other work and a CPU quota had" if len(throttled) > 1 else who
-    return f"busy machine: {who} up to {max(lost):.0%} of the processor time of {cells}"
+    return f"busy machine: {who} up to {max(lost):.0%} of the processor time{cells * (len(summaries) > 1)}"

@@ -10,9 +10,8 @@ from tcbench.analysis.claims import EMULATED, OUTCOMES, AtBatchSize, ClaimOutcom
 from tcbench.core.claim import Claim
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
-from tcbench.core.text import digits
 from tcbench.present.document import document, fields
-from tcbench.present.format import factor, rate
+from tcbench.present.format import factor, number, rate
 from tcbench.present.naming import code_name
 from tcbench.present.notes import Caution
 from tcbench.present.page.page import AnyBlock, Data, Heading, Prose, Section, say
@@ -170,8 +169,8 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
     """One batch size: `1.52x (1.49 to 1.55)`, an outcome that is not clear from it, and why."""
     parts = []
     if at.ratio is not None:
-        high = digits(at.ratio.high) if at.ratio.high < 1000 else "any"
-        ratio = f"{digits(at.ratio.value)}× ({digits(at.ratio.low)} to {high})"
+        value, low, high = map(number, (at.ratio.value, at.ratio.low, at.ratio.high))
+        ratio = f"{value}× ({low} to {high if at.ratio.high < 1000 else 'any'})"
         limits = [limit for limit in (claim.least, claim.most) if limit not in (None, 1.0) and at.ratio.holds(limit)]
         if claim.images_per_s is not None:
             ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"

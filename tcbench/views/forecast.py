@@ -122,7 +122,7 @@ def notes(forecast: Forecast) -> list[str]:
         "Launches: requests of the host per step, without the feed's; cuDNN may run several kernels for one.",
         "By the GPU alone: by what such cards attain of their peaks; nine of ten lie within the limits "
         "(docs/virtual.md). A host or an input that cannot keep up makes the step longer; rungs that act on these "
-        "change nothing here.",
+        f"change nothing here; `tcbench run --device virtual:{forecast.gpu.name} --data modelled:8000` models them.",
     ]
     return lines
 

@@ -14,12 +14,12 @@ from tcbench.views import claims as view
 def test_the_fastest_of_a_glob_is_named_and_a_stated_figure_is_told_in_images_per_s() -> None:
     at = (AtBatchSize(4, "holds", left="fp16+dali", right="fp32", ratio=Interval(2, 1.9, 2.1), unit="trials"),)
     best = Claim("s", "faster", ClaimSide("fp16*", best=True), (4,), right=ClaimSide("fp32"))
-    assert view.measured(Evaluated(best, "holds", at)) == "4: 2× (1.9 to 2.1) by fp16+dali"
+    assert view.measured(Evaluated(best, "holds", at)) == "4: 2.00× (1.90 to 2.10) by fp16+dali"
     third = Claim("s", "about", ClaimSide("fp16*", best=True), (4,), right=ClaimSide("fp32"), factor=2.2, margin=0.1)
-    said = "4: 2× (1.9 to 2.1) by fp16+dali, the limit is 2.00×"
+    said = "4: 2.00× (1.90 to 2.10) by fp16+dali, the limit is 2.00×"
     assert view.measured(Evaluated(third, "undecided", at)) == said
     stated = Claim("s", "about", ClaimSide("fp16+dali"), (4,), images_per_s=600.0)
-    assert view.measured(Evaluated(stated, "holds", at)) == "4: 1200 images/s, 2× (1.9 to 2.1)"
+    assert view.measured(Evaluated(stated, "holds", at)) == "4: 1200 images/s, 2.00× (1.90 to 2.10)"
 
 
 NASTY = (

@@ -111,6 +111,8 @@ class ChartPage:
         blank = Line2D([], [], linestyle="none", label="")
         handles = [row[i] if i < len(row) else blank for i in range(columns) for row in rows]
         labels = [str(handle.get_label()) for handle in handles]
+        # An entry that adds to the one before it, at the begin of a line that was broken.
+        labels[: len(rows)] = [f"… {label}" if label.startswith("+ ") else label for label in labels[: len(rows)]]
         # Words come last: matplotlib leaves out labels that begin with an underscore.
         legend = self.figure.legend(handles, ["…"] * len(handles), loc="upper left", ncols=columns, **options)
         for text, label in zip(legend.get_texts(), labels, strict=True):

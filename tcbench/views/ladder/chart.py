@@ -155,8 +155,9 @@ def _step_words(step: LadderStep) -> str:
     if step.before is None or step.ratio is None:
         return number(step.after.value)
     change = step.after.value - step.before.value
-    sign, whole = "+" if change >= 0 else "−", max(step.before.value, step.after.value)
-    return f"{sign}{number(abs(change), as_part_of=whole)}  {factor(step.ratio.value)}"
+    size = number(abs(change), as_part_of=max(step.before.value, step.after.value))
+    sign = ("+" if change >= 0 else "−") if size.strip("0.") else "±"
+    return f"{sign}{size}  {factor(step.ratio.value)}"
 
 
 def _total(climb: Climb) -> str:

@@ -23,6 +23,13 @@ def test_another_backends_configs_have_rows_of_their_own() -> None:
     assert words == [["fp32", "+ dali"], ["torch/fp32", "+ dali"], ["torch/bf16"]]
 
 
+def test_a_line_that_is_broken_goes_on_with_an_ellipsis() -> None:
+    page = ChartPage("T", "", [])
+    page.legend([[Patch(label=f"{'+ ' * (n > 0)}a rung with a long name {n}") for n in range(12)]])
+    begins = [text.get_text() for text in page._above[-1].get_texts()][:2]
+    assert [begin.partition(" ")[0] for begin in begins] == ["a", "…"]
+
+
 @pytest.mark.parametrize("config", ["", " ", "+"])
 def test_a_config_without_a_name_has_a_swatch(config: str) -> None:
     assert_tidy(throughput_chart(run((config,), (4,)), title="T"))

@@ -34,6 +34,11 @@ def test_a_great_loss_has_no_more_digits_than_the_base() -> None:
     assert said.split()[0] in ("−18.0", "−18.1")
 
 
+def test_a_rung_that_changes_nothing_has_no_sign() -> None:
+    records = [make_record(config, images_per_s=18.9, noise=0.0) for config in ("fp16", "fp16+dali")]
+    assert "±0.0  1.00×" in words(ladder_chart(summarise(records)))
+
+
 def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
     """However large its ratio is: it does not tell how the next process will be."""
 
