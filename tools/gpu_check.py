@@ -40,6 +40,8 @@ MOST_BYTES = 16 << 20
 """The most bytes of an archive."""
 BUDGET_S = 1800.0
 """The default budget without `--call`."""
+FROM_CACHE, AHEAD = 3, 11
+"""Places of these fields of `tcbench.core.record.PlanChoice` in a record."""
 BEYOND = "fp16+dali+batched+nhwc+fused+cuda_graph"
 EVERYTHING = (
     *(step for step in gpu_plan.STEPS if step.kind != "check"),
@@ -332,7 +334,7 @@ def conclude(check: Check, took_s: float) -> int:
     paths = sorted(check.results.glob("results/*/*.jsonl"))
     records = [json.loads(line) for path in paths for line in path.read_text("utf-8").splitlines()]
     plans = [plan for record in records for plan in (record.get("measurement") or {}).get("plans") or ()]
-    ahead = sum(plan[10] for plan in plans if len(plan) > 10)  # `PlanChoice.ahead`
+    ahead = sum(plan[AHEAD] for plan in plans if len(plan) > AHEAD and not plan[FROM_CACHE])
     states = collections.Counter(record["status"] for record in records)
     summary = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
     print(f"\ngpu_check: {took_s:.0f} s; records: {summary}; carried plans that were timed: {ahead}")

@@ -12,9 +12,10 @@ import gpu_check
 import gpu_plan
 import pytest
 from command import ended
-from factories import make_record
+from factories import make_record, remeasured
 
 from tcbench.core import store
+from tcbench.core.record import PlanChoice, encode
 from tcbench.run.runner import Runner
 
 BATCH_SIZES = (32, 64, 128, 256)
@@ -188,3 +189,16 @@ def test_an_archive_that_would_be_too_large_has_only_the_ends_of_logs(tmp_path, 
     gpu_check.pack(tmp_path)
     with tarfile.open(tmp_path / "gpu_check.tar.gz") as archive:
         assert archive.getmember("gpu_check/logs/doctor.log").size == 100_000
+
+
+def test_carried_plans_are_counted_by_the_trial_that_timed_them(tmp_path, capsys):
+    """Later trials take the chosen plans from the cache."""
+    check = gpu_check.Check(tmp_path, "cuda:0", 0.0, gpu_check.run_command, lambda: 0.0)
+    plans = tuple(
+        PlanChoice("norm", "eng1", 0, from_cache, timed=30, choices="digest", ahead=28) for from_cache in (False, True)
+    )
+    path = check.results / "results" / "machine" / "run.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode(remeasured(make_record("fp16"), plans=plans)) + b"\n")
+    gpu_check.conclude(check, 1.0)
+    assert "carried plans that were timed: 28\n" in capsys.readouterr().out
