@@ -1,6 +1,8 @@
 """tools/compile_plans.py, with a frontend that compiles nothing."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import compile_plans
 import pytest
@@ -9,6 +11,7 @@ from tcbench.core import cache
 from tcbench.engine.accelerators.cuda.cudnn import ahead, plans
 from tcbench.engine.accelerators.cuda.cudnn.plans import Plans
 from tcbench.engine.work import BatchNormBackward, Conv2d, ConvFprop, Norm, Relu
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.run.demand import Demand
 
 SMALL = Norm(64, 16, 7, 7, "NHWC", "float16", "relu")
@@ -95,3 +98,13 @@ def test_a_convolution_without_compiled_plans_is_not_looked_at_again(fill, front
     defined = frontend.defined
     compile_plans.compile_missing([(work, 7)], 2, 0)
     assert frontend.defined == defined
+
+
+def test_the_key_is_the_one_that_the_h200_asked_for(frontend):
+    """By the facts in its records."""
+    run = Path(__file__).parents[5] / "results" / "h200" / "beyond-20261127-001002_graphs.jsonl"
+    facts = json.loads(run.read_text().splitlines()[0])["environment"]["gpu"]
+    major, minor = facts["compute_capability"]
+    gpu = GpuProperties(facts["name"], 10 * major + minor, facts["multiprocessors"], facts["memory_bytes"])
+    work = BatchNormBackward(SMALL)
+    assert plans.built_key(work, gpu, 7) == plans.built_key(work, compile_plans.CARD.properties(), 7)
