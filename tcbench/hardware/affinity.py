@@ -39,8 +39,8 @@ def split_core(processors: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, .
     core = tuple(processor for processor in processors if _place(processor)[:2] == _place(processors[0])[:2])
     if len(core) == len(processors):
         core = tuple(processors[:1])
-    others = tuple(processor for processor in processors if processor not in core)
-    return (core, others) if others else (core, core)
+    rest = tuple(processor for processor in processors if processor not in core)
+    return (core, rest) if rest else (core, core)
 
 
 def bind(processors: Sequence[int]) -> None:

@@ -243,11 +243,11 @@ def _asked(spec: FeedSpec) -> dict[str, float]:
     try:
         settings = msgspec.json.decode(os.environ.get(GPU_SETTINGS, "{}"), type=GpuSettings)
     except msgspec.DecodeError as error:
-        known = ", ".join(GpuSettings.__struct_fields__)
-        raise SelectionError(f"{GPU_SETTINGS}: {error}; expected a JSON object of numbers ({known})") from None
+        names = ", ".join(GpuSettings.__struct_fields__)
+        raise SelectionError(f"{GPU_SETTINGS}: {error}; expected a JSON object of numbers ({names})") from None
     by_scenario = GpuSettings(hw_decoder_load=spec.hw_decoder_load)
-    asked: dict[str, float] = msgspec.to_builtins(by_scenario) | msgspec.to_builtins(settings)
-    return asked
+    values: dict[str, float] = msgspec.to_builtins(by_scenario) | msgspec.to_builtins(settings)
+    return values
 
 
 def _decoding(spec: FeedSpec) -> str:

@@ -86,9 +86,9 @@ def run_beside_feed(cell: Cell, send: Send, request: ProfileRequest | None = Non
     the thread that drives the device finds it free. This thread is not bound to that core, since libraries that start
     their threads at the first call (OpenCV, OpenMP) would get it alone for all of them."""
     machine.usable_cpus()  # before this process binds itself, as in `run_on`
-    every = affinity.first()
-    affinity.bind(affinity.split_core(every)[1])
-    return run(cell, send, request, lambda _: affinity.bind(every))
+    processors = affinity.first()
+    affinity.bind(affinity.split_core(processors)[1])
+    return run(cell, send, request, lambda _: affinity.bind(processors))
 
 
 def run_on(
