@@ -4,9 +4,6 @@ followed by the messages that it writes to a pipe, and ended with everything tha
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import multiprocessing.context
 import os
 import select
 import signal
@@ -17,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Generic, Literal, Protocol, TypeVar
+from typing import IO, Generic, Literal, Protocol, TypeVar
 
 from tcbench.core.files import unnamed_file
 
@@ -52,41 +49,6 @@ class CommandAnswer:
         """The last line on standard error, else on standard output: most often what went wrong."""
         lines = [line.strip() for line in (self.stdout + "\n" + self.stderr).replace("\r", "\n").splitlines()]
         return next((line for line in reversed(lines) if line), f"exit code {self.code}")
-
-
-@contextlib.contextmanager
-def _safe_path() -> Iterator[None]:
-    """Have Pythons that start within it look for no module in the current folder, as `python -P` does."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
-
-
-class _SafeProcess(multiprocessing.context.SpawnProcess):
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # noqa: N802
-        with _safe_path():
-            return multiprocessing.context.SpawnProcess._Popen(process_obj)
-
-
-class _SafeContext(multiprocessing.context.SpawnContext):
-    Process = _SafeProcess
-
-
-def spawn_context() -> multiprocessing.context.SpawnContext:
-    """Return multiprocessing's context for processes that are started anew. Neither they nor the process that tracks
-    their locks import a module of the current folder."""
-    from multiprocessing import resource_tracker
-
-    with _safe_path():
-        resource_tracker.ensure_running()
-    return _SafeContext()
 
 
 def ask(

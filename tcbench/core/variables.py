@@ -27,7 +27,7 @@ _TELLING = re.compile(
 
 _SILENT = re.compile(
     r"(OMP|OPENBLAS|MKL|BLIS)_NUM_THREADS|\w+_DEFAULT_FPMATH_MODE"  # as the cell says; strict
-    r"|(?!LD_)\w+_(HOME|ROOT|DIR|PATH|VERSION|VISIBLE_DEVICES)|NVIDIA_(REQUIRE|DRIVER|PRODUCT|BUILD)_\w+"
+    r"|(?!LD_)\w+_(HOME|ROOT|DIR|PATH|VERSION|VISIBLE_DEVICES|LIB_NAME)|NVIDIA_(REQUIRE|DRIVER|PRODUCT|BUILD)_\w+"
     r"|KMP_DUPLICATE_LIB_OK|\w*(KEY|TOKEN|SECRET|PASSWORD)\w*|OMPI_MCA_(orte|ess|pmix|prte)_\w+"
     r"|PYTHON(PATH|SAFEPATH|UNBUFFERED|DONTWRITEBYTECODE|PYCACHEPREFIX|STARTUP|BREAKPOINT|INSPECT|IOENCODING|UTF8"
     r"|COERCECLOCALE|NOUSERSITE|USERBASE|WARNINGS|_HISTORY|_COLORS|_BASIC_REPL|_SHA256|_PIP\w+|_SETUPTOOLS\w+|_GET\w+)"
@@ -77,6 +77,19 @@ def prepare() -> None:
         sys.meta_path.insert(0, _MatplotlibFinder)
     if not re.fullmatch("[0-9]{1,11}", os.environ.get("SOURCE_DATE_EPOCH", "0"), re.ASCII):
         del os.environ["SOURCE_DATE_EPOCH"]
+
+
+@contextlib.contextmanager
+def changed(**changes: str) -> Iterator[None]:
+    """Set variables of this process, for libraries and processes that start as long as the context lasts."""
+    before = {name: os.environ.pop(name, None) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import tcbench
-from tcbench.core import cache, process
+from tcbench.core import cache, spawn
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell, Input, MeasureSettings
@@ -116,9 +116,7 @@ def _trace_anew(
             yield cell, _trace(cell, properties)
         return
     # Not forked: the caller may have loaded a device's libraries.
-    with concurrent.futures.ProcessPoolExecutor(
-        min(processes, len(cells)), process.spawn_context(), _prepare_worker
-    ) as pool:
+    with concurrent.futures.ProcessPoolExecutor(min(processes, len(cells)), spawn.context(), _prepare_worker) as pool:
         futures = {pool.submit(_trace, cell, properties): cell for cell in cells}
         try:
             for future in concurrent.futures.as_completed(futures):

@@ -62,6 +62,13 @@ def test_low_precision_that_onednn_may_not_use_is_emulated(name):
     assert shown.stdout.split() == ["avx2"]
 
 
+@pytest.mark.skipif(library.problem() is not None, reason="oneDNN is not installed")
+def test_to_load_onednn_changes_no_variable_for_other_processes():
+    program = "import os; from tcbench.engine.accelerators.cpu.onednn import library; before = dict(os.environ); "
+    program += "library.version(); assert dict(os.environ) == before"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_records_with_other_variables_are_not_alike_and_older_ones_say_nothing():
     plain, limited, older = (
         [factories.make_record(environment=factories.make_environment(variables=set_here))]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from tcbench.core import process
+from tcbench.core import spawn
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.cuda.driver import Gpus
 from tcbench.engine.accelerators.device import Served, Support
@@ -241,7 +241,7 @@ def trouble(part: Part) -> str | None:
 
 def _compile() -> None:
     """In a process of its own: what CuPy finds, or an earlier attempt has loaded, a trial may lack."""
-    with ProcessPoolExecutor(1, process.spawn_context()) as pool:
+    with ProcessPoolExecutor(1, spawn.context()) as pool:
         pool.submit(_compile_as_a_trial_does).result()
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tcbench.core import variables
 from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.onednn.team import Addresses, PrimitiveCall, team
 from tcbench.engine.work import DType
@@ -134,14 +135,15 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
     """The library, or one line that says what is wrong with it and which command repairs that."""
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     try:
         files = importlib.metadata.files(PACKAGE) or ()
     except importlib.metadata.PackageNotFoundError:
         files = ()
     own = [str(file.locate()) for file in files if file.name == f"libdnnl.so.{MAJOR}"]
     try:
-        library = ctypes.CDLL((own or [f"libdnnl.so.{MAJOR}"])[0])
+        # For this library alone: other processes that start from here spin as the user says.
+        with variables.changed(GOMP_SPINCOUNT=os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT)):
+            library = ctypes.CDLL((own or [f"libdnnl.so.{MAJOR}"])[0])
     except OSError as error:
         if "libgomp" in str(error):
             return None, "oneDNN needs libgomp.so.1: apt-get install libgomp1"

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tcbench.core import messages, process
+from tcbench.core import messages, spawn
 from tcbench.core.cache import Cache
 from tcbench.core.record import CudnnSettings
 from tcbench.engine.accelerators.cuda.cudnn import crew, graphs, libraries, plans
@@ -109,7 +109,7 @@ def _mismatch_line(gpu: GpuProperties, works: Sequence[tuple[Work, int]]) -> str
 def _properties(index: int) -> str:
     """In a process of its own: CUDA stays out of this one, which outlives the trials."""
     ignore: dict[str, Any] = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
-    with concurrent.futures.ProcessPoolExecutor(1, process.spawn_context(), **ignore) as pool:
+    with concurrent.futures.ProcessPoolExecutor(1, spawn.context(), **ignore) as pool:
         return pool.submit(graphs.present_properties, index).result()
 
 

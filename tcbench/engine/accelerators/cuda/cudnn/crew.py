@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from tcbench.core import process
+from tcbench.core import spawn
 
 Item = TypeVar("Item")
 
@@ -79,7 +79,7 @@ class _Worker:
 
     def __init__(self, ask: Callable[[Any], Any]) -> None:
         # Not forked: cuDNN's threads and the driver's state would not survive it.
-        context = process.spawn_context()
+        context = spawn.context()
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(theirs, ask), daemon=True)
         self.process.start()
