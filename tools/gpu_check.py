@@ -160,6 +160,7 @@ def main(
     parser.add_argument("--carried", type=Path, metavar="FOLDER", help="wheels, DALI and plans to unpack first")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="default: 200 and 560 for a call, 1800 for all")
+    parser.add_argument("--bs", type=int, metavar="N", help="every step at this batch size alone: to rehearse")
     options = parser.parse_args(arguments)
     budget_s = options.budget or gpu_plan.LIMIT_S.get(options.call, BUDGET_S)
     check = Check(options.folder.resolve(), options.device, began_s + budget_s, execute or run_command, now)
@@ -171,6 +172,8 @@ def main(
         print(f"gpu_check: nothing was run on {check.device}: {refusal}", file=sys.stderr)
         return 2
     steps = [step for step in gpu_plan.STEPS if step.call == options.call] or list(EVERYTHING)
+    if options.bs:
+        steps = [dataclasses.replace(step, batch_sizes=(options.bs,) if step.configs else ()) for step in steps]
     if options.call != 2:
         look_around(check)
         check.note(Ended("set-up", (), "ok", check.now() - began_s, steps[0].expected_s))
