@@ -3,6 +3,7 @@
 import gc
 import importlib
 import itertools
+import logging
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ def main() -> NoReturn:
     variables.prepare()
     debug = "--debug" in sys.argv[1:] or bool(os.environ.get("TCBENCH_DEBUG"))
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]
+    # When it is imported it tells of a cache that it cannot write, in two lines: no chart depends on that.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # Results are many small objects and hardly any garbage.
     gc.set_threshold(100_000, 50, 100)
     # A job scheduler's polite end and a terminal that goes away are treated like Ctrl-C: the running worker ends, what

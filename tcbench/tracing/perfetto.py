@@ -117,9 +117,9 @@ def read(path: Path) -> tuple[Timeline, ...]:
 
 
 def _unpacked(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if packed else path.open("rb") as opened:
+    with gzip.open(path) if packed else files.opened(path) as opened:
         data = opened.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         size = f"{_MOST_BYTES >> 20} MiB" + (" unpacked" if packed else "")

@@ -52,3 +52,10 @@ def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_pa
         assert error.endswith(f"; a run can be drawn: {command}")
         assert tcbench(tmp_path, *command.split()[1:]).code == 0
     assert "can be drawn" not in tcbench(tmp_path, "plot", "--slide", "33", "cpu-20261122-000000").err
+
+
+def test_a_home_that_cannot_be_written_is_no_news(tmp_path: Path) -> None:
+    write(tmp_path / "r.jsonl", make_record("fp32"))
+    variables = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"), "/dev/null")
+    done = finish(start(tmp_path, "plot", "r.jsonl", "-o", "a.svg", environment=variables), code=0)
+    assert done.err == ""
