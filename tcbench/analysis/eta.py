@@ -145,8 +145,7 @@ class TimeLeft:
     def is_guess(self, cells: Iterable[Cell]) -> bool:
         """Whether nothing is known about the step time of one of these cells: the step is the user's own, and no trial
         has been seen and no step time predicted."""
-        known = bool(self.seen or self.foreseen)
-        return not known and any(model_of(cell) is None for cell in cells)
+        return not self.seen and not self.foreseen and any(model_of(cell) is None for cell in cells)
 
     def remaining_s(self, spent_on_first_s: float = 0.0) -> float:
         """Seconds until the run ends, `spent_on_first_s` of the running trial being over."""

@@ -155,17 +155,20 @@ def _sampled(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, quiet: boo
     """Sample the host's functions; say where they are and how to see them."""
     from tcbench.run import profiler
 
-    for given, option in ((planned.cell.host_speed != 1, "--host-speed"), (planned.cell.ranks > 1, "--ranks")):
-        if given:
+    for is_set, option in ((planned.cell.host_speed != 1, "--host-speed"), (planned.cell.ranks > 1, "--ranks")):
+        if is_set:
             raise SelectionError(f"--host samples one process of this host as it is; leave {option} out")
     if tool != "auto":
         raise SelectionError(f"--tool {tool} records a timeline; leave it out with --host, which takes py-spy")
     stem = _stem(out / plan.device.machine, planned.cell, "host")
     run = functools.partial(profiler.sample_host, planned, plan.timeout_s, stem)
-    record, kept = _with_progress(run, plan, planned, quiet)
-    if kept is None:
+    record, samples = _with_progress(run, plan, planned, quiet)
+    if samples is None:
         raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
-    return [f"wrote {kept}", "Open it at www.speedscope.app; the phases are the functions below `profile` (loop.py)."]
+    return [
+        f"wrote {samples}",
+        "Open it at www.speedscope.app; the phases are the functions below `profile` (loop.py).",
+    ]
 
 
 class _Failed(TcbenchError):

@@ -54,15 +54,15 @@ class Facts:
             raise ScenarioError(f"peak_memory: expected whose it is, process or device, got {self.peak_memory_of!r}")
 
 
-def whole_number(name: str, given: Any) -> int:
+def whole_number(name: str, number: Any) -> int:
     """Return a number of a session as an int. Raises ScenarioError for one that is not whole or is below 0."""
     try:
-        number = -1 if isinstance(given, bool) else operator.index(given)
+        as_int = -1 if isinstance(number, bool) else operator.index(number)
     except TypeError:
-        number = -1
-    if not 0 <= number < 2**63:
-        raise ScenarioError(f"{name}: expected a whole number of 0 or more, got {given!r}")
-    return number
+        as_int = -1
+    if not 0 <= as_int < 2**63:
+        raise ScenarioError(f"{name}: expected a whole number of 0 or more, got {number!r}")
+    return as_int
 
 
 class Clock(Protocol):

@@ -213,9 +213,9 @@ class Job:
         not submitit's own; "" where there is none."""
         with contextlib.suppress(OSError):
             lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
-            ours = [plain(line) for line in lines if line and not line.startswith("submitit ")]
-            errors = [line for line in ours if line.startswith("tcbench: error")]
-            return (errors or ours or [""])[-1]
+            said_by_command = [plain(line) for line in lines if line and not line.startswith("submitit ")]
+            errors = [line for line in said_by_command if line.startswith("tcbench: error")]
+            return (errors or said_by_command or [""])[-1]
         return ""
 
     @property

@@ -208,6 +208,6 @@ def sample_host(planned: PlannedCell, timeout_s: float, stem: Path, listen: List
         if sampler is None:
             raise TraceError("py-spy took no sample: the profiled pass did not begin")
         sampler.wait()
-        kept = stem.with_name(stem.name + host.SUFFIX)
-        files.write(kept, samples.read_bytes(), files.ANOTHER_FOLDER)
-        return record, kept
+        file = stem.with_name(stem.name + host.SUFFIX)
+        files.write(file, samples.read_bytes(), files.ANOTHER_FOLDER)
+        return record, file

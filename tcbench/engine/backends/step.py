@@ -64,9 +64,9 @@ class Step:
         )
 
 
-def _is_work(given: Any) -> bool:
+def _is_work(amount: Any) -> bool:
     """Whether a number of FLOPs or bytes was given, Python's or NumPy's."""
-    return isinstance(given, Real) and 0 <= float(given) < math.inf
+    return isinstance(amount, Real) and 0 <= float(amount) < math.inf
 
 
 def step(*runs: Callable[[], None], loss: Callable[[], Any], **facts: Any) -> Step:
