@@ -50,7 +50,6 @@ def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
         [
             Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False),
             *stages(explanations),
-            *([Column[Explanation]("of roof", _of_roof)] if any(map(below_roof, explanations)) else []),
             *speeds(explanations),
             Column("next", lambda row: _next(row, known=True), width=14),
         ],
@@ -138,23 +137,20 @@ def below_roof(explanation: Explanation) -> BelowRoof | None:
     return BelowRoof(phase, least[phase] / times_s[phase], sum(least.values())) if phase else None
 
 
-def _of_roof(explanation: Explanation) -> str:
-    below = below_roof(explanation)
-    return f"{below.phase} {percent(below.share, 0)}" if below else ""
-
-
 def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
     """Lines on phases below the ceilings, and how much faster the fastest cell could compute at most."""
     known = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
     if not known:
         on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
-        return ["`tcbench roofline` measures what this machine can do at most; then `of roof` is shown here."] * on_cpu
+        return [
+            "`tcbench roofline` measures what this machine can do at most; then this says what is left to gain."
+        ] * on_cpu
     _, fastest, below = max(known, key=lambda pair: pair[0])
     needs_s = fastest.bottleneck.needs.host_s if fastest.bottleneck else 0.0
     return [
         f"Left to gain by the fastest, {fastest.summary.cell.label}: a step computes {milliseconds(needs_s)}, and "
-        f"at least {milliseconds(below.least_s)} by the machine's ceilings: at most {factor(needs_s / below.least_s)}.",
-        "of roof: the phase with most time above what the ceilings allow, and the share of them that it reaches.",
+        f"at least {milliseconds(below.least_s)} by the machine's ceilings: at most {factor(needs_s / below.least_s)}, "
+        f"most of it in {below.phase}, at {percent(below.share, 0)} of its ceiling (--details: of every cell).",
     ]
 
 
@@ -218,8 +214,13 @@ _Checked = tuple[Explanation, Gain]
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
     """A line per cell: its verdict with its numbers."""
-    said = ((e.summary, e.bottleneck.sentence if e.bottleneck else "") for e in explanations)
-    return [f"{of.cell.label}: {sentence or of.reason or 'no profiled pass'}" for of, sentence in said]
+    lines = []
+    for e in explanations:
+        sentence = e.bottleneck.sentence if e.bottleneck else e.summary.reason or "no profiled pass"
+        below = below_roof(e)
+        roof = f"; {below.phase} is at {percent(below.share, 0)} of its ceiling" if below else ""
+        lines.append(f"{e.summary.cell.label}: {sentence}{roof}")
+    return lines
 
 
 def notes(explanations: Sequence[Explanation]) -> list[str]:

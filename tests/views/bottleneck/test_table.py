@@ -129,7 +129,7 @@ def test_on_a_cpu_the_phase_farthest_below_the_ceilings_is_named_and_what_is_lef
     phases = {part.name: part for part in roofline(explained[0].summary, records, limits).phases}
     least = [phases[name].least_s(limits, "fp32") for name in ("forward", "backward")]
     assert view.below_roof(explained[0]) == ("backward", pytest.approx(least[1] / 0.7), pytest.approx(sum(least)))
-    assert f"backward {least[1] / 0.7:.0%}" in printed(view.table(explained))
+    assert view.sentences(explained)[0].endswith(f"; backward is at {least[1] / 0.7:.0%} of its ceiling")
     assert f"at most {1 / sum(least):.2f}×" in view.notes(explained)[0]
 
 

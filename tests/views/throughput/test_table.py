@@ -147,7 +147,7 @@ def test_a_cell_on_a_busy_machine_is_marked_and_the_share_is_told():
     throttled = msgspec.structs.replace(lost(0.0), throttled_s=0.5)
     records = [factories.make_record("fp32", 4, host=throttled)]
     notes = " ".join(console.footnotes(summarise(records)))
-    assert "†: busy machine: a CPU quota withheld up to 33% of the processor time of every cell; stop it" in notes
+    assert "†: busy machine: a CPU quota withheld up to 33% of the processor time; stop it" in notes
 
 
 def test_a_trial_that_stood_still_is_named():
