@@ -138,12 +138,12 @@ def below_roof(explanation: Explanation) -> BelowRoof | None:
 
 
 def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
-    """Lines on phases below the ceilings, and how much faster the fastest cell could compute at most."""
+    """Notes on phases below the ceilings, and how much faster the fastest cell could compute at most."""
     known = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
     if not known:
         on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
         return [
-            "`tcbench roofline` measures what this machine can do at most; then this says what is left to gain."
+            "`tcbench roofline` measures what this machine can do at most; then this note says what is left to gain."
         ] * on_cpu
     _, fastest, below = max(known, key=lambda pair: pair[0])
     needs_s = fastest.bottleneck.needs.host_s if fastest.bottleneck else 0.0
