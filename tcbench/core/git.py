@@ -89,53 +89,53 @@ class Repository:
     def changes(self) -> str:
         """Return the patch from the commit that is checked out to the tracked files, or "". Raises as `commit`."""
         head = self.ask("rev-parse", "--verify", "HEAD")
-        with self._apart(head) as ours:
-            if not (names := self._changed(ours, head)):
+        with self._apart(head) as copy:
+            if not (names := self._changed(copy, head)):
                 return ""
             options = ("--patch", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", _SUBMODULES)
-            listed = (names[at : at + _MOST_PATHS] for at in range(0, len(names), _MOST_PATHS))
+            listed = (names[start : start + _MOST_PATHS] for start in range(0, len(names), _MOST_PATHS))
             compare = ("--literal-pathspecs", "diff-index", *options, head, "--")
-            return "".join(ours.ask(*compare, *part, patiently=True) for part in listed)
+            return "".join(copy.ask(*compare, *part, patiently=True) for part in listed)
 
     @contextlib.contextmanager
     def _apart(self, head: str) -> Iterator["Repository"]:
         """A git folder of ours for these files with a copy of their index, as long as the context lasts."""
         with tempfile.TemporaryDirectory(prefix="tcbench-git-") as folder:
-            ours = self._shared(Path(folder), self.top, head)
+            copy = self._shared(Path(folder), self.top, head)
             for part in self.folder.glob("sharedindex.*"):
-                (ours.folder / part.name).symlink_to(part)
+                (copy.folder / part.name).symlink_to(part)
             with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(self.folder / "index", ours.folder / "index")
-            yield ours
+                shutil.copyfile(self.folder / "index", copy.folder / "index")
+            yield copy
 
     def _differs(self, head: str, *paths: str) -> bool:
         """Whether tracked files differ from a commit, or those of submodules from theirs."""
-        with self._apart(head) as ours:
-            if self._changed(ours, head, *paths):
+        with self._apart(head) as copy:
+            if self._changed(copy, head, *paths):
                 return True
-            links = _links(ours.ask("ls-files", "--stage", "-z", "--", *paths))
+            links = _links(copy.ask("ls-files", "--stage", "-z", "--", *paths))
         inside = ((self._submodule(path), commit) for path, commit in links.items())
         return any(inner.top != inner.folder and inner._differs(commit) for inner, commit in inside if inner)
 
-    def _changed(self, ours: "Repository", head: str, *paths: str) -> list[str]:
+    def _changed(self, copy: "Repository", head: str, *paths: str) -> list[str]:
         """Return the tracked files that differ from a commit. Files under a filter that only the repository's
         configuration names are left out: without the filter, which does not run, they cannot be compared."""
         # The index says of files with other times only that they may differ; this compares their contents.
-        ours.ask("update-index", "-q", "--refresh", "--unmerged", "--ignore-missing", patiently=True)
-        names = ours.ask("diff-index", "--name-only", "-z", _SUBMODULES, head, "--", *paths).split("\0")[:-1]
+        copy.ask("update-index", "-q", "--refresh", "--unmerged", "--ignore-missing", patiently=True)
+        names = copy.ask("diff-index", "--name-only", "-z", _SUBMODULES, head, "--", *paths).split("\0")[:-1]
         drivers = self._own_filters() if names else frozenset[str]()
-        for at in range(0, len(names) if drivers else 0, _MOST_PATHS):
-            answer = self.ask("check-attr", "-z", "filter", "--", *names[at : at + _MOST_PATHS]).split("\0")
-            left_out = {name for name, driver in zip(answer[::3], answer[2::3], strict=False) if driver in drivers}
-            names = [name for name in names if name not in left_out]
-        return names
+        left_out: set[str] = set()
+        for start in range(0, len(names) if drivers else 0, _MOST_PATHS):
+            answer = self.ask("check-attr", "-z", "filter", "--", *names[start : start + _MOST_PATHS]).split("\0")
+            left_out |= {name for name, driver in zip(answer[::3], answer[2::3], strict=False) if driver in drivers}
+        return [name for name in names if name not in left_out]
 
     def _own_filters(self) -> frozenset[str]:
         """Return the filters that run a command of this repository's configuration and not of the user's."""
         scopes = self._configuration()
-        own = scopes.get("local", {}) | scopes.get("worktree", {})
+        settings = scopes.get("local", {}) | scopes.get("worktree", {})
         users = {name: value for scope in ("system", "global") for name, value in scopes.get(scope, {}).items()}
-        commands = ((_FILTER_COMMAND.fullmatch(name), users.get(name) == value) for name, value in own.items())
+        commands = ((_FILTER_COMMAND.fullmatch(name), users.get(name) == value) for name, value in settings.items())
         return frozenset(match["driver"] for match, same in commands if match and not same)
 
     def check_out(self, commit: str, to: Path) -> list[str]:
@@ -198,10 +198,10 @@ class Repository:
     def _settings(self) -> dict[str, str]:
         """Return the harmless ones of its own configuration."""
         scopes = self._configuration()
-        own = scopes.get("local", {}) | scopes.get("worktree", {})
+        settings = scopes.get("local", {}) | scopes.get("worktree", {})
         return {
             name: value
-            for name, value in own.items()
+            for name, value in settings.items()
             if _HARMLESS.fullmatch(name) and re.fullmatch(r"\w*", value, re.ASCII)
         }
 

@@ -170,14 +170,19 @@ def test_filters_of_the_users_own_configuration_work(repository, tmp_path, confi
 
 
 @pytest.mark.parametrize("where", [".gitattributes", ".git/info/attributes"])
-def test_files_under_a_filter_of_the_repositorys_own_configuration_are_left_out_at_any_time(repository, where):
+def test_files_under_a_filter_of_the_repositorys_own_configuration_are_left_out_at_any_time(
+    repository, where, monkeypatch
+):
     """Without that filter nobody can tell whether they have changed."""
     rotate = {"filter.rot.clean": "tr a-z b-za", "filter.rot.smudge": "tr b-za a-z"}
     for name, value in rotate.items():
         git(repository, "config", name, value)
     (repository / where).parent.mkdir(exist_ok=True)
     (repository / where).write_text("*.dat filter=rot\n")
-    commit(repository, weights__dat="hello")
+    monkeypatch.setattr("tcbench.core.git._MOST_PATHS", 1)
+    commit(repository, a__dat="one", weights__dat="hello", z__dat="two")
+    for name in ("a.dat", "z.dat"):
+        os.utime(repository / name, (1, 1))
     for time in (None, 1, 2):
         if time is not None:
             os.utime(repository / "weights.dat", (time, time))
