@@ -306,7 +306,7 @@ def look_around(check: Check) -> None:
         "data": [*tcbench, "data", "make", "--quiet"],
     }
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        list(pool.map(lambda name: check.execute(commands[name], check.log(name), 60), commands))
+        list(pool.map(lambda name: check.execute(commands[name], check.log(name), check.left_s / 2), commands))
 
 
 # -- archives ----------------------------------------------------------------------------------------------------------
