@@ -45,9 +45,9 @@ def _processors() -> tuple[Mapping[str, str], ...]:
     """Return Linux's facts of each processor that this process may run on; of none where it tells of none."""
     blocks = kernel.text(Path("/proc/cpuinfo")).strip().split("\n\n")
     lines = ([line.partition(":") for line in block.splitlines()] for block in blocks)
-    told = [{name.strip(): " ".join(value.split()) for name, _, value in block} for block in lines]
-    mine = [facts for facts in told if facts.get("processor") in set(map(str, _MASK))]
-    return tuple(mine or told)
+    processors = [{name.strip(): " ".join(value.split()) for name, _, value in block} for block in lines]
+    usable = [facts for facts in processors if facts.get("processor") in set(map(str, _MASK))]
+    return tuple(usable or processors)
 
 
 def _cpuinfo() -> Mapping[str, str]:

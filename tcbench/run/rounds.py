@@ -119,8 +119,8 @@ def differences(plan: Plan, before: Iterable[Record]) -> str:
     from this one; "" for a run of this plan."""
     before = tuple(before)
     processors = dict.fromkeys(record.environment.processor for record in before if record.environment)
-    if others := [name for name in processors if name not in ("", machine.processor())]:
-        return f"processor {', '.join(others)}, here {machine.processor() or 'unknown'}"
+    if foreign_names := [name for name in processors if name not in ("", machine.processor())]:
+        return f"processor {', '.join(foreign_names)}, here {machine.processor() or 'unknown'}"
     measured = list(dict.fromkeys(record.cell for record in before))
     planned = [one.cell for one in plan.cells]
     # Records did not always name their plan: of this plan's cells alone they may be its beginning.

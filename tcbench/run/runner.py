@@ -289,5 +289,5 @@ def worker_environment(cell: Cell) -> dict[str, str]:
 
 def _oom_kills() -> int:
     """The number of processes that the kernel has killed for memory since it started; 0 where it does not say."""
-    told = re.search(r"(?m)^oom_kill (\d+)$", kernel.text(Path("/proc/vmstat")))
-    return int(told[1]) if told else 0
+    match = re.search(r"(?m)^oom_kill (\d+)$", kernel.text(Path("/proc/vmstat")))
+    return int(match[1]) if match else 0

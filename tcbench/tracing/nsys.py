@@ -122,8 +122,8 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...
             connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python looks for signals in the call
             recordings = _Report(connection).recordings(path.stem)
     except _UnknownSchema as error:
-        known = "this version of tcbench does not know that form of Nsight Systems' export"
-        raise TraceError(f"{path}: {error}: {known}") from None
+        reason = "this version of tcbench does not know that form of Nsight Systems' export"
+        raise TraceError(f"{path}: {error}: {reason}") from None
     except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
         if str(error) == "interrupted":
             raise KeyboardInterrupt from None
@@ -223,8 +223,8 @@ class _Report:
     def _newest(name: str, columns: Mapping[str, frozenset[str]]) -> str | None:
         """Return the table of that name, or of its highest version (NAME_V2), that has the columns which are read."""
         versions = {table: re.fullmatch(rf"{name}(?:_V(\d{{1,9}}))?", table) for table in columns}
-        known = [(int(match[1] or 1), table) for table, match in versions.items() if match]
-        return max(((n, table) for n, table in known if columns[table] >= _COLUMNS[name]), default=(0, None))[1]
+        numbered = [(int(match[1] or 1), table) for table, match in versions.items() if match]
+        return max(((n, table) for n, table in numbered if columns[table] >= _COLUMNS[name]), default=(0, None))[1]
 
     def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
         events = list(self._rows("NVTX_EVENTS"))
