@@ -182,13 +182,17 @@ _INSTRUCTIONS = {"avx512_bf16": 0x80, "avx512_fp16": 0x100, "amx_bf16": 0xE00, "
 """The bits of `dnnl_cpu_isa_t` that stand for low precision, by Linux's names of the instructions."""
 
 
+def instructions() -> int:
+    """Return the instruction sets that oneDNN uses here, as a `dnnl_cpu_isa_t`; 0 where it cannot be used.
+    ONEDNN_MAX_CPU_ISA limits them."""
+    library, _ = _load()
+    return 0 if library is None else int(library.dnnl_get_effective_cpu_isa())
+
+
 def withheld() -> frozenset[str]:
     """Return the instructions for low precision that oneDNN does not use here, as ONEDNN_MAX_CPU_ISA says."""
-    library, _ = _load()
-    if library is None:
-        return frozenset()
-    used = library.dnnl_get_effective_cpu_isa()
-    return frozenset(name for name, bits in _INSTRUCTIONS.items() if used & bits != bits)
+    used = instructions()
+    return frozenset(name for name, bits in _INSTRUCTIONS.items() if used and used & bits != bits)
 
 
 def dims(sizes: Sequence[int]) -> Any:

@@ -21,7 +21,14 @@ from tcbench.core.record import BUSY
 from tcbench.engine import world
 from tcbench.engine.accelerators import cpu
 from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.onednn.library import REFERENCE, Engine, Primitive, Unimplemented, version
+from tcbench.engine.accelerators.cpu.onednn.library import (
+    REFERENCE,
+    Engine,
+    Primitive,
+    Unimplemented,
+    instructions,
+    version,
+)
 from tcbench.engine.work import DType, Work
 from tcbench.hardware import load, machine
 
@@ -145,6 +152,7 @@ def _kept_times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tupl
         "threads": engine.n_threads,
         "team": engine.team is not None,
         "oneDNN": version() or "",
+        "instructions": instructions(),
         "processor": f"{machine.cpu_name()} {machine.processor()}",
         "code": source_digest(cpu) if messages.side() else "",
     }

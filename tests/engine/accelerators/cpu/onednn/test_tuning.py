@@ -212,3 +212,13 @@ def test_a_side_whose_code_takes_a_worse_way_takes_it_from_the_shared_times(
         of_side(side, monkeypatch, Way("slow", clock, 10), Way("fast", clock, 6))
     monkeypatch.setattr(tuning, "MARGIN", 0.1)
     assert of_side("current", monkeypatch, Way("slow", clock, 10), Way("fast", clock, 6)).name == "slow"
+
+
+def test_fewer_instructions_have_times_of_their_own(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONEDNN_MAX_CPU_ISA changes what an implementation of one name does."""
+    for _ in range(tuning.PROCESSES):
+        fastest([Way("slow", clock, 10), Way("fast", clock, 6)])
+    monkeypatch.setattr(tuning, "instructions", lambda: 7)
+    limited = Way("slow", clock, 10)
+    assert fastest([limited, Way("fast", clock, 12)]).name == "slow"
+    assert limited.runs
