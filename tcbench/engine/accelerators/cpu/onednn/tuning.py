@@ -9,6 +9,8 @@ In a gate both sides add their times once, and both choose by these (`messages.S
 from __future__ import annotations
 
 import functools
+import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +34,12 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
 from tcbench.engine.work import DType, Work
 from tcbench.hardware import load, machine
 
-LEAST_ROUNDS, MOST_ROUNDS = 5, 15
+LEAST_ROUNDS, MOST_ROUNDS = 6, 18
 SPENT_S = 0.04
 """Rounds of a work go on until they have taken this long. In each round every way runs once."""
+MEMORIES = 3
+"""Sets of operands on which the ways are timed in turn. Which pages of an array are huge is chance: a way on one thread
+took 0.9 to 3 ms by it, on an array of 5 MB."""
 PROCESSES = 3
 """This many processes add their times to what is kept; later ones measure nothing. With two, one that met a busy moment
 would be half of what is known."""
@@ -160,9 +165,11 @@ def _kept_times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tupl
     if kept and kept.is_enough(engine):
         return kept, True
     # Filled: pages that nobody wrote are all the same one, which is always in the cache.
-    arrays = [np.full(operand.size, 0, operand.dtype) for operand in work.operands]
+    memories = [[np.full(operand.size, 0, operand.dtype) for operand in work.operands] for _ in range(MEMORIES)]
     with np.errstate(all="ignore"):  # The arrays hold zeros.
-        times_s = _times_s([functools.partial(_time, engine, way.bind(*arrays)) for way in ways])
+        times_s = _times_s(
+            [[functools.partial(_time, engine, way.bind(*arrays)) for arrays in memories] for way in ways]
+        )
     beside_others = _beside_others(engine)
 
     def merged(entry: Entry | None) -> Entry:
@@ -187,25 +194,26 @@ def _from_entry(entry: Entry | None) -> _KeptTimes | None:
     return None
 
 
-def _times_s(runs: Sequence[Callable[[], float]]) -> tuple[float, ...]:
-    """Return the lower quartile of each run's looks, in seconds.
+def _times_s(runs: Sequence[Sequence[Callable[[], float]]]) -> tuple[float, ...]:
+    """Return the seconds of each way, whose runs are on different memory: the mean over that of the least look.
 
-    All run in turns, so that a processor whose speed changes does so for all. Other processes lengthen many looks, and
-    a look that falls short by luck is not the quartile.
+    All run in turns, so that a processor whose speed changes does so for all. Other processes leave one look of several
+    alone.
     """
-    for run in runs:
+    for run, *_ in runs:
         run()
-    began_s, looks_s = time.perf_counter(), [list[float]() for _ in runs]
+    began_s, least_s = time.perf_counter(), [[math.inf] * MEMORIES for _ in runs]
     left, rounds = list(range(len(runs))), 0
     while len(left) > 1 and rounds < MOST_ROUNDS:
         if rounds >= LEAST_ROUNDS and time.perf_counter() - began_s >= SPENT_S:
             break
+        memory = rounds % MEMORIES
         for place in left:
-            looks_s[place].append(runs[place]())
+            least_s[place][memory] = min(least_s[place][memory], runs[place][memory]())
         rounds += 1
-        most_s = (HOPELESS if rounds > 1 else FAR) * min(map(min, looks_s))
-        left = [place for place in left if min(looks_s[place]) <= most_s]
-    return tuple(sorted(looks)[len(looks) // 4] for looks in looks_s)
+        most_s = (HOPELESS if rounds > 1 else FAR) * min(map(min, least_s))
+        left = [place for place in left if min(least_s[place]) <= most_s]
+    return tuple(statistics.fmean(time_s for time_s in way if time_s < math.inf) for way in least_s)
 
 
 def _time(engine: Engine, launch: Callable[[], None]) -> float:

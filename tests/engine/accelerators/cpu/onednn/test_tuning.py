@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-def fastest(ways: list[Way]) -> tuning.Choice:
+def fastest(ways: Sequence[Way | tuning.Unmade]) -> tuning.Choice:
     return tuning.fastest(OnTwoThreads(), WORK, ways)  # type: ignore[arg-type]
 
 
@@ -222,3 +222,14 @@ def test_fewer_instructions_have_times_of_their_own(clock: list[float], monkeypa
     limited = Way("slow", clock, 10)
     assert fastest([limited, Way("fast", clock, 12)]).name == "slow"
     assert limited.runs
+
+
+def test_a_way_that_is_fast_on_some_memory_alone_is_judged_by_the_mean(clock: list[float]) -> None:
+    class ByMemory(Way):
+        def bind(self, *arrays: np.ndarray) -> Callable[[], None]:
+            bound.append(Way(self.name, self._clock, 5 if not bound else self._ticks))
+            return bound[-1].bind(*arrays)
+
+    bound: list[Way] = []
+    assert fastest([Way("steady", clock, 10), ByMemory("lucky", clock, 20)]).name == "steady"
+    assert len(bound) == tuning.MEMORIES
