@@ -146,7 +146,7 @@ def test_of_ways_whose_times_are_kept_one_is_made(clock: list[float]) -> None:
     made: list[str] = []
 
     def unmade(name: str, ticks: float) -> tuning.Unmade:
-        return tuning.Unmade(name, lambda: made.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value]
+        return tuning.Unmade(name, lambda: made.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value, arg-type]
 
     for processes in range(tuning.PROCESSES + 1):
         made.clear()
