@@ -40,6 +40,8 @@ SPENT_S = 0.04
 MEMORIES = 3
 """Sets of operands on which the ways are timed in turn. Which pages of an array are huge is chance: a way on one thread
 took 0.9 to 3 ms by it, on an array of 5 MB."""
+MOST_BYTES = 1 << 26
+"""Operands that are larger are there once: almost all of their pages are huge, and memory is scarce."""
 PROCESSES = 3
 """This many processes add their times to what is kept; later ones measure nothing. With two, one that met a busy moment
 would be half of what is known."""
@@ -165,7 +167,9 @@ def _kept_times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tupl
     if kept and kept.is_enough(engine):
         return kept, True
     # Filled: pages that nobody wrote are all the same one, which is always in the cache.
-    memories = [[np.full(operand.size, 0, operand.dtype) for operand in work.operands] for _ in range(MEMORIES)]
+    memories = [[np.full(operand.size, 0, operand.dtype) for operand in work.operands]]
+    if sum(array.nbytes for array in memories[0]) <= MOST_BYTES:
+        memories += [[array.copy() for array in memories[0]] for _ in range(MEMORIES - 1)]
     with np.errstate(all="ignore"):  # The arrays hold zeros.
         times_s = _times_s(
             [[functools.partial(_time, engine, way.bind(*arrays)) for arrays in memories] for way in ways]
@@ -202,12 +206,12 @@ def _times_s(runs: Sequence[Sequence[Callable[[], float]]]) -> tuple[float, ...]
     """
     for run, *_ in runs:
         run()
-    began_s, least_s = time.perf_counter(), [[math.inf] * MEMORIES for _ in runs]
+    began_s, least_s = time.perf_counter(), [[math.inf] * len(way) for way in runs]
     left, rounds = list(range(len(runs))), 0
     while len(left) > 1 and rounds < MOST_ROUNDS:
         if rounds >= LEAST_ROUNDS and time.perf_counter() - began_s >= SPENT_S:
             break
-        memory = rounds % MEMORIES
+        memory = rounds % len(runs[0])
         for place in left:
             least_s[place][memory] = min(least_s[place][memory], runs[place][memory]())
         rounds += 1

@@ -224,12 +224,17 @@ def test_fewer_instructions_have_times_of_their_own(clock: list[float], monkeypa
     assert limited.runs
 
 
-def test_a_way_that_is_fast_on_some_memory_alone_is_judged_by_the_mean(clock: list[float]) -> None:
+@pytest.mark.parametrize(("most_bytes", "memories"), [(1 << 26, tuning.MEMORIES), (8, 1)])
+def test_a_way_that_is_fast_on_some_memory_alone_is_judged_by_the_mean(
+    most_bytes: int, memories: int, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "MOST_BYTES", most_bytes)
+
     class ByMemory(Way):
         def bind(self, *arrays: np.ndarray) -> Callable[[], None]:
             bound.append(Way(self.name, self._clock, 5 if not bound else self._ticks))
             return bound[-1].bind(*arrays)
 
     bound: list[Way] = []
-    assert fastest([Way("steady", clock, 10), ByMemory("lucky", clock, 20)]).name == "steady"
-    assert len(bound) == tuning.MEMORIES
+    assert fastest([Way("steady", clock, 10), ByMemory("lucky", clock, 20)]).name == ("lucky", "steady")[memories > 1]
+    assert len(bound) == memories
