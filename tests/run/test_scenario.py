@@ -136,7 +136,7 @@ def refused(path: str, expected: str) -> None:
 )
 def test_an_unknown_scenario_is_one_clear_line(tmp_path, monkeypatch, name, expected):
     monkeypatch.chdir(tmp_path)
-    Path("binary.toml").write_bytes(b"\xff\xfe\x00")
+    Path("binary.toml").write_bytes(b"\x80\x00")
     with pytest.raises(ScenarioError) as error:
         scenario.load(name)
     assert expected in str(error.value)

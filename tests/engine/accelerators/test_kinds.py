@@ -21,9 +21,11 @@ A_NAME_OF_SOMETHING_ELSE = re.compile(r"cuda_graph|nvidia-dali-cuda1[23]0|driver
 """A rung, a distribution, a field of records: not the kind of device."""
 
 ALLOWED = {
+    "core/variables.py": "the families of environment variables that change a measurement",
     "engine/accelerators/out_of_memory.py": "what libraries say when a GPU's memory is spent",
     "engine/accelerators/virtual/kind.py": "it models that kind's devices",
     "present/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
+    "tracing/nsys.py": "the tables of Nsight Systems' export",
     "views/report/environment.py": "what a record says of a driver, in its own words",
 }
 """Files outside of the folder and of the backends, which name the libraries that they call, and why they may."""
