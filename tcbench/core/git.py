@@ -105,7 +105,7 @@ class Repository:
             for part in self.folder.glob("sharedindex.*"):
                 (copy.folder / part.name).symlink_to(part)
             with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(self.folder / "index", copy.folder / "index")
+                shutil.copy2(self.folder / "index", copy.folder / "index")  # git doubts files as new as their index
             yield copy
 
     def _differs(self, head: str, *paths: str) -> bool:

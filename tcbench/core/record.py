@@ -116,7 +116,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     batch_size: Annotated[int, Meta(ge=1, le=2**31)]
     image_size: Annotated[int, Meta(ge=1)]
     n_classes: int
-    device: Annotated[str, Meta(pattern="^[a-z]")]
+    device: Annotated[str, Meta(min_length=1)]
     input: Input
     seed: int
     threads: int

@@ -30,7 +30,7 @@ def share(masks: Sequence[frozenset[int]], local_rank: int) -> tuple[tuple[int, 
 def first(count: int | None = None) -> tuple[int, ...]:
     """Return so many of the processors that this process may use (None: all): those that the first of a host's ranks
     would get."""
-    return tuple(sorted(sorted(os.sched_getaffinity(0), key=_place)[:count]))
+    return tuple(sorted(sorted(kernel.affinity(), key=_place)[:count]))
 
 
 def split_core(processors: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,5 +1,6 @@
 """The host's clock, and the most memory that this process and its children had."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -34,14 +35,21 @@ def peak_resident_bytes() -> int:
     alone now, and the peak of the largest that has ended. A child's `ru_maxrss` begins at its parent's peak (Linux
     keeps the larger in exec), so an ended child is known only where it had more than this process. Where Linux tells no
     VmHWM, `ru_maxrss` stands in for it."""
-    own_bytes = _kilobytes(_STATUS, "VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    ended_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    own_bytes = _kilobytes(_STATUS, "VmHWM") or _largest_bytes(resource.RUSAGE_SELF)
+    ended_bytes = _largest_bytes(resource.RUSAGE_CHILDREN)
     living_bytes = sum(
         _kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean|Private_Dirty")
         for pid in load.family(os.getpid())
         if pid != os.getpid()
     )
     return own_bytes + living_bytes + (ended_bytes if ended_bytes > own_bytes else 0)
+
+
+def _largest_bytes(who: int) -> int:
+    """Return the most memory that this process or one of its ended children had resident; 0 where that is unknown."""
+    with contextlib.suppress(OSError):
+        return int(resource.getrusage(who).ru_maxrss) * 1024
+    return 0
 
 
 def _kilobytes(file: Path, names: str) -> int:

@@ -5,6 +5,7 @@ Sources: cgroups(7), and Documentation/scheduler/sched-bwc.rst and admin-guide/c
 """
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,3 +76,11 @@ def _mounts() -> Iterator[tuple[frozenset[str], str, Path]]:
         if kind in ("cgroup", "cgroup2") and len(places.split()) > 4:
             root, point = (place.replace(r"\040", " ") for place in places.split()[3:5])
             yield frozenset(options.split(",") if kind == "cgroup" else ()), root, Path(point)
+
+
+def affinity() -> set[int]:
+    """Return the processors that this process may run on; where the system does not tell, as a sandbox may not, all of
+    the machine's."""
+    with contextlib.suppress(OSError):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))

@@ -42,7 +42,7 @@ def slowdown() -> float:
         load = max(0.0, min(load, float(of_minute)))  # a sandbox's own file and the system's call may differ
         running = int(tasks.partition("/")[0])
         load = min(load, running - 1) if running > 0 else load  # who reads the file runs: 0 tells nothing
-    return 1 + load / len(os.sched_getaffinity(0))
+    return 1 + load / len(kernel.affinity())
 
 
 def average() -> float:
@@ -66,7 +66,7 @@ def own() -> Counts | None:
 
 
 def _counts(root: int, pids: Iterable[int], reaped: bool = False) -> Counts | None:
-    processors, missing = os.sched_getaffinity(0), os.sched_getaffinity(0)
+    processors, missing = kernel.affinity(), kernel.affinity()
     try:
         busy_s = stolen_s = 0.0
         for name, line in re.findall(r"(?m)^cpu(\d+) (.*)$", kernel.text(_PROC / "stat")):

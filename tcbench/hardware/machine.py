@@ -21,7 +21,7 @@ CHECKOUT = Path(tcbench.__file__).parents[1]
 """The folder that tcbench's package lies in: of a checkout, its top."""
 
 
-_MASK = frozenset(os.sched_getaffinity(0))
+_MASK = frozenset(kernel.affinity())
 """The processors that this process may run on, read before a library binds it to some of them."""
 
 

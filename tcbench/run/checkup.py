@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import platform
 import sys
 import tempfile
@@ -57,7 +56,7 @@ def _processor() -> Finding:
 
 def disturbances() -> Iterator[Finding]:
     """Findings that would disturb a measurement on the host."""
-    load, cpus = hardware_load.average(), len(os.sched_getaffinity(0))
+    load, cpus = hardware_load.average(), len(kernel.affinity())
     if load > 0.5 * cpus:
         busy = f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy"
         yield Finding("note", "load", busy, "stop other work before measuring (see: top)")

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import projects
@@ -27,6 +28,15 @@ def copied(repository: Path, to: Path, revision: str = "HEAD") -> Path:
 
 def changed(folder: Path, *paths: str) -> bool:
     return Repository.around(folder).commit(*paths).endswith("+")
+
+
+def test_an_edit_in_the_second_of_a_commit_is_a_change(repository):
+    """git trusts a file's times, in seconds, only where the file is older than the index: a copy keeps that time."""
+    time.sleep(1 - time.time() % 1)  # the second begins
+    commit(repository, same_size__txt="x")
+    (repository / "same_size.txt").write_text("y")
+    time.sleep(1.1)
+    assert changed(repository)
 
 
 # ------------------------------------------------------------------------------------------------ nothing of it is run

@@ -136,3 +136,19 @@ def test_a_file_that_cannot_be_read_or_is_not_text_says_nothing(tmp_path):
     assert kernel.text(tmp_path / "odd").endswith(" governor")
     assert kernel.text(tmp_path / "absent") == kernel.text(tmp_path) == ""
     assert kernel.text(Path("/proc/self/mem")) == ""
+
+
+def test_a_system_that_tells_no_affinity_has_all_processors(monkeypatch):
+    def refused(pid):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("os.sched_getaffinity", refused)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert kernel.affinity() == {0, 1, 2, 3, 4, 5}
+
+
+def test_only_one_place_asks_for_the_affinity():
+    """Asked for elsewhere, a sandbox that refuses it ended every command."""
+    package = Path(kernel.__file__).parents[1]
+    asking = [path.name for path in package.rglob("*.py") if "sched_getaffinity" in path.read_text("utf-8")]
+    assert asking == ["kernel.py"]

@@ -229,7 +229,8 @@ def test_the_commits_between_two_are_told_apart_under_any_configuration_and_no_p
     project, repository, tmp_path, monkeypatch
 ):
     good = git(repository, "rev-parse", "HEAD")
-    signs = projects.interpreter(tmp_path / "gpg", "cat >/dev/null; echo '[GNUPG:] SIG_CREATED ' >&2; echo signature", "exit 0")
+    signature = "cat >/dev/null; echo '[GNUPG:] SIG_CREATED ' >&2; echo signature"
+    signs = projects.interpreter(tmp_path / "gpg", signature, "exit 0")
     for n in range(2):
         git(repository, "-c", f"gpg.program={signs}", "commit", "-S", "--allow-empty", "--quiet", "-m", f"c\u00e9 {n}")
     verifies = projects.interpreter(tmp_path / "verify", f"touch {tmp_path}/ran", "exit 1")

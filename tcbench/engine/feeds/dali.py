@@ -30,6 +30,7 @@ from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.work import ToHalf
+from tcbench.hardware import kernel
 
 logger = logging.getLogger(__name__)
 
@@ -270,7 +271,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
     if placement.decoder == "mixed":
         # The processors of this thread are all but the core that is left to the thread which drives the GPU. With
         # `affine` the decoder would bind its threads to processors of its own choice.
-        threads = min(threads, len(os.sched_getaffinity(0)), _MOST_THREADS)
+        threads = min(threads, len(kernel.affinity()), _MOST_THREADS)
         decoder_settings = {"affine": False, **_asked(spec)}
         depth = decoder_settings.pop("prefetch_queue_depth", PREFETCH_DEPTH)
 

@@ -23,7 +23,7 @@ from tcbench.core.session import Session
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.measure import worker
 from tcbench.engine.world import World, entered
-from tcbench.hardware import affinity, machine
+from tcbench.hardware import affinity, kernel, machine
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     from mpi4py import MPI
 
     world = _world(MPI)
-    masks = [frozenset(mask) for mask in _local(MPI).allgather(sorted(os.sched_getaffinity(0)))]
+    masks = [frozenset(mask) for mask in _local(MPI).allgather(sorted(kernel.affinity()))]
     cores, bound = affinity.share(masks, world.local_rank)
     joined = Joined(world.rank, world.size, socket.gethostname(), os.getpid(), cores, bound)
 
