@@ -193,9 +193,9 @@ def test_files_under_a_filter_of_the_repositorys_own_configuration_are_left_out_
     commit(repository, a__dat="one", weights__dat="hello", z__dat="two")
     for name in ("a.dat", "z.dat"):
         os.utime(repository / name, (1, 1))
-    for time in (None, 1, 2):
-        if time is not None:
-            os.utime(repository / "weights.dat", (time, time))
+    for written_at in (None, 1, 2):
+        if written_at is not None:
+            os.utime(repository / "weights.dat", (written_at, written_at))
         assert not changed(repository)
         assert Repository.around(repository).changes() == ""
     (repository / "my_step.py").write_text("changed")
