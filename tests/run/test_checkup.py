@@ -62,7 +62,7 @@ def test_a_results_folder_that_cannot_be_written_is_broken(tmp_path):
 
 
 def test_a_busy_machine_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkup.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
     assert "noisy" in by_subject(checkup.examine(tmp_path))["load"].detail
 
 
