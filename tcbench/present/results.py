@@ -118,15 +118,14 @@ def newest_timeline(out: Path) -> Path:
     raise SelectionError(f"no profile of yours in {out}/; `tcbench profile fp32` makes one, or name a file")
 
 
-def _age(path: Path) -> tuple[str, int, float]:
+def _age(path: Path) -> tuple[str, int]:
     """A key that sorts runs from the oldest to the newest."""
     from tcbench.core.store import believable_start, stamp
 
-    written_at = path.stat().st_mtime
     began = _BEGAN.search(path.name.removesuffix(".json.gz").removesuffix(".jsonl"))
     if began is None:
-        return stamp(written_at), 1, written_at
-    return believable_start(began[1], path), int(began[2] or 1), written_at
+        return stamp(path.stat().st_mtime), 1
+    return believable_start(began[1], path), int(began[2] or 1)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ open({ran!r}, "a").write(f"{{__name__}} in {{open('/proc/self/cmdline').read()}}
 READING = ("explain", "plot", "report", "claims", "roofline", "history", "export", "baseline set main")
 COMMANDS = (
     *("list", "doctor", "run ./my_step.toml --threads 1", "run cpu --dry-run", "submit cpu --partition a --dry-run"),
-    *("profile flat ./my_step.toml && timeline", "profile flat ./my_step.toml --host --tool cprofile"),
+    "profile flat ./my_step.toml && timeline",
     *(f"{command} run.jsonl" for command in READING),
     *("diff run.jsonl --config fp32 --to fp16", "compare run.jsonl run.jsonl"),
     *("numerics --steps 1 --seeds 2 --timeout 0.1", "gate ./my_step.toml --base HEAD --looks 2 --lenient"),
