@@ -45,7 +45,7 @@ def write(path: Path, environment: record.Environment = SIMULATED, scenario: str
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    return write(tmp_path / "results" / "virtual-tesla-v100-sxm2-16gb" / "naruse2018-20270101-000000.jsonl")
+    return write(tmp_path / "results" / "virtual-tesla-v100-sxm2-16gb" / "naruse2018-20250101-000000.jsonl")
 
 
 def test_tables_begin_with_the_whole_line(tmp_path: Path, results: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_simulation_wears_no_interval(results: Path) -> None:
 def test_that_the_newest_run_is_simulated_is_told(tmp_path: Path, results: Path) -> None:
     assert tcbench(tmp_path, "export").err.endswith("\nnote: it is simulated\n")
     assert tcbench(tmp_path, "export", results).err == ""
-    write(tmp_path / "results" / "here" / "cpu-20280101-000000.jsonl", factories.make_environment(), "cpu")
-    assert tcbench(tmp_path, "export").err == "the newest run: results/here/cpu-20280101-000000.jsonl\n"
+    write(tmp_path / "results" / "here" / "cpu-20260101-000000.jsonl", factories.make_environment(), "cpu")
+    assert tcbench(tmp_path, "export").err == "the newest run: results/here/cpu-20260101-000000.jsonl\n"
 
 
 @pytest.mark.parametrize("command", ["plot", "roofline", "history"])
