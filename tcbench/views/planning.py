@@ -4,12 +4,9 @@ from collections import Counter
 
 from rich.text import Text
 
-from tcbench.analysis.eta import TimeLeft
 from tcbench.present.document import fields, versioned
 from tcbench.present.format import counted, duration
 from tcbench.present.tables import Column, Table, heads
-from tcbench.run.builds import Build
-from tcbench.run.gate_file import GateQuestion
 from tcbench.run.plan import Plan, PlannedCell
 from tcbench.run.rounds import Rounds
 
@@ -87,26 +84,6 @@ def plan_line(plan: Plan) -> str:
         + ("" if cell.input.kind == "own" else images)
         + f", {counted(cell.threads, 'thread')}"
         + (" per rank" if any(p.cell.ranks > 1 for p in plan.cells) else "")
-    )
-
-
-def gate_json(
-    plan: Plan, sides: tuple[Build, Build], asked: GateQuestion, budget_s: float | None, costs: TimeLeft
-) -> str:
-    """A gate's plan as JSON; `round_expected_s` is a trial of each cell on both sides."""
-    cells = [
-        {**fields(planned.cell, "config model batch_size ranks key"), "skip_reason": planned.skip_reason}
-        for planned in plan.cells
-    ]
-    return versioned(
-        base=sides[0].says,
-        current=sides[1].says,
-        scenario=plan.scenario.name,
-        **fields(plan, "device=device.name device_title=device.title machine=device.machine"),
-        **fields(asked, "metrics threshold trials_a_side_at_looks=trials"),
-        budget_s=budget_s,
-        round_expected_s=2 * sum(costs.trial_s(p.cell) for p in plan.cells if p.skip_reason is None),
-        cells=cells,
     )
 
 

@@ -242,15 +242,16 @@ def _show_plan(
     plan: Plan, ready: tuple[Build, Build], asked: GateQuestion, out: Path, budget_s: float | None, json: bool
 ) -> None:
     """Print the cells that a gate would run, and how long that would take."""
-    from tcbench.views import planning
+    from tcbench.views.gate import gate_plan_json
+    from tcbench.views.planning import plan_line
 
     says, expected = _expected(plan, asked, out, budget_s)
     if json:
-        typer.echo(planning.gate_json(plan, ready, asked, budget_s, expected))
+        typer.echo(gate_plan_json(plan, ready, asked, budget_s, expected))
         return
     stdout = make_console()
     stdout.say(f"base {ready[0].says}, current {ready[1].says}")
-    stdout.say(planning.plan_line(plan))
+    stdout.say(plan_line(plan))
     stdout.say(says)
     for planned in plan.cells:
         stdout.say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
@@ -301,7 +302,7 @@ def _settled(
     from tcbench.run import gate_file, images, turns
     from tcbench.run.gate import start
     from tcbench.run.ranks import probe_largest
-    from tcbench.views import planning
+    from tcbench.views.planning import plan_line
 
     paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
     named = _named(path)
@@ -315,7 +316,7 @@ def _settled(
             with stages(stderr.quiet) as advance:
                 images.generate(plan, advance)
             says, expected = _expected(plan, asked, out, budget_s)
-            say(planning.plan_line(plan))
+            say(plan_line(plan))
             say(says)
             if n := sum(map(len, before.values())):
                 say(f"resuming {path.name}: {counted(n, 'record')} there")
