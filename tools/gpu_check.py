@@ -271,8 +271,11 @@ def unpack(carried: Path, folder: Path) -> None:
             with zipfile.ZipFile(archive) as wheel:
                 wheel.extractall(folder / "site")
         else:
+            safe: dict[str, str] = (
+                {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            )  # Python 3.11.4 and newer
             with tarfile.open(archive) as tar:
-                tar.extractall(folder / ("cache" if archive.name.startswith("cache") else "site"), filter="data")
+                tar.extractall(folder / ("cache" if archive.name.startswith("cache") else "site"), **safe)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         list(pool.map(extract, new))

@@ -111,7 +111,8 @@ def between(of: Project, good: str, bad: str) -> dict[str, str]:
             f"{bad[:12]} does not come after {good[:12]}; expected GOOD..BAD, BAD a later commit of the same branch"
         )
     lines = (line.partition("\t") for line in listed.split("\n")[1::2])  # each after a line "commit ID"
-    return {commit_id: plain(subject) for commit_id, _, subject in lines}
+    # git writes UTF-8 as asked, which was decoded as names of files are.
+    return {commit_id: plain(os.fsencode(subject).decode("utf-8", "replace")) for commit_id, _, subject in lines}
 
 
 def here(of: Project) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -103,7 +104,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("columns", ["0", "-5", "²", "abc", "", "1", "100", "9" * 30])
+@pytest.mark.parametrize("columns", ["0", "-5", os.fsdecode("²".encode()), "abc", "", "1", "100", "9" * 30])
 def test_no_width_that_a_variable_names_ends_a_command(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setattr(sys, "stderr", Terminal())

@@ -203,7 +203,7 @@ def test_files_under_a_filter_of_the_repositorys_own_configuration_are_left_out_
     assert "weights.dat" not in Repository.around(repository).changes()
 
 
-@pytest.mark.parametrize("name", ["a file", "ü", os.fsdecode(b"\xff")])
+@pytest.mark.parametrize("name", ["a file", os.fsdecode("ü".encode()), os.fsdecode(b"\xff")])
 def test_a_patch_depends_on_no_setting_and_no_time_and_holds_any_bytes(repository, configured, name):
     configured("", **{name: "one\n"})
     (repository / name).write_bytes(b"\xff two\n")

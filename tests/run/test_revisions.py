@@ -232,7 +232,17 @@ def test_the_commits_between_two_are_told_apart_under_any_configuration_and_no_p
     signature = "cat >/dev/null; echo '[GNUPG:] SIG_CREATED ' >&2; echo signature"
     signs = projects.interpreter(tmp_path / "gpg", signature, "exit 0")
     for n in range(2):
-        git(repository, "-c", f"gpg.program={signs}", "commit", "-S", "--allow-empty", "--quiet", "-m", f"c\u00e9 {n}")
+        git(
+            repository,
+            "-c",
+            f"gpg.program={signs}",
+            "commit",
+            "-S",
+            "--allow-empty",
+            "--quiet",
+            "-m",
+            os.fsdecode(f"c\u00e9 {n}".encode()),
+        )
     verifies = projects.interpreter(tmp_path / "verify", f"touch {tmp_path}/ran", "exit 1")
     (tmp_path / "config").write_text(
         f"[log]\n\tshowSignature = true\n\tmailmap = true\n[gpg]\n\tprogram = {verifies}\n"

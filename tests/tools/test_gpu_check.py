@@ -151,7 +151,7 @@ def test_the_plan_for_an_h200_fits_and_names_what_has_no_time():
     assert sum(by_call.values()) <= 740
     runs = {part.name for _, part in chosen if part and part.kind in ("run", "profile")}
     assert runs == {step.name for step in gpu_plan.STEPS if step.kind in ("run", "profile")}
-    page = (gpu_check.ROOT / "docs" / "gpu-offline.md").read_text()
+    page = (gpu_check.ROOT / "docs" / "gpu-offline.md").read_text("utf-8")
     assert gpu_plan.table(forecast) in page, "docs/gpu-offline.md: paste what tools/gpu_plan.py prints"
 
 
