@@ -5,9 +5,8 @@ from typing import Literal, get_args
 
 import typer
 
-from tcbench.core import files
 from tcbench.core.errors import SelectionError
-from tcbench.present import options
+from tcbench.present import options, streams
 from tcbench.present.app import command
 from tcbench.present.notes import aside
 from tcbench.present.results import read_results
@@ -45,7 +44,7 @@ def export(
     format_ = format_ or _BY_ENDING[ending]
     if per not in (None, "cell") and format_ in view.SERVICES:
         raise SelectionError(f"--per {per}: --format {format_} has an entry for each cell; expected --per cell")
-    if format_ == "parquet" and output is None:
+    if format_ == "parquet" and (output is None or streams.is_terminal(output)):
         raise SelectionError("--format parquet is not text: name a file with -o FILE")
     records = read_results(results, out).records
     if format_ == "parquet":
@@ -60,5 +59,5 @@ def export(
     if output is None:
         typer.echo(data.decode("utf-8"), nl=False)
         return
-    files.write(output, data, options.ANOTHER_FILE)
+    streams.write_file(output, data, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")

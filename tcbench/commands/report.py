@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.core import files
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.core.text import plain
 from tcbench.present import options
@@ -17,6 +16,7 @@ from tcbench.present.notes import aside
 from tcbench.present.results import PROFILES, files_beside, place, read_files, read_with_documents, training
 from tcbench.present.results import Results as Given
 from tcbench.present.sides import Labels
+from tcbench.present.streams import STANDARD_OUTPUT, write_file
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import AskedClaims, OtherSource, Scorecard
@@ -63,7 +63,7 @@ def report(
     from tcbench.present.page.settings import MOST_TRIALS
     from tcbench.views.report.build import ReportInput, build
 
-    if output is not None and output.suffix.lower() not in _PAGES:
+    if output is not None and output != STANDARD_OUTPUT and output.suffix.lower() not in _PAGES:
         raise SelectionError(f"{output}: expected a file name that ends in {' or '.join(_PAGES)}")
     if compare is not None and baseline is not None:
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
@@ -71,9 +71,10 @@ def report(
     from tcbench.run import prediction
 
     given = read_with_documents(results, out)
-    output = place(output, given.paths, "report.html")
-    beside = output.with_name(f"{output.stem}-trials.csv")  # all trials, where the page has no room for them
-    refuse_input(context, beside)
+    page_path = place(Path("report.html") if output == STANDARD_OUTPUT else output, given.paths, "report.html")
+    output = output or page_path
+    trials_path = page_path.with_name(f"{page_path.stem}-trials.csv")  # all trials, where the page has no room for them
+    refuse_input(context, trials_path)
     records = given.records
     explanations = prediction.explained(records, processes=0, progress=lambda *_: None)
     timelines, notes = _timelines(given)
@@ -86,7 +87,7 @@ def report(
             compared=_compared(given, compare, baseline, out),
             notes=(*given.notes, *notes),
             title=title,
-            beside=beside.name,
+            beside=trials_path.name,
         )
     )
     for note in notes:
@@ -95,9 +96,9 @@ def report(
     if len(records) > MOST_TRIALS:
         from tcbench.views.export import to_csv
 
-        files.write(beside, to_csv(records, "trial").encode(), options.ANOTHER_FILE)
-        written.append(beside)
-    files.write(output, render(page).encode(), options.ANOTHER_FILE)
+        write_file(trials_path, to_csv(records, "trial").encode(), options.ANOTHER_FILE)
+        written.append(trials_path)
+    write_file(output, render(page).encode(), options.ANOTHER_FILE)
     typer.echo(f"wrote {' and '.join(map(str, written))}")
 
 

@@ -95,6 +95,12 @@ class GroupedCommand(TyperCommand):
             )
         return context
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Where `-o -` names standard output, what it prints goes to standard error."""
+        to_stdout = ctx.params.get("output") == streams.STANDARD_OUTPUT
+        with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext():
+            return super().invoke(ctx)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if any("--format" in parameter.opts for parameter in self.params):
             end = args.index("--") if "--" in args else len(args)

@@ -17,6 +17,7 @@ import typer
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError
+from tcbench.present import streams
 from tcbench.present.app import OUT
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class Group:
         names = [word for word in words if word.startswith("-")]
 
         def check(value: Any) -> Any:
+            if "--output" in names and value == Path("-"):
+                return check(streams.STANDARD_OUTPUT)
             if value is not None and read is not None:
                 read(value)
             if value is not None and holds is not None and not holds(value):
@@ -446,7 +449,7 @@ RESULTS = results_argument()
 
 def output_option(text: str, read: Callable[[Path], object] | None = None) -> Any:
     """-o of a command that writes one file."""
-    expected = "a file that the command does not read, of a kind that it writes"
+    expected = "a file that the command does not read, of a kind that it writes; `-`: standard output"
     return WHERE.option("-o --output FILE", text, takes=expected, read=read)
 
 
@@ -454,8 +457,10 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def check_picture(path: Path) -> None:
-    """Raises SelectionError unless the file's name ends in a format that is drawn."""
-    if path.suffix.lower() not in PICTURES:
+    """Raises SelectionError unless a picture can be written there: to a file of that kind, or to no terminal."""
+    if streams.is_terminal(path):
+        raise SelectionError("--output -: a terminal shows no picture: name a file, or send standard output to one")
+    if path != streams.STANDARD_OUTPUT and path.suffix.lower() not in PICTURES:
         raise SelectionError(f"--output {path}: expected a file name that ends in {', '.join(PICTURES)}")
 
 

@@ -12,12 +12,17 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import Any, TextIO, cast
 
+from tcbench.core import files
 from tcbench.core.errors import OutputError
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit code that a shell shows for a command ended by SIGPIPE."""
+
+STANDARD_OUTPUT = Path("/dev/stdout")
+"""The file that `-o -` names."""
 
 _ACTIVE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -54,6 +59,20 @@ def use_utf_8() -> None:
     stream = sys.stdout.rich_proxied_file if isinstance(sys.stdout, _Harmless) else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def is_terminal(path: Path) -> bool:
+    """Return whether the path is standard output, and that is a terminal, which shows no pictures."""
+    return path == STANDARD_OUTPUT and os.isatty(1)
+
+
+def write_file(path: Path, content: bytes, remedy: str = "") -> None:
+    """Write the file that -o names. Raises StoreError, with the remedy, or OutputError when it cannot be written."""
+    if path == STANDARD_OUTPUT:
+        with io.BufferedWriter(_Output(1, "wb", closefd=False)) as output:
+            output.write(content)
+    else:
+        files.write(path, content, remedy)
 
 
 class _Error(io.FileIO):

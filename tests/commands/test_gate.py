@@ -129,10 +129,11 @@ def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(proj
 
 
 @pytest.mark.usefixtures("stand_ins")
-def test_without_a_loss_it_passes(project):
+def test_without_a_loss_it_passes_and_a_hyphen_names_standard_output(project, capfd):
     commit(project, other__txt="nothing of the step")
-    done = gate(project, "--base", "HEAD~1", "--config", "deep", code=0)
-    assert "regression" not in done.out
+    done = gate(project, "--base", "HEAD~1", "--config", "deep", "-o", "-", "--format", "json", code=0)
+    judged = capfd.readouterr().out
+    assert cells(judged)["my_step/deep"]["verdict"] == "pass" and done.out == ""
 
 
 @pytest.mark.slow

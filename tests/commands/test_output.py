@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import factories
+import histories
 import hostile
 import pytest
 import typer
@@ -125,6 +126,28 @@ def test_no_command_writes_onto_what_it_reads(folder, tmp_path, name, as_link):
     said = f"tcbench: error: -o {output}: this command reads it; name another file"
     assert (done.code, done.err.splitlines()[-1]) == (2, said)
     assert given.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", sorted({*WRITERS} - {"gate"}))  # which writes as `compare` does: test_gate
+@pytest.mark.usefixtures("ceilings")
+def test_a_hyphen_names_standard_output_and_all_else_is_printed_to_standard_error(folder, tmp_path, capfdbinary, name):
+    hostile.trace(tmp_path / "timeline.json.gz")
+    factories.write(tmp_path / "history.jsonl", *histories.over_commits([40, 36]))
+    (tmp_path / "other.jsonl").write_bytes((folder / "slower.jsonl").read_bytes())
+    given = {"history": "history.jsonl", "timeline": "timeline.json.gz"}.get(name, str(folder / "run.jsonl"))
+    done = tcbench(tmp_path, name, *(word.replace("{}", given) for word in WRITERS[name][1:]), "-o", "-")
+    begins = {"compare": b"{", "export": b"machine,", "report": b"<!doctype html>"}.get(name, b"\x89PNG")
+    assert capfdbinary.readouterr().out.startswith(begins)
+    assert (done.code, done.out) == (1 if name == "compare" else 0, "")
+    assert "wrote /dev/stdout" in done.err
+    assert not [*tmp_path.glob("-*"), *tmp_path.glob("*.png"), *tmp_path.glob("*.html")]
+
+
+@pytest.mark.parametrize("words", [("plot",), ("export", "--format", "parquet")], ids=" ".join)
+def test_a_terminal_is_sent_no_picture_and_no_parquet(folder, tmp_path, monkeypatch, words):
+    monkeypatch.setattr("os.isatty", lambda number: number == 1)
+    done = ended(tmp_path, words[0], str(folder / "run.jsonl"), *words[1:], "-o", "-", code=2)
+    assert (done.out, done.err.count("\n")) == ("", 1) and "name a file" in done.err
 
 
 @pytest.mark.parametrize("words", [(), ("results",), ("cpu-20250102-030405",)], ids=["the newest", "a folder", "an id"])

@@ -9,18 +9,19 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from tcbench.core import files
 from tcbench.core.variables import for_charts
 from tcbench.present.options import check_picture
+from tcbench.present.streams import STANDARD_OUTPUT, write_file
 
 
 def save(figure: Figure, path: Path, remedy: str = "") -> None:
-    """PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written. Makes folders.
-    Raises SelectionError for another suffix and StoreError, with the remedy, when the file cannot be written."""
+    """Write a figure as PNG, SVG or PDF, as the suffix says, and as PNG to standard output. The same figure gives the
+    same bytes, whenever it is written. Makes folders. Raises SelectionError for another suffix and StoreError, with the
+    remedy, when the file cannot be written."""
     check_picture(path)
-    suffix = path.suffix.lower()
+    suffix = ".png" if path == STANDARD_OUTPUT else path.suffix.lower()
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
     data = io.BytesIO()
     with for_charts():
         figure.savefig(data, format=suffix[1:], metadata=metadata)
-    files.write(path, data.getvalue(), remedy)
+    write_file(path, data.getvalue(), remedy)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import typer
 
-from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
+from tcbench.present import streams
 from tcbench.present.app import command_line, given, make_console
 from tcbench.present.notes import aside
 from tcbench.present.options import ANOTHER_FILE, Group, check_picture, format_option, output_option
@@ -182,9 +182,9 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
     chart = output is not None and _is_picture(output)
     file = None if chart else output
     text = None if format_ == "table" and file is None else formats[format_](comparison, labels)
-    if text is None or file is not None:
+    if file != streams.STANDARD_OUTPUT and (text is None or file is not None):
         table.show(comparison, make_console(details=details), labels)
-    else:
+    elif text is not None and file is None:
         typer.echo(text, nl=False)
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
     if summary:
@@ -201,7 +201,7 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
 
         save(comparison_chart(comparison, labels), output, ANOTHER_FILE)
     elif text is not None:
-        files.write(output, _encoded(text), ANOTHER_FILE)
+        streams.write_file(output, _encoded(text), ANOTHER_FILE)
     typer.echo(f"wrote {output}", err=text is not None and chart)
 
 
@@ -212,7 +212,7 @@ def _is_picture(path: Path) -> bool:
 
 def check_output(path: Path | None) -> None:
     """Make the folder of what will be written, before anything takes long. Raises StoreError and SelectionError."""
-    if path is None:
+    if path is None or path == streams.STANDARD_OUTPUT:
         return
     if _is_picture(path):
         check_picture(path)
