@@ -55,8 +55,8 @@ class Screen(Console):
         self.say(*filter(None, [heading]), style="bold")
         self.print(table)
         self.print()
-        if not table.has_room(self.width):
-            self._left_out |= dict.fromkeys(column.name for column in table.columns if column.spare)
+        shown = table.columns_at(self.width)
+        self._left_out |= dict.fromkeys(column.name for column in table.columns if column.spare and column not in shown)
 
     def notes(self, notes: Iterable[str]) -> None:
         """Notes under tables: all of them with --details, else those that matter most."""
@@ -168,8 +168,8 @@ class Column(Generic[R]):
     and what is words already (a text in place of a figure, a badge, a field of the page) is written as it is.
     `mark` stands behind what is written. `style` is the console's. `wraps`: a text may be folded, and a number takes a
     second line before others are cut. `on`: the only renderer that shows it. `width`: the least of a console's.
-    `spare`: a console without room for all columns leaves it out. `key`: its name in JSON and exports, where these do
-    not have the value already."""
+    `spare`: a console without room for all columns leaves it out, the last such column first. `key`: its name in JSON
+    and exports, where these do not have the value already."""
 
     heading: str
     value: Callable[[R], Any]
@@ -248,20 +248,21 @@ class Table(Generic[R]):
 
     def on_console(self, width: int) -> Grid:
         """The table on a console so wide."""
-        return self._grid(self._shown(width), self.rows)
+        return self._grid(self.columns_at(width), self.rows)
 
-    def has_room(self, width: int) -> bool:
-        """Whether a console so wide has room for all columns; also where none is to spare."""
+    def columns_at(self, width: int) -> list[Column[R]]:
+        """Return the columns that a console of this width shows. Spare columns are left out one by one, the last first,
+        until the others have room."""
+        columns = [column for column in self.columns if column.on != "page"]
+        spare = [column for column in columns if column.spare]
         rows = [row for row in self.rows if row is not None]
-        return not any(column.spare for column in self.columns) or self._least(rows) <= width + self.gap
+        while spare and self._least(rows, columns) > width + self.gap:
+            columns.remove(spare.pop())
+        return columns
 
-    def _least(self, rows: Sequence[R]) -> int:
-        """The width that all columns take at least, with the gap after each."""
-        return sum(column.least(rows) + self.gap for column in self.columns if column.on != "page")
-
-    def _shown(self, width: int) -> list[Column[R]]:
-        room = self.has_room(width)
-        return [column for column in self.columns if column.on != "page" and (room or not column.spare)]
+    def _least(self, rows: Sequence[R], columns: Sequence[Column[R]]) -> int:
+        """Return the width that the columns take at least, with the gap after each."""
+        return sum(column.least(rows) + self.gap for column in columns)
 
     def _grid(self, columns: Sequence[Column[R]], rows: Iterable[R | None]) -> Grid:
         grid = Grid(box=None, pad_edge=False, padding=(0, self.gap, 0, 0), header_style=self.header or "")
@@ -356,12 +357,12 @@ class ConfigTable(Table[R]):
         least += [column.least(figures_of, whole) for column in columns if column.on != "page"]
         return sum(least) + self.gap * len(least)
 
-    def _least(self, rows: Sequence[R]) -> int:
-        return self._beside(rows, self.columns) + self._config_width(rows) + self.gap
+    def _least(self, rows: Sequence[R], columns: Sequence[Column[R]]) -> int:
+        return self._beside(rows, columns) + self._config_width(rows) + self.gap
 
     def on_console(self, width: int) -> Grid:
         rows = [row for row in self.rows if row is not None]
-        before, shown, least = heads(map(self.cell, rows), self.cell), self._shown(width), self._config_width(rows)
+        before, shown, least = heads(map(self.cell, rows), self.cell), self.columns_at(width), self._config_width(rows)
         cramped = self._beside(rows, shown) + least > width
         room = max(least, width - self._beside(rows, shown, whole=True) - self.gap)
         blocks = self._blocks(rows)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import factories
 import msgspec
@@ -52,7 +53,7 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
         assert f" {word} " in f" {text} "
     assert len(lines) <= 2 + len(models) * (1 + 4 * len(CONFIGS))
     out.notes(view.notes(explained)[:1])
-    assert ("A wider terminal also shows: input, " in out.file.getvalue()) is not with_needs
+    assert bool(re.search("A wider terminal also shows: .*update", out.file.getvalue())) is not with_needs
 
 
 @pytest.mark.parametrize(
