@@ -4,8 +4,11 @@ Imported as `import consoles`: the suite's `pythonpath` is `tests`.
 """
 
 import io
+from typing import Any
 
 from rich.console import Console, RenderableType
+
+from tcbench.present.tables import Table
 
 
 def printed(*shown: RenderableType, width: int = 132) -> str:
@@ -15,3 +18,8 @@ def printed(*shown: RenderableType, width: int = 132) -> str:
     for renderable in shown:
         console.print(renderable, highlight=False)
     return out.getvalue()
+
+
+def texts(table: Table[Any]) -> list[dict[str, str]]:
+    """Each row's texts by the names of the columns that a wide console shows."""
+    return [{head.name: head.text(row) for head in table.columns_at(132)} for row in table.rows if row is not None]

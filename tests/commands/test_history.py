@@ -45,7 +45,7 @@ def test_the_stacks_that_one_commit_was_measured_on_are_named_in_every_form(tmp_
 def test_of_one_commit_all_cells_are_one_table(tmp_path: Path) -> None:
     plant(tmp_path, [record for config in ("fp32", "fp16") for record in over_commits([40], config, trials=3)])
     head, *rows = tcbench(tmp_path, "history").out.splitlines()
-    assert head.split() == ["cell", "commit", "measured", "images/s", "trials", "verdict"]
+    assert head.split()[0] == "cell" and {"commit", "measured", "images/s", "trials", "verdict"} <= {*head.split()}
     assert [row[:18] for row in rows[:3]] == ["fp32, batch size 4", "fp16, batch size 4", ""]
     assert any("±: 95% interval by the cell alone (`run`: by all)" in row for row in rows)
 

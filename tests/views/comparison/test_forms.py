@@ -43,7 +43,7 @@ def test_80_columns_show_all_of_the_trials_that_a_cell_lacks(monkeypatch):
     comparison = replace(comparison, cells=(replace(comparison.cells[0], more_trials=280),))
     lines = [line.split() for line in table(comparison).splitlines()]
     row = next(place for place, words in enumerate(lines) if words[:2] == ["4", "fp32"])
-    assert (lines[row][-1], lines[row + 1]) == ("inconclusive,", ["+280", "trials"])
+    assert "inconclusive," in lines[row] and lines[row + 1] == ["+280", "trials"]
 
 
 def test_a_pass_whose_interval_reaches_past_the_threshold_is_said_to_be_by_one_side():

@@ -3,7 +3,7 @@
 import json
 
 import msgspec
-from consoles import printed
+from consoles import printed, texts
 from factories import make_cell, make_environment, make_measurement_of_ranks, make_ranks, make_record
 
 from tcbench.analysis.scaling import curves
@@ -21,18 +21,20 @@ def on(ranks: int, images_per_s: float, config: str = "fp32", **changes: object)
     return make_record(cell=cell, measurement=measurement, environment=environment)
 
 
-def lines(*records: Record) -> list[list[str]]:
-    """The table's words, row by row."""
-    return [line.split() for line in printed(scaling.table(curves(records)), width=160).splitlines()]
+def rows(*records: Record) -> list[dict[str, str]]:
+    """Each row's texts by the names of their columns."""
+    return texts(scaling.table(curves(records)))
 
 
 def test_a_row_has_throughput_efficiency_the_exchange_and_the_imbalance() -> None:
     measured = {"allreduce": 0.5, "reduced_bytes": 100_000_000, "slow": {1: 1.5}}
-    _, head, one, two = lines(on(1, 40.0), on(2, 64.0, **measured))
-    assert head[:3] == ["batch", "config", "ranks"]
-    assert one == ["4", "fp32", "1", "40.0", "100.0%"]
+    one, two = rows(on(1, 40.0), on(2, 64.0, **measured))
+    names = ("ranks", "images/s per rank", "efficiency")
+    assert [one[name] for name in ("batch", "config", *names)] == ["4", "fp32", "1", "40.0", "100.0%"]
     # A step takes 125 ms, half of it the exchange: 1.6 GB/s; the slow rank works 1.5 times as long as the other.
-    assert two == ["2", "32.0", "80.0%", "62.5", "ms", "1.60", "1.60", "19.7%", "(1)", "1"]
+    assert [two[name] for name in names] == ["2", "32.0", "80.0%"]
+    assert [two[name] for name in ("all-reduce", "algo GB/s", "bus GB/s")] == ["62.5 ms", "1.60", "1.60"]
+    assert two["imbalance (slowest)"] == "19.7% (1)"
 
 
 def test_the_base_and_its_ranks_say_how_many_cores_each_had() -> None:
@@ -40,19 +42,18 @@ def test_the_base_and_its_ranks_say_how_many_cores_each_had() -> None:
     assert base.measurement is not None
     part = msgspec.structs.replace(make_measurement_of_ranks((0.1,) * 12, 2).ranks[0], cores=(0, 1))
     base = msgspec.structs.replace(base, measurement=msgspec.structs.replace(base.measurement, ranks=(part,)))
-    *_, one, two = lines(base, on(2, 64.0))
-    assert (one[-2:], two[-1]) == (["100.0%", "2"], "1")
+    assert [row["cores per rank"] for row in rows(base, on(2, 64.0))] == ["2", "1"]
 
 
 def test_a_config_that_adds_rungs_is_named_by_them_below_the_other() -> None:
-    table = lines(on(1, 40.0), on(2, 64.0), on(1, 40.0, "fp32+batched"), on(2, 64.0, "fp32+batched"))
-    assert [row[:4] for row in table if "1" in row[:4]] == [["4", "fp32", "1", "40.0"], ["+", "batched", "1", "40.0"]]
+    table = rows(on(1, 40.0), on(2, 64.0), on(1, 40.0, "fp32+batched"), on(2, 64.0, "fp32+batched"))
+    assert [row["batch"] + row["config"] for row in table if row["ranks"] == "1"] == ["4fp32", "  + batched"]
 
 
 def test_what_is_left_of_an_exchange_has_no_bandwidth_and_a_note() -> None:
     records = [on(1, 40.0), on(2, 64.0, reduce_overlaps=True)]
-    row = lines(*records)[-1]
-    assert row[3:6] == ["25", "ms", "left"] and row[6].endswith("%")
+    row = rows(*records)[-1]
+    assert (row["all-reduce"], row["algo GB/s"], row["bus GB/s"]) == ("25 ms left", "", "")
     assert any(note.startswith("left: ") for note in scaling.notes(curves(records)))
 
 
