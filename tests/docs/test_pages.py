@@ -1,5 +1,6 @@
 """README.md, CONTRIBUTING.md and docs/: links lead somewhere, commands and paths exist, every command is listed."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -14,10 +15,13 @@ from pathlib import Path
 import pytest
 import typer
 from command_lines import parse
+from factories import make_cell, make_record
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from tcbench.analysis.summary import summarise
 from tcbench.commands import app
+from tcbench.present import cells, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md", *(ROOT / "docs").rglob("*.md")]
@@ -160,9 +164,24 @@ def test_the_table_of_rooms_names_the_packages_folders():
     assert sorted(rows) == sorted(folders)
 
 
-def test_the_ladders_table_names_every_rung():
+def section(page: str, heading: str) -> str:
+    """The text below a heading of the second level."""
+    return (ROOT / page).read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_the_readme_and_the_ladders_table_name_every_rung():
     from tcbench.engine.backends import backend
 
+    rungs = set(backend("chainer").RUNGS.rungs)
+    assert set(re.findall(r"`(\w+)`", section("README.md", "Rungs"))) == rungs
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "ladder.md").read_text("utf-8"), re.MULTILINE)
     scenarios = {path.stem for path in (ROOT / "scenarios").glob("*.toml")}
-    assert set(rows) == set(backend("chainer").RUNGS.rungs) | scenarios
+    assert set(rows) == rungs | scenarios
+
+
+def test_the_page_on_runs_explains_every_column_of_the_table():
+    summaries = summarise([make_record(cell=make_cell(model=name, ranks=n)) for name, n in (("a", 1), ("b", 2))])
+    declared = [dataclasses.replace(summary, flops=1e9) for summary in summaries]
+    columns = [*tables.heads([summary.cell for summary in summaries], lambda cell: cell), *cells.columns(declared)]
+    names = {"config", *(column.name for column in columns if column.on != "page")}
+    assert names - set(re.findall(r"\*\*([^*]+)\*\*", section("docs/run.md", "How to read the table"))) == set()
