@@ -10,7 +10,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command, make_console
 from tcbench.present.next_steps import NextStep, elsewhere, folder
-from tcbench.present.results import read_with_documents, training
+from tcbench.present.results import read_results, training
 
 
 @command("Say which of the talk's claims hold here.")
@@ -44,7 +44,7 @@ def claims(
     from tcbench.run.scenario import claims_of
     from tcbench.views import claims as view
 
-    given = read_with_documents(results, out)
+    given = read_results(results, out, "documents")
     seen = list(map(summarise, given.timelines))
     trained = training(given.documents, given.paths)
     cards = scorecards(given.records, claims_of(scenario, options.words), any_of(by_timelines(seen), trained), lacking)

@@ -11,7 +11,7 @@ import typer
 from tcbench.present import options
 from tcbench.present.app import command, make_console, stages
 from tcbench.present.next_steps import NextStep, folder, of_cell
-from tcbench.present.results import read_with_timelines
+from tcbench.present.results import read_results
 
 if TYPE_CHECKING:
     from tcbench.analysis.explanation import Explanation
@@ -41,7 +41,7 @@ def explain(
     from tcbench.run import forecast, prediction
     from tcbench.views.bottleneck import table as view
 
-    given = read_with_timelines(results, out, alone=True)
+    given = read_results(results, out, "timelines")
     if given.timelines:
         _show_timelines(given.timelines, format_ == "json")
     if not given.records:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tcbench.core.errors import SelectionError
 from tcbench.present import options
 from tcbench.present.app import command, make_console
 from tcbench.present.notes import Caution
 from tcbench.present.results import chosen as chosen_of
-from tcbench.present.results import read_files, read_results, runs_here, without_gates
+from tcbench.present.results import read_results, runs_here
 from tcbench.views.comparison import outcome
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def history(
     """
     from tcbench.analysis.history import history as histories
     from tcbench.analysis.verdict import Rule
-    from tcbench.core import git
+    from tcbench.core import git, store
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.present import simulated
     from tcbench.present.format import counted
@@ -52,8 +53,11 @@ def history(
 
     rule = Rule(outcome.threshold(threshold))
     paths, others = ([], 0) if results else runs_here(out)
-    results_read = read_files(paths).records if paths else read_results(results, out).records
-    records = without_gates(results_read, results or ())
+    results_read = read_results(results or map(str, paths), out).records
+    named = {Path(name).name.removesuffix(store.SUFFIX) for name in results or ()}
+    records = tuple(r for r in results_read if r.run_id in named or not store.OF_GATE.fullmatch(r.run_id))
+    if not records:
+        raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)

@@ -13,7 +13,7 @@ from tcbench.core.text import plain
 from tcbench.present import options
 from tcbench.present.app import command, refuse_input
 from tcbench.present.notes import aside
-from tcbench.present.results import PROFILES, files_beside, place, read_files, read_with_documents, training
+from tcbench.present.results import PROFILES, files_beside, place, read_files, read_results, training
 from tcbench.present.results import Results as Given
 from tcbench.present.sides import Labels
 from tcbench.present.streams import STANDARD_OUTPUT, write_file
@@ -70,7 +70,7 @@ def report(
 
     from tcbench.run import prediction
 
-    given = read_with_documents(results, out)
+    given = read_results(results, out, "documents")
     page_path = place(Path("report.html") if output == STANDARD_OUTPUT else output, given.paths, "report.html")
     output = output or page_path
     trials_path = page_path.with_name(f"{page_path.stem}-trials.csv")  # all trials, where the page has no room for them

@@ -14,7 +14,7 @@ from tcbench.core.groups import grouped
 from tcbench.present import options
 from tcbench.present.app import command, make_console, stages
 from tcbench.present.results import chosen as chosen_of
-from tcbench.present.results import place, read_with_timelines
+from tcbench.present.results import place, read_results
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
@@ -62,7 +62,7 @@ def roofline(
     def device_of(summary: CellSummary) -> tuple[str | None, str, int]:
         return summary.machine, summary.cell.device, summary.cell.threads
 
-    given = read_with_timelines(results, out, alone=False)
+    given = read_results(results, out, "profiles")
     summaries = chosen_of(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
     rooflines, groups = [], by_code(given.records)
     for on_device in grouped((device_of(summary), summary) for summary in summaries).values():

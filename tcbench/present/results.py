@@ -7,10 +7,10 @@ import fnmatch
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import typer
 
@@ -128,6 +128,11 @@ def _age(path: Path) -> tuple[str, int]:
     return believable_start(began[1], path), int(began[2] or 1)
 
 
+Accepted = Literal["records", "timelines", "profiles", "documents"]
+"""What a command takes: records alone; also timelines, beside records or by themselves; the same, where those by
+themselves stand for the records of their trials; timelines and documents of `tcbench numerics`, beside records."""
+
+
 @dataclass(frozen=True)
 class Results:
     """The results that a command was given, and the files of each kind; `notes` are about the files of records."""
@@ -141,7 +146,8 @@ class Results:
 
 
 def read_files(paths: Sequence[Path]) -> Results:
-    """The current records; notes on the files go to standard error too. Raises StoreError, also for no records."""
+    """Read the current records of files and folders; notes on the files go to standard error too. Raises StoreError,
+    also for no records."""
     from tcbench.core import store
 
     content = store.read(paths)
@@ -153,21 +159,31 @@ def read_files(paths: Sequence[Path]) -> Results:
     return Results(store.current(content.records), content.notes, tuple(paths))
 
 
-def _read(paths: Sequence[Path], out: Path) -> Results:
-    """As `read_files`, of no paths the newest run; says which, and that it is simulated. Raises SelectionError too."""
-    if paths:
-        return read_files(paths)
-    given = read_files([newest(out, says=True)])
-    if any(record.environment and record.environment.simulated for record in given.records):
-        aside("note: it is simulated")
-    return given
-
-
-def read_results(named: Iterable[str] | None, out: Path) -> Results:
-    """The current records of files, folders, ids under `out`, else of the newest run. Raises TcbenchError."""
+def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted = "records") -> Results:
+    """Read what a command line names: files, folders, ids of runs under `out`. Where no records are named the newest
+    run is read, and standard error says which, and that it is simulated. Raises TcbenchError."""
     from tcbench.core import store
 
-    return _read([store.resolve(name, out) for name in named or ()], out)
+    paths, traces, written = [store.resolve(name, out) for name in names or ()], list[Path](), list[Path]()
+    if accepts != "records":
+        paths, traces = parted(paths)
+    if accepts == "documents":
+        written, traces = documents(traces)
+    alone = accepts in ("timelines", "profiles") and bool(traces) and not paths
+    results = Results((), paths=tuple(traces)) if alone else read_files(paths or [newest(out, says=True)])
+    if not paths and any(record.environment and record.environment.simulated for record in results.records):
+        aside("note: it is simulated")
+    timelines: list[Timeline] = []
+    for trace in traces:
+        from tcbench import tracing
+
+        timelines += (taken := tracing.read(trace))
+        if alone and accepts == "profiles":
+            if not taken or taken[0].record is None:
+                why = "a timeline without the record of its trial; name the results it belongs to"
+                raise SelectionError(f"{trace}: {why}")
+            results = replace(results, records=(*results.records, taken[0].record))
+    return replace(results, timelines=tuple(timelines), traces=tuple(traces), documents=tuple(written))
 
 
 def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
@@ -182,58 +198,6 @@ def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
     why = "the results are of several folders" if len(folders) > 1 else f"{folders[0]} cannot be written"
     aside(f"note: {why}, so {name} is in the working folder; -o names another file")
     return Path(name)
-
-
-def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) -> Results:
-    """As `read_results`, for a command that also takes timelines, beside records or instead of them: it shows these
-    `alone`, or needs the records that profiles hold. Raises TraceError too."""
-    from tcbench.core import store
-
-    paths, traces = parted(store.resolve(name, out) for name in named or ())
-    if traces and not paths:
-        by_trace = [_timelines([trace]) for trace in traces]
-        records = () if alone else _profiled(dict(zip(traces, by_trace, strict=True)))
-        return Results(records, paths=tuple(traces), timelines=tuple(itertools.chain(*by_trace)))
-    return replace(_read(paths, out), timelines=_timelines(traces))
-
-
-def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
-    """As `read_results`, for a command that also takes timelines and documents of `tcbench numerics`: these stand
-    beside records, by default those of the newest run. Raises TraceError too."""
-    from tcbench.core import store
-
-    paths, others = parted(store.resolve(name, out) for name in named or ())
-    written, traces = documents(others)
-    given = _read(paths, out)
-    return replace(given, timelines=_timelines(traces), traces=tuple(traces), documents=tuple(written))
-
-
-def without_gates(records: Iterable[Record], named: Iterable[str] = ()) -> tuple[Record, ...]:
-    """The records of runs, and of gates and bisections whose files are named. Raises SelectionError for none."""
-    from tcbench.core.store import OF_GATE
-
-    single = {Path(name).name.removesuffix(".jsonl") for name in named}
-    of_runs = tuple(one for one in records if one.run_id in single or not OF_GATE.fullmatch(one.run_id))
-    if not of_runs:
-        raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
-    return of_runs
-
-
-def _profiled(by_trace: Mapping[Path, Sequence[Timeline]]) -> tuple[Record, ...]:
-    """The records of the trials in which timelines were taken. Raises SelectionError."""
-    records = {trace: timelines[0].record if timelines else None for trace, timelines in by_trace.items()}
-    for trace, record in records.items():
-        if record is None:
-            raise SelectionError(f"{trace}: a timeline without the record of its trial; name the results it belongs to")
-    return tuple(filter(None, records.values()))
-
-
-def _timelines(traces: Sequence[Path]) -> tuple[Timeline, ...]:
-    if not traces:
-        return ()
-    from tcbench import tracing
-
-    return tuple(timeline for path in traces for timeline in tracing.read(path))
 
 
 def chosen(
