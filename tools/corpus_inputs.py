@@ -711,15 +711,7 @@ def training(_: Path) -> Iterator[str]:
             if isinstance(job, numerics.ParityJob):
                 yield (
                     job,
-                    numerics.ParityFinished(
-                        tuple(map(_parity, job.cells)),
-                        (
-                            numerics.Slope(parameter="stem.w", error=1e-8),
-                            numerics.Slope(parameter="head.w", error=2e-9),
-                        ),
-                        None,
-                        environment,
-                    ),
+                    numerics.ParityFinished(tuple(map(_parity, job.cells)), environment=environment),
                 )
                 continue
             amounts = {"neither": 0.3, "scaling": 0.1, "masters": 0.2, "no-warm-up": 0.4, "unscaled": 0.2}

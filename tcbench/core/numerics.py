@@ -202,18 +202,10 @@ class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Slope(msgspec.Struct, frozen=True, kw_only=True):
-    """The error of float64's gradient with respect to `parameter` against the loss's own slope, relative."""
-
-    parameter: str
-    error: float
-
-
 class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
-    """The last word of a parity job. `slopes`: of all parameters of the reference, in the order of the forward pass."""
+    """The last message of a parity job. `reason`: why nothing could be compared."""
 
     runs: tuple[ParityRun, ...]
-    slopes: tuple[Slope, ...] | None
     reason: str | None = None
     environment: Environment | None = None
 

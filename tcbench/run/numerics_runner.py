@@ -79,6 +79,6 @@ class NumericsRunner:
 
 def _failed(job: AnyJob, reason: str) -> Result:
     if not isinstance(job, TrainingJob):
-        return ParityFinished((), None, reason)
+        return ParityFinished((), reason)
     run = Run(technique=job.technique.name, seed=job.cell.seed, status="failed", reason=reason)
     return TrainingFinished(run, None, None)

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, JudgedRun, Reference, optimizer_at_most
+from tcbench.analysis.numerics.parity import JudgedRun, optimizer_at_most
 from tcbench.core.numerics import ParityJob
 from tcbench.engine.work import HALVES
 from tcbench.present.document import document, fields
+from tcbench.present.format import counted
 from tcbench.present.tables import COUNT, Column, Table
 
 
@@ -23,19 +24,15 @@ def headline(job: ParityJob) -> str:
     )
 
 
-REFERENCE = "float64"
-
 _Row = tuple[str, Sequence[str], str | None]
 """A config's name, its figures, and why it is off."""
 
 _FIGURES = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient")
 
 
-def table(reference: Reference, judged: Sequence[JudgedRun]) -> Table[_Row]:
-    """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
-    worst = reference.slopes[0].error if reference.slopes else None
-    slope = ("", "", _number(worst), _allowed(SLOPE_AT_MOST), "", "", "", "")
-    rows: list[_Row] = [(f"{REFERENCE}, to the slope of the loss", slope, reference.off)]
+def table(judged: Sequence[JudgedRun]) -> Table[_Row]:
+    """Return a row per config; distances are to the config without its last rung, and to fp32."""
+    rows: list[_Row] = []
     for config in judged:
         run = config.run
         name = run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
@@ -79,17 +76,16 @@ def _allowed(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def reasons(reference: Reference, judged: Sequence[JudgedRun]) -> list[str]:
-    """The configs that are off, a line each."""
-    offs = [(REFERENCE, reference.off), *((config.run.config, config.off) for config in judged)]
-    return [f"{name}: off: {off}" for name, off in offs if off is not None]
+def reasons(judged: Sequence[JudgedRun]) -> list[str]:
+    """Return a line for each config that is off."""
+    return [f"{config.run.config}: off: {config.off}" for config in judged if config.off is not None]
 
 
-def summary(reference: Reference, judged: Sequence[JudgedRun]) -> str:
-    """The last line: how many are off."""
-    n_off = len(reasons(reference, judged))
+def summary(judged: Sequence[JudgedRun]) -> str:
+    """Return the last line, which says how many configs are off."""
+    n_off = len(reasons(judged))
     word = f"{n_off} off" if n_off else "all within what is declared"
-    return f"{len(judged)} configs, and {REFERENCE}: {word}."
+    return f"{counted(len(judged), 'config')}: {word}."
 
 
 def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
@@ -123,8 +119,8 @@ def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> str:
-    """Everything."""
+def to_json(job: ParityJob, judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> str:
+    """Return everything as JSON. Form 1 also had `reference` and `slope_error`, a check of tcbench's own operations."""
 
     def run_json(config: JudgedRun) -> dict[str, Any]:
         return {
@@ -137,18 +133,11 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[JudgedRun], s
             "off": config.off,
         }
 
-    held = {
-        "allowed_slope": SLOPE_AT_MOST,
-        "slopes": [fields(slope, "parameter error") for slope in reference.slopes],
-        "ok": reference.off is None,
-        "off": reference.off,
-    }
     return document(
         "tcbench-parity",
+        2,
         steps=job.steps,
-        ok=not reasons(reference, judged),
-        reference=held,
-        slope_error=reference.slopes[0].error if reference.slopes else None,
+        ok=not reasons(judged),
         configs=list(map(run_json, judged)),
         skipped=[{"config": config, "reason": reason} for config, reason in skipped.items()],
     )

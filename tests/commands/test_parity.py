@@ -5,11 +5,9 @@ import json
 import pytest
 from command import ended
 
-from tcbench.core.numerics import Slope
 from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.accelerators.cpu.reference import convolution
 from tcbench.engine.accelerators.cpu.reference.accelerator import _KERNELS
-from tcbench.engine.numerics import distances as parity
 from tcbench.engine.work import ConvWgrad
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")
@@ -17,18 +15,11 @@ RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("trains_here", "generated")]
 
 
-@pytest.fixture(autouse=True)
-def slopes(monkeypatch) -> None:
-    """In place of the reference's own check, which takes longer than all else here."""
-    monkeypatch.setattr(parity, "slope_error", lambda job: [Slope(parameter="stem.w", error=1e-8)])
-
-
 def test_it_ends_with_0_when_all_is_within_what_is_declared(tmp_path):
     done = ended(tmp_path, *RUNGS, "--config", "fp32+nhwc", "--json")
     value = json.loads(done.out)
     assert (value["schema"], value["ok"]) == ("tcbench-parity", True)
     assert [one["config"] for one in value["configs"]] == ["fp32", "fp32+nhwc"]
-    assert value["reference"]["ok"]
 
 
 @pytest.mark.slow
@@ -45,4 +36,4 @@ def test_it_ends_with_1_when_a_config_is_off(tmp_path, monkeypatch):
     done = ended(tmp_path, *RUNGS, "--config", "fp32+nhwc", code=1)
     [reason] = [line for line in done.out.splitlines() if line.startswith("fp32+nhwc: off: ")]
     assert "w) 0.01 above 0.0001" in reason
-    assert done.out.splitlines()[-1] == "2 configs, and float64: 1 off."
+    assert done.out.splitlines()[-1] == "2 configs: 1 off."

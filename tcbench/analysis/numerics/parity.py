@@ -1,20 +1,16 @@
 """Whether configs are within what their rungs declare: distances become answers. Pure.
 
 A rung's tolerance is against the same config without it (`tcbench.engine.rung.Parity`), and what it shows is all that
-may be observed to differ. What no rung declares stands here: how well a gradient must fit the slope of the loss, and an
-optimizer its update.
+may be observed to differ. What no rung declares stands here: how well an optimizer must fit its update.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tcbench.core.numerics import BASE, Distance, ParityRun, Slope
+from tcbench.core.numerics import BASE, Distance, ParityRun
 from tcbench.engine.rung import ROUNDING, Rung, Tolerance
 
 EXACT_TOLERANCE = Tolerance(0.0, 0.0, 0.0, 0.0)
-
-SLOPE_AT_MOST = 1e-5
-"""Relative error of float64's gradient against the slope of the loss: a hundred times what is measured."""
 
 
 def optimizer_at_most(storage: str) -> float:
@@ -32,32 +28,6 @@ class JudgedRun:
     tolerance: Tolerance
     off: str | None
     same_batches: bool
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The float64 that fp32 is held against: its slopes, the worst first, and why it is off, or None."""
-
-    slopes: tuple[Slope, ...]
-    off: str | None
-
-
-def reference(slopes: Sequence[Slope]) -> Reference:
-    """Whether the gradient with respect to each parameter is the slope of the loss; `slopes` in the order of the
-    forward pass. The nearest to the loss is named too: where a gradient is passed on wrongly, all before it are off."""
-    worst = sorted(slopes, key=lambda slope: slope.error if slope.error == slope.error else float("inf"), reverse=True)
-    off = [slope for slope in worst if not slope.error <= SLOPE_AT_MOST]
-    if not off:
-        return Reference(tuple(worst), None)
-    named = ", ".join(f"{slope.parameter} {slope.error:.2g}" for slope in off[:_NAMED])
-    more = f" and {len(off) - _NAMED} more of {len(worst)}" if len(off) > _NAMED else ""
-    nearest = f"; nearest the loss: {[slope for slope in slopes if slope in off][-1].parameter}" if len(off) > 1 else ""
-    return Reference(
-        tuple(worst), f"gradient from the slope of the loss, above {SLOPE_AT_MOST:g}: {named}{more}{nearest}"
-    )
-
-
-_NAMED = 5
 
 
 def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[JudgedRun, ...]:

@@ -2,7 +2,7 @@
 
 import typer
 
-from tcbench.analysis.numerics.parity import judge, reference
+from tcbench.analysis.numerics.parity import judge
 from tcbench.commands.numerics.call import Call
 from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import ParityFinished
@@ -27,19 +27,19 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
         runner = NumericsRunner(1, call.timeout_s, lambda _, n: advance("configs", n, len(job.cells)))
         ((_, last),) = runner.run([job])
     assert isinstance(last, ParityFinished)
-    if last.reason is not None or last.slopes is None:
+    if last.reason is not None:
         raise TrainingError(f"the configs could not be compared: {last.reason}")
     rung_set = backend(DEFAULT).RUNGS
-    judged, held = judge(last.runs, lambda rung: rung_set[rung]), reference(last.slopes)
-    off = view.reasons(held, judged)
+    judged = judge(last.runs, lambda rung: rung_set[rung])
+    off = view.reasons(judged)
     if call.json:
-        typer.echo(view.to_json(job, held, judged, skipped))
+        typer.echo(view.to_json(job, judged, skipped))
     else:
         console = make_console(details=call.details)
         console.say(view.headline(job), "")
-        console.table(view.table(held, judged))
+        console.table(view.table(judged))
         console.say(*off, style="red")
         console.notes(view.notes(judged, skipped))
-        console.say(view.summary(held, judged))
+        console.say(view.summary(judged))
     if off:
         raise typer.Exit(PARITY_OFF)

@@ -1,13 +1,12 @@
 """Every config a few steps from the same weights over the same batches: how far is each from the config without its
 last rung, and from fp32? What is it seen to do, and does its optimizer do what its rungs declare?
 
-fp32 itself is held against a run in float64, and float64's gradient with respect to each parameter against the slope of
-the loss, so that an op that is wrong in every config alike is found too."""
+fp32 itself is compared with a run in float64. Tests compare each operation in float64 with Chainer's functions."""
 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +15,10 @@ import numpy as np
 
 from tcbench.core.errors import TcbenchError
 from tcbench.core.groups import grouped
-from tcbench.core.numerics import BASE, Distance, ParityJob, ParityRun, Slope
+from tcbench.core.numerics import BASE, Distance, ParityJob, ParityRun
 from tcbench.core.record import Cell, TrainSettings
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.accelerators.protocol import current
-from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD
 from tcbench.engine.backends.chainer.rungs import RUNGS
@@ -38,13 +36,6 @@ OpenSite = Callable[[Cell], OpenDevice]
 GRADIENT_BATCHES = 5
 """Batches whose gradients are compared at the first weights. In float32, rounding takes a value across ReLU's kink in
 one of twenty, and a gradient then differs by a hundredth; what is wrong differs in all of them."""
-
-_SLOPE_STEPS = (1e-6, 1e-7, 1e-8)
-"""Steps of a parameter for the slope of the loss, in root mean square of its values times 20. The longest loses the
-fewest digits; where it takes a value across a kink, a shorter one does not."""
-
-_SLOPE_DONE = 1e-6
-"""An error that no shorter step need make smaller."""
 
 _GIVEN = TrainSettings(learning_rate=0.01, momentum=0.9, weight_decay=0.5)
 """Settings for comparing optimizers. Weight decay is a third of a step, so that it is missed where it is missing;
@@ -146,59 +137,6 @@ def _itself_in_float64(job: ParityJob, rung: Rung, trained: dict[str, _Trained])
 def _of_base(job: ParityJob) -> Cell:
     """The job's cell as of the base: what else its config has, such as a scaled loss, is not double precision's."""
     return msgspec.structs.replace(job.cell, config=BASE, rungs=(BASE,))
-
-
-def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tuple[Slope, ...]:
-    """The error of the gradient with respect to each of `parameters` (None: all) against the loss's slope, by central
-    differences in float64, along the gradient (its values scaled at random) and along a direction that has nothing to
-    do with it. In the order in which the forward pass takes them. Relative to the gradient's norm: along a random
-    direction the slope is smaller by the root of the parameter's size."""
-    rng = np.random.default_rng(0)
-    with _session(job.cell, [_Float64()], processor(job.cell.threads)) as session:
-        step = session.step
-        for _, parameter in _named(step.model):
-            if parameter.array.ndim == 1:  # ones and zeros would hide a factor or a term that is missing
-                parameter.array += 0.2 * rng.standard_normal(parameter.shape)
-        step.io()
-        with _Applied() as hook:
-            step.forward()
-        taken = [id(node) for function, _ in hook.all for node in function.inputs]
-        named = sorted(_named(step.model), key=lambda one: taken.index(id(one[1].node)))
-        step.backward()
-
-        def loss() -> float:
-            with chainer.no_backprop_mode():
-                return float(ops.softmax_cross_entropy(step.model(step.x), step.t).array)
-
-        return tuple(
-            Slope(parameter=name, error=_slope_error(parameter, loss, rng))
-            for name, parameter in named
-            if parameters is None or name in parameters
-        )
-
-
-def _slope_error(parameter: Any, loss: Callable[[], float], rng: np.random.Generator) -> float:
-    gradient, values = parameter.grad, parameter.array.copy()
-    norm = float(np.linalg.norm(gradient))
-    random = rng.standard_normal(gradient.shape)
-    errors = []
-    for direction, slope in (
-        (gradient * rng.uniform(0, 2, gradient.shape), norm),
-        (random, norm / np.sqrt(gradient.size)),
-    ):
-        unit = direction / np.linalg.norm(direction)
-        right, slopes_off = float(np.sum(gradient * unit)), []
-        for step in _SLOPE_STEPS:
-            moved, losses = step * max(1.0, 0.05 * np.sqrt(gradient.size)), []
-            for sign in (1, -1):
-                parameter.array[...] = values + sign * moved * unit
-                losses.append(loss())
-            slopes_off.append(abs((losses[0] - losses[1]) / (2 * moved) - right) / slope)
-            if slopes_off[-1] < _SLOPE_DONE:
-                break
-        errors.append(float(np.min(slopes_off)))
-    parameter.array[...] = values
-    return float(np.max(errors))
 
 
 def _distance(one: _Trained, other: _Trained) -> Distance:

@@ -103,13 +103,13 @@ def parity(job: ParityJob, send: Callable[[NumericsMessage], None]) -> ParityFin
     try:
         environment = describe(job.cell)
         from tcbench.engine.backends.chainer.sites import open_site
-        from tcbench.engine.numerics.distances import compare, slope_error
+        from tcbench.engine.numerics.distances import compare
 
         runs = compare(job, open_site, lambda done: send(StepsDone(done)))
-        return ParityFinished(runs, slope_error(job), environment=environment)
+        return ParityFinished(runs, environment=environment)
     except Exception as error:
         _, reason = failure(job.cell, error)
-        return ParityFinished((), None, reason, environment)
+        return ParityFinished((), reason, environment)
 
 
 def _rounded(losses: tuple[float, ...]) -> tuple[float, ...]:

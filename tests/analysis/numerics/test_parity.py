@@ -1,11 +1,9 @@
 """Distances become answers: what is off, and why."""
 
-import math
-
 import pytest
 
-from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, judge, reference
-from tcbench.core.numerics import Distance, ParityRun, Slope
+from tcbench.analysis.numerics.parity import judge
+from tcbench.core.numerics import Distance, ParityRun
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.rung import Parity, Rung, Tolerance
 
@@ -81,17 +79,3 @@ def test_a_rung_that_is_seen_to_do_other_than_it_shows_is_off():
     # What could be looked at without the rung only says nothing.
     without = {"launches": "several", "graph": "built"}
     assert why(a_run("cuda_graph", seen={"launches": "one"}, seen_without=without)) is None
-
-
-def slopes(**errors: float) -> tuple[Slope, ...]:
-    return tuple(Slope(parameter=name, error=error) for name, error in errors.items())
-
-
-def test_the_reference_names_the_parameters_whose_gradient_is_no_slope_the_worst_first():
-    held = reference(slopes(a=1e-8, b=2e-3, c=SLOPE_AT_MOST, d=1e-2))
-    assert held.off == "gradient from the slope of the loss, above 1e-05: d 0.01, b 0.002; nearest the loss: d"
-    assert [one.parameter for one in held.slopes] == ["d", "b", "c", "a"]
-    assert reference(slopes(a=1e-8)).off is None
-    assert "b nan" in reference(slopes(a=1e-8, b=math.nan)).off
-    many = reference(slopes(**{f"p{n}": 1.0 for n in range(8)}, right=0.0))
-    assert many.off.endswith("p4 1 and 3 more of 9; nearest the loss: p7")
