@@ -113,19 +113,19 @@ class Scorecard:
 def scorecards(
     records: Iterable[Record],
     asked_of: Callable[[Cell], AskedClaims],
-    other: OtherSource = lambda _: None,
+    sources: Sequence[OtherSource] = (),
     lacking: Callable[[str | None], Iterable[str]] = lambda _: (),
 ) -> tuple[Scorecard, ...]:
     """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
-    leaves; `asked_of` says what is claimed of a setting, `lacking` which rungs a machine is known to emulate, whether
-    they were measured or not."""
+    leaves; `asked_of` says what is claimed of a setting; the first of `sources` that knows a claim judges it where
+    records do not; `lacking` says which rungs a machine is known to emulate, whether they were measured or not."""
     cards, settings = [], _by_setting(records)
     several = len({setting.codes for setting in settings}) > 1
     for (machine, cell, codes), measured in settings.items():
         here = _Here(measured, frozenset(lacking(machine)))
         asked = asked_of(cell)
         precision = _low_precision(here)
-        claims = tuple(_evaluated(claim.of(precision), here, asked.run, other) for claim in asked.claims)
+        claims = tuple(_evaluated(claim.of(precision), here, asked.run, sources) for claim in asked.claims)
         environment = next((m.summary.environment for m in measured.values() if m.summary.environment), None)
         low = precision if any(claim.asks_low for claim in asked.claims) else None
         commands = _commands(claims, asked.run)
@@ -184,11 +184,11 @@ def _low_precision(here: _Here) -> str:
     return next((low for low in LOW_PRECISIONS if low in measured), LOW_PRECISIONS[0])
 
 
-def _evaluated(claim: Claim, here: _Here, run: str, other: OtherSource) -> Evaluated:
+def _evaluated(claim: Claim, here: _Here, run: str, sources: Sequence[OtherSource]) -> Evaluated:
     judges = ((COMPARISONS, _compared), (RUNS, _ran), (BOUNDS, _bound))
     judge = next((judge for relations, judge in judges if claim.relation in relations), None)
     if judge is None:
-        return _from_other_source(claim, here, run, other)
+        return _from_other_source(claim, here, run, sources)
     at = tuple(judge(claim, batch_size, here) for batch_size in claim.batch_sizes)
     if any(judged.outcome == "not testable here" for judged in at) and not _has_best(claim):
         at = tuple(replace(judged, missing=()) for judged in at)  # at other batch sizes it would be emulated too
@@ -201,9 +201,8 @@ def _has_best(claim: Claim) -> bool:
     return any(side is not None and side.best for side in (claim.left, claim.right))
 
 
-def _from_other_source(claim: Claim, here: _Here, run: str, other: OtherSource) -> Evaluated:
-    finding = other(claim)
-    if finding is not None:
+def _from_other_source(claim: Claim, here: _Here, run: str, sources: Sequence[OtherSource]) -> Evaluated:
+    for finding in filter(None, (source(claim) for source in sources)):
         return Evaluated(claim, finding.outcome, why=finding.why)
     if claim.relation == "fewer kernels":
         configs = [side.config for side in (claim.left, claim.right) if side is not None]
@@ -217,15 +216,6 @@ def _from_other_source(claim: Claim, here: _Here, run: str, other: OtherSource) 
         return Evaluated(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
     command = "tcbench numerics --ranks 4" if claim.relation == "scales" else "tcbench numerics"
     return Evaluated(claim, "not measured", why=f"needs `{command}`", command=command)
-
-
-def any_of(*sources: OtherSource) -> OtherSource:
-    """The first of several sources that knows of a claim."""
-
-    def first(claim: Claim) -> Evidence | None:
-        return next((finding for source in sources if (finding := source(claim)) is not None), None)
-
-    return first
 
 
 def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:

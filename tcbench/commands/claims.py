@@ -39,15 +39,15 @@ def claims(
     tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
     """
     from tcbench.analysis.bottleneck import summarise
-    from tcbench.analysis.claims import any_of, by_timelines, scorecards
+    from tcbench.analysis.claims import by_timelines, scorecards
     from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
     from tcbench.views import claims as view
 
     given = read_results(results, out, "documents")
     seen = list(map(summarise, given.timelines))
-    trained = training(given.documents, given.paths)
-    cards = scorecards(given.records, claims_of(scenario, options.words), any_of(by_timelines(seen), trained), lacking)
+    sources = (by_timelines(seen), *training(given.documents, given.paths))
+    cards = scorecards(given.records, claims_of(scenario, options.words), sources, lacking)
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
     if format_ != "table":

@@ -131,7 +131,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     return timelines, notes
 
 
-def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[Scorecard, ...]:
+def _scorecards(records: Sequence[Record], sources: Sequence[OtherSource]) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
     from tcbench.analysis.claims import AskedClaims, scorecards
     from tcbench.run.plan import lacking
@@ -145,7 +145,7 @@ def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[S
         except ScenarioError:
             return AskedClaims(cell.scenario, ())
 
-    return scorecards(records, asked, other_source, lacking)
+    return scorecards(records, asked, sources, lacking)
 
 
 def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -> Compared | None:

@@ -265,11 +265,11 @@ def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
     return found
 
 
-def training(named: Sequence[Path], paths: Sequence[Path]) -> OtherSource:
-    """Judge claims by the documents that were named, or else the newest beside the records that can be read, one of one
-    rank and one of many; documents of several folders are of several machines, and none of them is chosen. Raises
-    SelectionError for several of a kind that were named, and StoreError for one that cannot be read."""
-    from tcbench.analysis.claims import any_of
+def training(named: Sequence[Path], paths: Sequence[Path]) -> tuple[OtherSource, ...]:
+    """Return functions that judge claims by the documents that were named, or else by the newest beside the records
+    that can be read, one of one rank and one of many. Documents of several folders are of several machines, and none of
+    them is chosen. Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be
+    read."""
     from tcbench.analysis.numerics.judgement import by_training
     from tcbench.core.numerics import read
 
@@ -290,4 +290,4 @@ def training(named: Sequence[Path], paths: Sequence[Path]) -> OtherSource:
             raise SelectionError(f"{len(named)} documents of `tcbench numerics` were named; name one")
         chosen.setdefault(many, by_training(document, source=path.name))
 
-    return any_of(*chosen.values())
+    return tuple(chosen.values())

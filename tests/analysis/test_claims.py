@@ -32,9 +32,9 @@ def trials(config: str, *rates: float, batch_size: int = 4) -> list[Record]:
     ]
 
 
-def evaluate(claims, records: Sequence[Record], run="tcbench run", other=lambda _: None) -> tuple[Evaluated, ...]:
+def evaluate(claims, records: Sequence[Record], run="tcbench run", sources=()) -> tuple[Evaluated, ...]:
     """All of one setting's claims; without records by those of a config that none names."""
-    [card] = scorecards(records or UNRELATED, lambda _: AskedClaims("cpu", tuple(claims), run), other)
+    [card] = scorecards(records or UNRELATED, lambda _: AskedClaims("cpu", tuple(claims), run), sources)
     return card.claims
 
 
@@ -262,16 +262,16 @@ def kernels(label: str, n: int) -> bottleneck.Bottleneck:
     ("left", "right", "expected"), [(3, 5, "holds"), (5, 5, "does not hold"), (6, 5, "does not hold")]
 )
 def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: ClaimOutcome) -> None:
-    seen = by_timelines([kernels("fp16+nhwc, batch size 4", left), kernels("fp16, batch size 4", right)])
+    seen = [by_timelines([kernels("fp16+nhwc, batch size 4", left), kernels("fp16, batch size 4", right)])]
     claim = make_claim("fewer kernels", "fp16+nhwc", "fp16")
-    [evaluated] = evaluate([claim], [], other=seen)
+    [evaluated] = evaluate([claim], [], sources=seen)
     assert evaluated.outcome == expected
     assert evaluated.why == f"4: {left} kernels per step against {right}"
-    [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], other=seen)
+    [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], sources=seen)
     assert other.outcome == "not measured"
     assert other.command == "tcbench profile fp16+nhwc --bs 4 && tcbench profile fp32 --bs 4"
     setting = "cpu --device virtual:V100 --data synthetic"
-    [other] = evaluate([make_claim("fewer kernels", "fp16", "fp32")], [], run=f"tcbench run {setting}", other=seen)
+    [other] = evaluate([make_claim("fewer kernels", "fp16", "fp32")], [], run=f"tcbench run {setting}", sources=seen)
     assert other.command == f"tcbench profile fp16 {setting} --bs 4 && tcbench profile fp32 {setting} --bs 4"
 
 
