@@ -18,7 +18,6 @@ from tcbench.analysis.phases import ALLREDUCE, PhaseCost, critical_rank, phase_c
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.core.record import Record
-from tcbench.core.text import digits
 from tcbench.core.timeline import Span, Timeline
 
 BoundVerdict = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced"]
@@ -96,6 +95,9 @@ class Idle:
     synchronising_s: float
     other_s: float
 
+
+Doubt = Literal["recording", "phases"]
+"""What makes a bottleneck doubtful (`Bottleneck.doubt`)."""
 
 Cause = Literal["launching", "input", "synchronising", "other"]
 """Why a GPU was idle, as `Idle` has them."""
@@ -202,84 +204,19 @@ class Bottleneck:
         return longest if longest and longest.host_s > 0 else None
 
     @property
-    def limit(self) -> str:
-        """The verdict in words. Of a CPU that computes most of a step it is "compute-bound", or the dominant phase with
-        its share of the step's where that is another than the passes through the network: "update 52%"."""
-        if self.unsteady:
-            return "unsettled"
-        if self.dominant is None:
-            return self.verdict
-        if self.dominant.name in PASSES:
-            return "compute-bound"
-        return f"{self.dominant.name} {self.dominant.host_s / sum(phase.host_s for phase in self.phases):.0%}"
+    def phases_s(self) -> float:
+        """The host's time in all phases of a step."""
+        return sum(phase.host_s for phase in self.phases)
 
     @property
-    def doubt(self) -> str:
-        """The host's phases in a record's profiled pass and a timed step, where the two do not agree: what the phases
-        say of the step is doubtful. Empty where they do. A GPU's host may need less than the step. Of a timeline: its
-        steps, where recording made them longer."""
+    def doubt(self) -> Doubt | None:
+        """What makes the phases doubtful: recording made the steps of a timeline longer, or the host's phases in a
+        record's profiled pass do not add up to a timed step. A GPU's host may need less than the step."""
         if self.timed_step_s is not None and self.step_s - self.timed_step_s > UNLIKE * self.timed_step_s:
-            return f"recorded steps take {_ms(self.step_s)}, timed ones {_ms(self.timed_step_s)}"
-        phases_s = sum(phase.host_s for phase in self.phases)
-        apart_s = phases_s - self.step_s if self.on_gpu else abs(phases_s - self.step_s)
-        if self.source == "timeline" or apart_s <= UNLIKE * self.step_s:
-            return ""
-        return f"phases {_ms(phases_s)}, a step {_ms(self.step_s)}"
-
-    @property
-    def sentence(self) -> str:
-        """The limit with its numbers: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
-        doubt = f"; doubtful: {self.doubt}" if self.doubt else ""
-        if self.unsteady and self.median_step_s:
-            doubt += f"; one trial: its mean step takes {_ms(self.step_s)}, its median step {_ms(self.median_step_s)}"
-        return f"{self.limit}: {self._on_gpu() if self.on_gpu else self._on_cpu()}{doubt}"
-
-    def _on_gpu(self) -> str:
-        needs = self.needs
-        host = f"host needs {_ms(needs.host_side_s)} per step"
-        if not needs.overlapped and needs.input_s and self.verdict == "input-bound":
-            host += f" ({_ms(needs.input_s)} of it for input)"
-        stages = [host]
-        if needs.overlapped and needs.input_s is not None:
-            stages.append(f"input {_ms(needs.input_s)}")
-            if self.verdict == "input-bound":
-                stages = [f"input needs {_ms(needs.input_s)} per step", f"host {_ms(needs.host_s)}"]
-        if needs.gpu_s is not None:
-            stages.append(f"GPU {_ms(needs.gpu_s)}")
-        if needs.network_s:
-            stages.append(f"the all-reduce {_ms(needs.network_s)}")
-        if self.device is None:
-            return f"{', '.join(stages)}; a step takes {_ms(self.step_s)}"
-        return f"{', '.join(stages)}; GPU idle {1 - self.device.busy_share:.0%}"
-
-    def _on_cpu(self) -> str:
-        needs = self.needs
-        if self.verdict == "network-bound":
-            return f"the all-reduce takes {_ms(needs.network_s)} per step, computing {_ms(needs.host_s)} before it"
-        allreduce = f"; the all-reduce takes {_ms(needs.network_s)}" if needs.network_s else ""
-        return self._computing() + allreduce
-
-    def _computing(self) -> str:
-        needs = self.needs
-        parts = [f"{p.name} {_ms(p.host_s)}" for p in self.phases if p.name not in (INPUT, ALLREDUCE)]
-        computing = f"the CPU computes {_ms(needs.host_s)} per step"
-        if self.dominant and len(parts) > 1:
-            computing += f" ({', '.join(parts)})"
-        if needs.overlapped and needs.input_s is None:
-            return f"{computing}; input is made beside it"
-        if not (needs.overlapped or needs.input_s):
-            return computing
-        input_ms, verb = _ms(needs.input_s or 0.0), "needs" if needs.overlapped else "takes"
-        if self.verdict != "input-bound":
-            return f"{computing}, input {verb} {input_ms} {'beside' if needs.overlapped else 'before'} it"
-        waits = f"; the CPU waits {_ms(self.waits_for_input_s)} for it" if needs.overlapped else ", one after the other"
-        return f"input {verb} {input_ms} per step, computing {_ms(needs.host_s)}{waits}"
-
-
-def _ms(seconds: float) -> str:
-    """38 ms, 8.1 ms, 0.31 ms."""
-    ms = seconds * 1e3
-    return f"{ms:.0f} ms" if ms >= 9.95 else f"{digits(ms, 2)} ms"
+            return "recording"
+        apart_s = self.phases_s - self.step_s
+        apart_s = apart_s if self.on_gpu else abs(apart_s)
+        return "phases" if self.source == "record" and apart_s > UNLIKE * self.step_s else None
 
 
 # -- from a timeline -----------------------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ class AtBatchSize:
     `ratio` is left's images/s over right's or over the claim's `images_per_s`; its interval is over `unit`, "steps"
     where a side has one trial only. `more_trials` a side would decide what is undecided (None: no sensible number, or
     not a matter of trials). `out_of_memory`: a side does not fit, so that there is nothing to compare. `missing`:
-    configs with a batch size that were not measured, as `tcbench run` would be asked for them."""
+    configs with a batch size that were not measured, as `tcbench run` would be asked for them. `bottleneck`: of the
+    left config, in place of `why`, where the claim is what holds it back."""
 
     batch_size: int
     outcome: ClaimOutcome
@@ -62,6 +63,7 @@ class AtBatchSize:
     more_trials: int | None = None
     out_of_memory: bool = False
     missing: tuple[tuple[str, int], ...] = ()
+    bottleneck: Bottleneck | None = None
 
 
 @dataclass(frozen=True)
@@ -392,7 +394,7 @@ def _bound(claim: Claim, batch_size: int, here: _Here) -> AtBatchSize:
         return at
     said = {_says(claim, record) for record in cell.ok}
     outcome: ClaimOutcome = said.pop() if len(said) == 1 else "undecided"
-    return replace(at, outcome=outcome, why=explain_records(cell.ok).sentence)
+    return replace(at, outcome=outcome, why="", bottleneck=explain_records(cell.ok))
 
 
 def _says(claim: Claim, record: Record) -> ClaimOutcome:

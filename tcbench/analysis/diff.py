@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tcbench.analysis import bottleneck, comparability, welch
+from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import THROUGHPUT, ClockName, Comparison, Trials
 from tcbench.analysis.phases import phase_costs, step_s
@@ -82,8 +83,8 @@ class Level:
 
 @dataclass(frozen=True)
 class DiffSide:
-    """One of the two: the cell's name, the device's, and the number of trials, or of a timeline's steps. `doubt`: as a
-    bottleneck's, of records."""
+    """One of the two: the cell's name, the device's, and the number of trials, or of a timeline's steps. `bottleneck`:
+    of records with a profiled pass."""
 
     label: str
     device_name: str
@@ -91,7 +92,7 @@ class DiffSide:
     steps: int
     cell: Cell | None
     environment: Environment | None = None
-    doubt: str = ""
+    bottleneck: Bottleneck | None = None
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,10 @@ def _side(records: Sequence[Record]) -> DiffSide:
     cell, environment = records[0].cell, _environment(records)
     measured = [record.measurement for record in records if record.measurement is not None]
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
-    doubt = bottleneck.explain_records(profiled).doubt if profiled else ""
+    explained = bottleneck.explain_records(profiled) if profiled else None
     steps = sum(len(measurement.counted_times_s) for measurement in measured)
     device = environment.device_name if environment else cell.device
-    return DiffSide(cell.label, device, len(measured), steps, cell, environment, doubt)
+    return DiffSide(cell.label, device, len(measured), steps, cell, environment, explained)
 
 
 _MOST_CHANGED = 6

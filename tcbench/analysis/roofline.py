@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.bottleneck import explain_records, summarise
+from tcbench.analysis.bottleneck import Bottleneck, explain_records, summarise
 from tcbench.analysis.phases import phase_costs, step_s
 from tcbench.analysis.summary import CellSummary, base_config, declared_work
 from tcbench.core.groups import grouped, summed
@@ -83,13 +83,13 @@ _BEYOND_CACHES = 256 * 2**20
 
 @dataclass(frozen=True)
 class CellRoofline:
-    """One cell under its roof: phases and layers. `doubt` is the bottleneck's."""
+    """One cell under its roof: phases and layers."""
 
     summary: CellSummary
     ceilings: Ceilings
     phases: tuple[WorkPart, ...]
     layers: tuple[WorkPart, ...]
-    doubt: str = ""
+    bottleneck: Bottleneck | None = None
 
     @property
     def precision(self) -> ConfigPrecision:
@@ -117,7 +117,7 @@ class CellRoofline:
 def fastest(rooflines: Iterable[CellRoofline]) -> dict[str, Reached]:
     """The highest rate that any part of these ran at, of each kind of arithmetic and of memory. Neither doubtful times
     nor work that a step's author declares tell one."""
-    sure = (one for one in rooflines if not (one.doubt or one.summary.cell.is_own))
+    sure = (one for one in rooflines if not ((one.bottleneck and one.bottleneck.doubt) or one.summary.cell.is_own))
     every = grouped(reached for one in sure for reached in one.reached())
     return {name: max(rates, key=lambda reached: reached.rate) for name, rates in every.items()}
 
@@ -172,7 +172,7 @@ def roofline(
     parts = (part for part in known if part.name in times_s)
     phases = tuple(replace(part, time_s=times_s[part.name]) for part in parts)
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
-    return CellRoofline(summary, ceilings, phases, layers, explain_records(profiled).doubt if profiled else "")
+    return CellRoofline(summary, ceilings, phases, layers, explain_records(profiled) if profiled else None)
 
 
 def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofline, CellRoofline]]:

@@ -223,11 +223,12 @@ def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
 
 def _summary(timeline: Timeline) -> str:
     """What holds the cell back, and the costliest parts of its step."""
-    from tcbench.analysis import bottleneck
+    from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.roofline import costliest
+    from tcbench.present.bottlenecks import limit_sentence
     from tcbench.run import ceilings
     from tcbench.views.bottleneck.table import costs_lines
 
     costs = costliest(timeline, ceilings.of_record(timeline.record))
-    verdict = f"{timeline.label} on {timeline.device_name}: {bottleneck.summarise(timeline).sentence}"
+    verdict = f"{timeline.label} on {timeline.device_name}: {limit_sentence(summarise(timeline))}"
     return "\n".join([verdict, *costs_lines(costs)])

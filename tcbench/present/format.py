@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Environment
 from tcbench.core.text import digits
-from tcbench.present.notes import Caution
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
@@ -128,13 +127,6 @@ def counted(n: int, noun: str, several: str = "") -> str:
 def listed(items: Sequence[str]) -> str:
     """ "a, b and c"."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
-
-
-def doubtful(doubts: Iterable[tuple[str, str]]) -> list[str]:
-    """A line on cells, by label, whose profiled pass was not like the timed one; none where all were."""
-    said = [f"{label}: {doubt}" for label, doubt in dict.fromkeys(doubts) if doubt]
-    more = f"; {len(said) - 1} more" if len(said) > 1 else ""
-    return [Caution(f"Doubtful, as phases do not add up to a step: {said[0]}{more}.")] if said else []
 
 
 def numbers(values: Iterable[int]) -> str:

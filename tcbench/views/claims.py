@@ -10,6 +10,7 @@ from tcbench.analysis.claims import EMULATED, OUTCOMES, AtBatchSize, ClaimOutcom
 from tcbench.core.claim import Claim
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
+from tcbench.present.bottlenecks import limit_sentence
 from tcbench.present.document import document, fields
 from tcbench.present.format import factor, number, rate
 from tcbench.present.naming import code_name
@@ -150,11 +151,17 @@ def _claim_json(evaluated: Evaluated) -> dict[str, Any]:
         "in_2018": None if claim.slide is None else IN_2018,
         **fields(evaluated, "outcome why by_one_trial command"),
         "at_batch_sizes": [
-            dataclasses.asdict(at)
+            fields(at, "batch_size outcome")
+            | {"why": _why(at)}
+            | fields(at, "left right ratio unit more_trials out_of_memory")
             | {"missing": [{"config": config, "batch_size": size} for config, size in at.missing]}
             for at in evaluated.at
         ],
     }
+
+
+def _why(at: AtBatchSize) -> str:
+    return limit_sentence(at.bottleneck) if at.bottleneck else at.why
 
 
 def measured(evaluated: Evaluated) -> str:
@@ -178,8 +185,8 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
         chosen = [name or "" for side, name in sides if side is not None and side.best]
         parts.append(ratio + (f" by {' over '.join(chosen)}" if chosen else ""))
         parts += [f"the limit is {factor(limit)}" for limit in limits]
-    if at.why and at.unit != "steps":  # the table's note says it once for all
-        parts.append(at.why)
+    if at.unit != "steps":  # the table's note says it once for all
+        parts += filter(None, [_why(at)])
     return ", ".join(parts)
 
 

@@ -11,6 +11,7 @@ from tcbench.analysis.bottleneck import Bottleneck, explain_records, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
 from tcbench.engine.backends import backend
+from tcbench.present.bottlenecks import limit_words
 
 
 def of_phases(**host_s: float) -> Bottleneck:
@@ -94,7 +95,7 @@ def test_rungs_that_slow_a_step_on_purpose_are_left_out_and_not_called_slower() 
 
 def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -> None:
     bottleneck = of_phases(io=0.05, forward=0.1, backward=0.15, factors=0.3, inverse=0.4, update=0.02)
-    assert bottleneck.limit == "inverse 39%"
+    assert limit_words(bottleneck) == "inverse 39%"
     gain = next_rung(candidates(bottleneck, ("fp32", "kfac")), bottleneck.dominant)
     assert gain.removed == ("kfac",)
     assert "fewer steps to a loss" in gain.evidence

@@ -15,6 +15,7 @@ from tcbench.analysis.summary import summarise as cells
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, Timeline
+from tcbench.present.bottlenecks import doubt_words, limit_sentence, limit_words
 
 
 def close(value: float) -> object:
@@ -41,7 +42,7 @@ def test_known_gaps_give_exactly_the_known_busy_share_and_causes(steps: int) -> 
         "backward": (close(0.04), close(0.04)),
     }
     assert bottleneck.verdict == "host-bound"
-    assert bottleneck.sentence == "host-bound: host needs 100 ms per step, GPU 60 ms; GPU idle 40%"
+    assert limit_sentence(bottleneck) == "host-bound: host needs 100 ms per step, GPU 60 ms; GPU idle 40%"
     assert bottleneck.io_overlap == 0
 
 
@@ -77,7 +78,7 @@ def test_a_gpu_that_lags_behind_the_host_is_followed_to_its_end() -> None:
     assert bottleneck.step_s == close(1.0)
     assert bottleneck.device.busy_share == close(0.9)
     assert bottleneck.verdict == "gpu-bound"
-    assert bottleneck.sentence == "gpu-bound: host needs 200 ms per step, GPU 900 ms; GPU idle 10%"
+    assert limit_sentence(bottleneck) == "gpu-bound: host needs 200 ms per step, GPU 900 ms; GPU idle 10%"
 
 
 def test_work_of_other_steps_does_not_count() -> None:
@@ -121,7 +122,8 @@ def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
     assert bottleneck.needs == StageNeeds(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
     assert bottleneck.io_overlap == close(0.3 / 0.9)
     assert bottleneck.waits_for_input_s == close(0.6)
-    assert bottleneck.sentence == "input-bound: input needs 900 ms per step, host 400 ms, GPU 200 ms; GPU idle 80%"
+    needs = "input needs 900 ms per step, host 400 ms, GPU 200 ms"
+    assert limit_sentence(bottleneck) == f"input-bound: {needs}; GPU idle 80%"
 
 
 @pytest.mark.parametrize(
@@ -134,11 +136,11 @@ def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
 )
 def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, says: str) -> None:
     bottleneck = summarise(made(step(0, 1), phase("io", 0, io_s), phase("forward", io_s, 1)))
-    assert (bottleneck.verdict, bottleneck.sentence) == (verdict, says)
+    assert (bottleneck.verdict, limit_sentence(bottleneck)) == (verdict, says)
     assert bottleneck.device is None
     assert bottleneck.io_overlap == 0
     bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
-    assert bottleneck.sentence == "compute-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
+    assert limit_sentence(bottleneck) == "compute-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
     assert bottleneck.io_overlap == close(1)
 
 
@@ -188,7 +190,7 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
     timeline = Timeline("any", "cuda:0", "GPU", 8, "nsys", PHASES, itertools.chain(*lanes))
     bottleneck = summarise(timeline)
     assert bottleneck.verdict in VERDICTS
-    assert bottleneck.sentence.startswith(bottleneck.limit)
+    assert limit_sentence(bottleneck).startswith(limit_words(bottleneck))
     numbers = [bottleneck.step_s, bottleneck.needs.input_s or 0, bottleneck.needs.host_s, bottleneck.needs.gpu_s or 0]
     numbers += [phase.host_s for phase in bottleneck.phases] + [phase.device_s or 0 for phase in bottleneck.phases]
     assert min([*numbers, bottleneck.waits_for_input_s, bottleneck.waits_for_gpu_s or 0]) >= 0
@@ -211,8 +213,8 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
 def test_steps_that_recording_made_much_longer_are_said(timed_s: float, doubt: str) -> None:
     recorded = replace(busy_timeline(3), record=make_record(measurement=make_measurement([timed_s] * 12)))
     bottleneck = summarise(recorded)
-    assert bottleneck.doubt == doubt
-    assert bottleneck.sentence.endswith(f"; doubtful: {doubt}" if doubt else "GPU idle 40%")
+    assert doubt_words(bottleneck) == doubt
+    assert limit_sentence(bottleneck).endswith(f"; doubtful: {doubt}" if doubt else "GPU idle 40%")
 
 
 # -- records alone -------------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def test_phases_that_the_timed_steps_tell_add_up_to_the_step_however_it_varies()
     phases = tuple(PhaseTimes(name=name, host_s=tuple(s / 2 for s in steps_s[1:])) for name in ("io", "forward"))
     explained = explain_records([make_record(batch_size=8, measurement=make_measurement(steps_s, phases=phases))])
     assert [phase.host_s for phase in explained.phases] == [close(0.08), close(0.08)]  # the medians are 0.05
-    assert (explained.step_s, explained.doubt) == (close(0.16), "")
+    assert (explained.step_s, doubt_words(explained)) == (close(0.16), "")
     assert not make_measurement([0.4], phases=phases).phases_are_timed  # no step counts
 
 
@@ -264,8 +266,8 @@ def test_the_step_of_trials_that_differ_is_that_of_their_geometric_mean_as_in_ev
 )
 def test_a_profiled_pass_that_is_not_the_timed_ones_is_doubtful(step_s, device, phase_s, doubt) -> None:
     explained = explain_records([record(step_s, device=device, forward=phase_s)])
-    assert explained.doubt == doubt
-    assert explained.sentence.partition("; doubtful: ")[2] == doubt
+    assert doubt_words(explained) == doubt
+    assert limit_sentence(explained).partition("; doubtful: ")[2] == doubt
 
 
 @pytest.mark.parametrize(
@@ -274,8 +276,8 @@ def test_a_profiled_pass_that_is_not_the_timed_ones_is_doubtful(step_s, device, 
 def test_one_trial_with_a_few_long_steps_has_no_verdict(trials: int, long_s: float, limit: str) -> None:
     measurement = factories.make_measurement([0.1, 0.1, 0.1, long_s], phases=factories.make_phases({"forward": 0.1}))
     bottleneck = explain_records([factories.make_record(trial=n, measurement=measurement) for n in range(trials)])
-    assert bottleneck.limit.startswith(limit)
-    assert ("one trial: its mean step takes 367 ms, its median step 100 ms" in bottleneck.sentence) == (
+    assert limit_words(bottleneck).startswith(limit)
+    assert ("one trial: its mean step takes 367 ms, its median step 100 ms" in limit_sentence(bottleneck)) == (
         limit == "unsettled"
     )
 
@@ -283,10 +285,11 @@ def test_one_trial_with_a_few_long_steps_has_no_verdict(trials: int, long_s: flo
 def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
     hidden = explain_records([record(0.15, prefetch=2, io=0.0002, forward=0.1)])
     assert hidden.needs.input_s is None
-    assert hidden.sentence == "compute-bound: the CPU computes 150 ms per step; input is made beside it"
+    assert limit_sentence(hidden) == "compute-bound: the CPU computes 150 ms per step; input is made beside it"
     starved = explain_records([record(0.15, prefetch=2, io=0.05, forward=0.05)])
     assert starved.needs.input_s == close(0.15)
-    assert starved.sentence == ("input-bound: input needs 150 ms per step, computing 75 ms; the CPU waits 75 ms for it")
+    needs = "input needs 150 ms per step, computing 75 ms"
+    assert limit_sentence(starved) == f"input-bound: {needs}; the CPU waits 75 ms for it"
 
 
 @pytest.mark.parametrize(
@@ -300,7 +303,7 @@ def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
 def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step_else_the_gpu(prefetch, io, forward, gpu_s, says) -> None:
     explained = explain_records([record(0.04, "cuda:0", prefetch, (0.1, 0.1), io=io, forward=forward)])
     assert (explained.needs.host_s, explained.needs.gpu_s) == (close(forward), gpu_s)
-    assert explained.sentence == f"{says}; a step takes 40 ms"
+    assert limit_sentence(explained) == f"{says}; a step takes 40 ms"
 
 
 @pytest.mark.parametrize(
@@ -315,7 +318,7 @@ def test_a_host_whose_gpu_is_idle_did_not_wait_for_it_in_any_step(busy_s: float,
     measured = record(0.04, "cuda:0", device_s=(0.025, 0.05), forward=0.025)
     explained = explain_records([remeasured(measured, busy_s=busy_s)])
     assert (explained.needs.host_s, explained.needs.gpu_s) == (close(host_s), close(busy_s))
-    assert explained.sentence == f"{says}; a step takes 40 ms"
+    assert limit_sentence(explained) == f"{says}; a step takes 40 ms"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def test_the_all_reduce_is_a_stage_of_its_own(allreduce: float, verdict: str, sa
     """On a CPU: the exchange takes this share of a step of 0.1 s."""
     measurement = make_measurement_of_ranks((0.1,) * 12, 2, allreduce=allreduce)
     bottleneck = explain_records([make_record(cell=make_cell(batch_size=8, ranks=2), measurement=measurement)])
-    assert (bottleneck.verdict, bottleneck.sentence) == (verdict, f"{bottleneck.limit}: {says}")
+    assert (bottleneck.verdict, limit_sentence(bottleneck)) == (verdict, f"{limit_words(bottleneck)}: {says}")
     assert bottleneck.images_per_s == close(160)
 
 
@@ -348,7 +351,7 @@ def test_on_a_gpu_nccls_kernels_are_the_network_and_no_work_of_the_gpu() -> None
     assert bottleneck.needs.gpu_s == close(0.1)
     assert bottleneck.needs.host_s == close(0.031)
     needs = "host needs 31 ms per step, GPU 100 ms, the all-reduce 200 ms"
-    assert bottleneck.sentence == f"network-bound: {needs}; a step takes 300 ms"
+    assert limit_sentence(bottleneck) == f"network-bound: {needs}; a step takes 300 ms"
 
 
 def test_in_a_timeline_the_exchange_is_the_longer_of_what_host_and_gpu_do_for_it() -> None:

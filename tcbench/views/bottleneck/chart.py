@@ -19,6 +19,7 @@ from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, BoundVerdict
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped, summed
+from tcbench.present.bottlenecks import limit_sentence, limit_words
 from tcbench.present.charts.page import ChartPage, boxes, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
@@ -104,7 +105,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
             put(axes, _why(cell), (0, row), (3, 0), ha="left", color=QUIET)
             continue
         bottleneck, at_ms = cell.bottleneck, 0.0
-        sentence = f"{bottleneck.sentence}; step {milliseconds(bottleneck.step_s)}"
+        sentence = f"{limit_sentence(bottleneck)}; step {milliseconds(bottleneck.step_s)}"
         phases = [(phase.name, phase.host_s) for phase in bottleneck.phases if phase.name in names]
         if others_s := [phase.host_s for phase in bottleneck.phases if phase.name not in names]:
             phases.append((counted(len(others_s), "other phase"), math.fsum(others_s)))
@@ -115,7 +116,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
             at_ms = blocks[-1][1]
         step_ms = bottleneck.step_s * 1e3
         steps.append((row, step_ms))
-        put(axes, drawable(bottleneck.limit), (max(at_ms, step_ms), row), (4, 0), ha="left")
+        put(axes, drawable(limit_words(bottleneck)), (max(at_ms, step_ms), row), (4, 0), ha="left")
     boxes(axes, blocks, texts, facecolors=colours, linewidths=0)
     marks = [[(x, y - 0.45), (x, y + 0.45)] for y, x in steps]
     axes.add_collection(LineCollection(marks, colors=INK, linewidths=1.6, zorder=3), autolim=False)
@@ -172,7 +173,7 @@ def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Pa
     """The number of cells of each verdict, and the fastest of them."""
     known = [(cell.bottleneck, cell.summary.cell.label) for cell in explanations if cell.bottleneck]
     known.sort(key=lambda cell: (cell[0].unsteady, VERDICTS.index(cell[0].verdict)))
-    groups = grouped((_badge(cell[0], cell[0].limit.partition(" ")[0]), cell) for cell in known)
+    groups = grouped((_badge(cell[0], limit_words(cell[0]).partition(" ")[0]), cell) for cell in known)
     lines: list[tuple[Badge | None, Paragraph]] = []
     for badge, cells in groups.items():
         _, fastest = max(cells, key=lambda cell: cell[0].images_per_s)
@@ -187,14 +188,16 @@ def _badge(bottleneck: Bottleneck, words: str) -> Badge:
 
 
 def _verdict(cell: Explanation) -> Badge:
-    return _badge(cell.bottleneck, cell.bottleneck.limit) if cell.bottleneck else STATUS_BADGES[cell.summary.status]
+    return (
+        _badge(cell.bottleneck, limit_words(cell.bottleneck)) if cell.bottleneck else STATUS_BADGES[cell.summary.status]
+    )
 
 
 def held_back(cell: Explanation) -> Paragraph:
     """What holds a cell back, with its numbers."""
     if cell.bottleneck is None:
         return say("not known: it left no profiled pass.")
-    limit, _, figures = cell.bottleneck.sentence.partition(": ")
+    limit, _, figures = limit_sentence(cell.bottleneck).partition(": ")
     return say(strong(limit), f": {figures}.")
 
 

@@ -21,9 +21,10 @@ from tcbench.core.groups import grouped, summed
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.timeline import Timeline
 from tcbench.engine.backends import model_of
+from tcbench.present.bottlenecks import doubt_words, doubtful, limit_sentence, limit_words
 from tcbench.present.cells import outlier_lines
 from tcbench.present.document import document, fields
-from tcbench.present.format import doubtful, factor, listed, milliseconds, number, percent, rate, size
+from tcbench.present.format import factor, listed, milliseconds, number, percent, rate, size
 from tcbench.present.naming import rate_unit, settings_apart, stack_name
 from tcbench.present.notes import Caution
 from tcbench.present.sides import several
@@ -48,7 +49,7 @@ def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
     """One row per cell, batch size by batch size: verdict, what each stage needs, the next rung with its figures."""
     return ConfigTable(
         [
-            Column("verdict", lambda row: row.bottleneck and row.bottleneck.limit, wraps=False),
+            Column("verdict", lambda row: row.bottleneck and limit_words(row.bottleneck), wraps=False),
             *stages(explanations),
             *speeds(explanations),
             Column("next", lambda row: _next(row, known=True), width=14),
@@ -216,7 +217,7 @@ def sentences(explanations: Sequence[Explanation]) -> list[str]:
     """A line per cell: its verdict with its numbers."""
     lines = []
     for e in explanations:
-        sentence = e.bottleneck.sentence if e.bottleneck else e.summary.reason or "no profiled pass"
+        sentence = limit_sentence(e.bottleneck) if e.bottleneck else e.summary.reason or "no profiled pass"
         below = below_roof(e)
         roof = f"; {below.phase} is at {percent(below.share, 0)} of its ceiling" if below else ""
         lines.append(f"{e.summary.cell.label}: {sentence}{roof}")
@@ -254,7 +255,7 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
         lines.append("With many ranks: the needs of the rank that the others wait for; throughput of all of them.")
     if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
-    return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
+    return lines + doubtful((e.summary.cell.label, e.bottleneck) for e in explanations)
 
 
 def costs_lines(costs: Sequence[PartCost]) -> list[str]:
@@ -281,7 +282,7 @@ def costs_lines(costs: Sequence[PartCost]) -> list[str]:
 
 def lines_of(bottleneck: Bottleneck) -> list[str]:
     """A timeline described in lines: the verdict, phases, waiting, kernels."""
-    lines = [f"{bottleneck.label}: {bottleneck.sentence}"]
+    lines = [f"{bottleneck.label}: {limit_sentence(bottleneck)}"]
     phases = (
         f"{phase.name} {milliseconds(phase.host_s)}"
         + ("" if phase.device_s is None else f" (GPU {milliseconds(phase.device_s)})")
@@ -359,11 +360,11 @@ def bottleneck_json(bottleneck: Bottleneck) -> dict[str, Any]:
     """A bottleneck with its verdict and sentence; gaps are counted, not listed."""
     value = dataclasses.asdict(bottleneck)
     dominant = bottleneck.dominant
-    value |= {"dominant_phase": dominant.name if dominant else None, "doubtful": bottleneck.doubt or None}
+    value |= {"dominant_phase": dominant.name if dominant else None, "doubtful": doubt_words(bottleneck) or None}
     value |= {
         "verdict": bottleneck.verdict,
-        "limit": bottleneck.limit,
-        "sentence": bottleneck.sentence,
+        "limit": limit_words(bottleneck),
+        "sentence": limit_sentence(bottleneck),
         "images_per_s": bottleneck.images_per_s,
     }
     if bottleneck.device is not None:

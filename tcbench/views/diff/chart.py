@@ -15,12 +15,13 @@ from matplotlib.ticker import MaxNLocator
 
 from tcbench.analysis.diff import Diff, Level, StepPart
 from tcbench.core.errors import SelectionError
+from tcbench.present.bottlenecks import doubtful
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import ChartPage, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, QUIET, change_patch
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import LEGEND, WORDS, drawable, shortened, text_width
-from tcbench.present.format import counted, doubtful, milliseconds
+from tcbench.present.format import counted, milliseconds
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Prose, Section, say, strong
 from tcbench.present.sides import UNNAMED, Labels
@@ -132,7 +133,7 @@ def section(diffs: Sequence[Diff], base: str) -> Section | None:
         strong(counted(len(diffs), "cell")),
         f" surely changed against {base}; the parts of a step and its rest add up to the change.",
     )
-    doubts = doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
+    doubts = doubtful((side.label, side.bottleneck) for one in diffs for side in (one.base, one.current))
     title = f"From the step of {base} to this one"
     rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
     parts = Table(_COLUMNS, rows, "Parts of the steps that changed")

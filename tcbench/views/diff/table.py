@@ -7,8 +7,9 @@ from typing import Any
 
 from tcbench.analysis.diff import Diff, DiffSide, Level, StepPart
 from tcbench.core.text import digits
+from tcbench.present.bottlenecks import doubt_words, doubtful
 from tcbench.present.document import document, fields
-from tcbench.present.format import counted, doubtful, limits, listed, milliseconds, quotient
+from tcbench.present.format import counted, limits, listed, milliseconds, quotient
 from tcbench.present.notes import Caution
 from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
@@ -37,7 +38,11 @@ def headline(diff: Diff) -> str:
     elif diff.levels:
         most = max(diff.levels[0].parts, key=lambda part: part.change_s * math.copysign(1, step.change_s))
         parts.append(f"{most.name} {signed(most.change_s)}, {share(diff, most)} of it")
-        doubts = [f"{name} {of.doubt}" for name, of in (("base", diff.base), ("current", diff.current)) if of.doubt]
+        doubts = [
+            f"{name} {doubt}"
+            for name, side in (("base", diff.base), ("current", diff.current))
+            if (doubt := doubt_words(side.bottleneck))
+        ]
         parts += [f"doubtful: {listed(doubts)}"] if doubts else []
     return "; ".join(parts)
 
@@ -135,7 +140,7 @@ def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
         remarks.append(Caution(f"one {one} a side has no interval: any of these may be nothing."))
     if any(one.step.change is not None for one in diffs):
         remarks.append("may be nothing: the 95% interval of the change over trials holds 0.")
-    remarks += doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
+    remarks += doubtful((side.label, side.bottleneck) for one in diffs for side in (one.base, one.current))
     differences = dict.fromkeys(difference for one in diffs for difference in one.differences)
     remarks += [Caution(f"differs beside: {line}") for line in allowed(differences)]
     return remarks
@@ -170,7 +175,7 @@ def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[s
 
 def _side(side: DiffSide) -> dict[str, Any]:
     value = fields(side, "label device_name cell_key=cell.key trials steps")
-    return value | {"doubtful": side.doubt or None, "simulated": is_simulated(side.environment)}
+    return value | {"doubtful": doubt_words(side.bottleneck) or None, "simulated": is_simulated(side.environment)}
 
 
 def _part(diff: Diff, part: StepPart) -> dict[str, Any]:

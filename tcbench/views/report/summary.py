@@ -9,6 +9,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, judged, ratio, unsure
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
+from tcbench.present.bottlenecks import limit_words
 from tcbench.present.cells import busy_line
 from tcbench.present.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
 from tcbench.present.page.page import AnyBlock, Data, FactList, Notice, Paragraph, Points, Prose, Section, say, strong
@@ -219,7 +220,7 @@ _COLUMNS: tuple[Column[_Fastest], ...] = (
     Column("rate", lambda row: row.cell.images_per_s, RATE, mark=lambda row: f" {row.cell.cell.unit}/s"),
     Column("factor", lambda row: row.over_base, FACTOR, mark=_over),
     Column("brought most by", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
-    Column("held back by", lambda row: row.explained.bottleneck and row.explained.bottleneck.limit),
+    Column("held back by", lambda row: row.explained.bottleneck and limit_words(row.explained.bottleneck)),
     Column("next", lambda row: bottlenecks.next_rung(row.explained), ratio=1),
     Column("run", lambda row: listed(row.cell.runs)),
 )

@@ -6,8 +6,9 @@ from typing import Any
 
 from tcbench.analysis.roofline import CellRoofline, WorkPart
 from tcbench.engine.accelerators.ceilings import Ceilings
+from tcbench.present.bottlenecks import doubt_words, doubtful
 from tcbench.present.document import document, fields
-from tcbench.present.format import doubtful, number
+from tcbench.present.format import number
 from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
 
 
@@ -77,7 +78,7 @@ def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool =
         lines.append("With many ranks: what each of them does and reaches, on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
         lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
-    return lines + doubtful((one.summary.cell.label, one.doubt) for one in rooflines)
+    return lines + doubtful((one.summary.cell.label, one.bottleneck) for one in rooflines)
 
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:
@@ -98,7 +99,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
         **({} if roofline.summary.cell.is_own else fields(roofline.summary.cell, "image_size variant")),
         **fields(roofline.summary.cell, "device"),
         "precision": roofline.precision,
-        "doubtful": roofline.doubt or None,
+        "doubtful": doubt_words(roofline.bottleneck) or None,
         "ceilings": {
             "device_name": ceilings.device_name,
             "flops_s": _flops_s(ceilings),

@@ -26,6 +26,7 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.core.timeline import Span, Timeline
+from tcbench.present.bottlenecks import limit_sentence
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import MARGIN, WIDTH, ChartPage, boxes
 from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
@@ -253,7 +254,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     for axes, panel in zip(column, panels, strict=True):
         name = wrapped(drawable(panel.timeline.label), LABEL, page.room - _FACTS, bold=True)
         below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
-        below += wrapped(drawable(panel.bottleneck.sentence), WORDS, page.room)
+        below += wrapped(drawable(limit_sentence(panel.bottleneck)), WORDS, page.room)
         beside = f"{number(panel.bottleneck.images_per_s)} {panel.timeline.unit}/s"
         if panel.bottleneck.device is not None:
             beside += f" · GPU busy {panel.bottleneck.device.busy_share:.0%}"
