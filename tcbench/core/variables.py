@@ -80,10 +80,11 @@ def prepare() -> None:
 
 
 @contextlib.contextmanager
-def changed(**changes: str) -> Iterator[None]:
-    """Set variables of this process, for libraries and processes that start as long as the context lasts."""
+def changed(**changes: str | None) -> Iterator[None]:
+    """Set variables of this process (None: remove them), for libraries and processes that start as long as the context
+    lasts."""
     before = {name: os.environ.pop(name, None) for name in changes}
-    os.environ.update(changes)
+    os.environ.update({name: value for name, value in changes.items() if value is not None})
     try:
         yield
     finally:
@@ -92,14 +93,9 @@ def changed(**changes: str) -> Iterator[None]:
             os.environ.update({} if value is None else {name: value})
 
 
-@contextlib.contextmanager
-def for_charts() -> Iterator[None]:
+def for_charts() -> contextlib.AbstractContextManager[None]:
     """Hide from matplotlib, as long as the context lasts, the variables that change it."""
-    hidden = {name: os.environ.pop(name) for name in _OF_CHARTS if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
+    return changed(**dict.fromkeys(_OF_CHARTS))
 
 
 class _MatplotlibFinder:
