@@ -97,7 +97,7 @@ class Idle:
 
 
 Doubt = Literal["recording", "phases"]
-"""What makes a bottleneck doubtful (`Bottleneck.doubt`)."""
+"""Reasons to doubt a bottleneck (`Bottleneck.doubt`)."""
 
 Cause = Literal["launching", "input", "synchronising", "other"]
 """Why a GPU was idle, as `Idle` has them."""
@@ -210,7 +210,7 @@ class Bottleneck:
 
     @property
     def doubt(self) -> Doubt | None:
-        """What makes the phases doubtful: recording made the steps of a timeline longer, or the host's phases in a
+        """Why the phases are doubtful: recording made the steps of a timeline longer, or the host's phases in a
         record's profiled pass do not add up to a timed step. A GPU's host may need less than the step."""
         if self.timed_step_s is not None and self.step_s - self.timed_step_s > UNLIKE * self.timed_step_s:
             return "recording"

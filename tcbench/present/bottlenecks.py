@@ -31,9 +31,10 @@ def doubt_words(bottleneck: Bottleneck | None) -> str:
 
 def doubtful(bottlenecks: Iterable[tuple[str, Bottleneck | None]]) -> list[str]:
     """Return a line on the doubtful ones of these cells, which are given with their labels; none without any."""
-    said = list(dict.fromkeys(f"{label}: {words}" for label, of in bottlenecks if (words := doubt_words(of))))
-    more = f"; {len(said) - 1} more" if len(said) > 1 else ""
-    return [Caution(f"Doubtful, as phases do not add up to a step: {said[0]}{more}.")] if said else []
+    texts = ((label, doubt_words(bottleneck)) for label, bottleneck in bottlenecks)
+    lines = list(dict.fromkeys(f"{label}: {text}" for label, text in texts if text))
+    more = f"; {len(lines) - 1} more" if len(lines) > 1 else ""
+    return [Caution(f"Doubtful, as phases do not add up to a step: {lines[0]}{more}.")] if lines else []
 
 
 def limit_sentence(bottleneck: Bottleneck) -> str:

@@ -129,8 +129,9 @@ def _age(path: Path) -> tuple[str, int]:
 
 
 Accepted = Literal["records", "timelines", "profiles", "documents"]
-"""What a command takes: records alone; also timelines, beside records or by themselves; the same, where those by
-themselves stand for the records of their trials; timelines and documents of `tcbench numerics`, beside records."""
+"""The inputs that a command takes. "timelines": timelines beside records, or by themselves. "profiles": the same, and
+timelines by themselves stand for the records of their trials. "documents": timelines and documents of `tcbench
+numerics`, beside records."""
 
 
 @dataclass(frozen=True)
