@@ -24,31 +24,28 @@ def headline(job: ParityJob) -> str:
     )
 
 
-_Row = tuple[str, Sequence[str], str | None]
-"""A config's name, its figures, and why it is off."""
-
 _FIGURES = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient")
 
 
-def table(judged: Sequence[JudgedRun]) -> Table[_Row]:
+def table(judged: Sequence[JudgedRun]) -> Table[JudgedRun]:
     """Return a row per config; distances are to the config without its last rung, and to fp32."""
-    rows: list[_Row] = []
-    for config in judged:
-        run = config.run
-        name = run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
-        rows.append((name, _figures(config), config.off))
     return Table(
         (
-            Column[_Row]("config", lambda row: row[0]),
-            *(Column[_Row](heading, _figure(place), COUNT) for place, heading in enumerate(_FIGURES)),
-            Column[_Row]("", lambda row: Text("off", "red") if row[2] else Text("ok", "green")),
+            Column[JudgedRun]("config", _name),
+            *(Column[JudgedRun](heading, _figure(place), COUNT) for place, heading in enumerate(_FIGURES)),
+            Column[JudgedRun]("", lambda config: Text("off", "red") if config.off else Text("ok", "green")),
         ),
-        rows,
+        judged,
     )
 
 
-def _figure(place: int) -> Callable[[_Row], str]:
-    return lambda row: row[1][place]
+def _name(config: JudgedRun) -> str:
+    run = config.run
+    return run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
+
+
+def _figure(place: int) -> Callable[[JudgedRun], str]:
+    return lambda config: _figures(config)[place]
 
 
 def _figures(config: JudgedRun) -> Sequence[str]:
