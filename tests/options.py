@@ -110,7 +110,7 @@ def options() -> list[Option]:
     for words, (command, _) in made.items():
         context = command.make_context(words[-1], [], parent=parent, resilient_parsing=True)
         for parameter in command.get_params(context):
-            if parameter.param_type_name != "option" or parameter.name == "help":
+            if parameter.param_type_name != "option" or parameter.name == "help" or parameter.hidden:
                 continue
             kind, info = declared[words][parameter.name]
             several = get_origin(kind) is list

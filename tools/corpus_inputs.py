@@ -77,7 +77,6 @@ export {} --per cell -o out/cells.json
 export {} --per step --format csv
 export {} --format bencher
 export {} --format github-action-benchmark
-forecast --over {} --ranks 8,64 --link abci -o out/ranks.svg
 """
 """Commands that read one file or folder of records."""
 
@@ -383,7 +382,6 @@ def gpus(folder: Path) -> list[str]:
         *of(DIFF, "slower.jsonl v100.jsonl --bs 32 --config fp16*"),
         *of(PAIR, allowed),
         "compare v100.jsonl virtual.jsonl",
-        "forecast --over v100.jsonl --ranks 8,64,1024 --link 12.5,10 --bs 32 --json",
     ]
 
 
@@ -502,8 +500,6 @@ def shown(folder: Path) -> list[str]:
         "run naruse2018 --dry-run --device virtual:V100 --bs 32 --json",
         "forecast quick.toml --gpu V100 --details -q",
         "forecast quick.toml --gpu V100 --json -q",
-        "forecast quick.toml --gpu V100 --ranks 8,64,1024 --link dgx-a100 -q -o out/ranks.svg",
-        "forecast quick.toml --gpu V100 --ranks 8,64 --link 12.5,10 --json -q",
         "forecast quick.toml --gpu B200 --bs 2 -q",
         *MISTAKES.strip().splitlines(),
     ]
@@ -579,8 +575,6 @@ gate --bisect nonsense
 forecast
 forecast --gpu H2000
 forecast --gpu V100 --ranks 8
-forecast --gpu V100 --ranks 8 --link nowhere
-forecast --over nowhere
 baseline list
 baseline list --json
 baseline show nobody

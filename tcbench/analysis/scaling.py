@@ -18,6 +18,9 @@ from tcbench.analysis.summary import CellSummary, Setting, by_code, ratio, summa
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Measurement, RankPart, Record
 
+IMAGES_TO_TRAIN = 90 * 1_280_000
+"""Images in 90 epochs of ImageNet, the training whose time slide 34 of the talk compares."""
+
 
 @dataclass(frozen=True)
 class AllReduce:
@@ -97,6 +100,12 @@ class Point:
     @property
     def images_per_s_per_rank(self) -> Interval | None:
         return self.images_per_s and self.images_per_s / self.ranks
+
+    @property
+    def time_to_train_s(self) -> Interval | None:
+        """Seconds that IMAGES_TO_TRAIN images take at the measured rate, without validation; None for other units."""
+        trains_images = self.summary.cell.unit == "images"
+        return IMAGES_TO_TRAIN / self.images_per_s if trains_images and self.images_per_s else None
 
 
 @dataclass(frozen=True)

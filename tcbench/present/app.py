@@ -140,7 +140,7 @@ class GroupedCommand(TyperCommand):
                 formatter.write("".join(f"  {line.rstrip()}\n" for pair in lines for line in pair if line.strip()))
 
 
-_OPTIONS = ("Cells", "Measuring", "Many ranks", "Where it runs", "Judging", "Output")
+_OPTIONS = ("Cells", "Measuring", "Where it runs", "Judging", "Output")
 """Groups of options in this order; others stand before them."""
 
 _EXTRAS = re.compile(r"\s*\[([^\[\]]*)\]$")

@@ -53,13 +53,6 @@ def complete_gpu(incomplete: str) -> list[str]:
     return [name for name in names() if name.lower().startswith(incomplete.lower())]
 
 
-def complete_network(incomplete: str) -> list[str]:
-    """The networks whose facts come with tcbench."""
-    from tcbench.hardware.networks import names
-
-    return [name for name in names() if name.startswith(incomplete.lower())]
-
-
 def complete_model(incomplete: str) -> list[str]:
     """The models that backends build."""
     from tcbench.engine.models import MODELS

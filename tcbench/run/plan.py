@@ -195,7 +195,7 @@ def _train(scenario: Scenario, model: str) -> TrainSettings:
 def _why_not_many(cell: Cell) -> str | None:
     """Why a cell that runs on one rank does not on as many as it has."""
     if cell.ranks > 1 and kind_of(cell.device).simulates is not None:
-        return "what ranks say to each other is not simulated; `tcbench forecast --ranks` tells what to expect"
+        return "what ranks say to each other is not simulated; measure many ranks on real devices"
     return backend(cell.backend).RUNGS.problem_of_many(cell.rungs) if cell.ranks > 1 else None
 
 

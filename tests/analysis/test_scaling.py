@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record
 
-from tcbench.analysis.scaling import Curve, curves
+from tcbench.analysis.scaling import IMAGES_TO_TRAIN, Curve, curves
 from tcbench.core.record import RankPart, Record
 
 
@@ -34,6 +34,16 @@ def test_strong_scaling_is_over_cells_of_one_global_batch() -> None:
     assert (curve.images, [(p.ranks, p.summary.cell.batch_size) for p in curve.points]) == (8, [(1, 8), (2, 4), (4, 2)])
     assert [p.speedup.value for p in curve.points if p.speedup] == pytest.approx([1, 1.5, 2])
     assert [p.efficiency.value for p in curve.points if p.efficiency] == pytest.approx([1, 0.75, 0.5])
+
+
+def test_the_time_to_train_is_the_images_of_the_training_over_the_measured_rate_of_all_ranks() -> None:
+    one, two = only([*on(1, 100.0), *on(2, 160.0)]).points
+    assert one.images_per_s is not None and two.time_to_train_s is not None
+    assert one.time_to_train_s == IMAGES_TO_TRAIN / one.images_per_s
+    assert two.time_to_train_s.value == pytest.approx(90 * 1_280_000 / 160.8, rel=1e-3)
+    assert two.time_to_train_s.low < two.time_to_train_s.value < two.time_to_train_s.high
+    of_text = only([make_record(cell=make_cell(ranks=ranks, unit="sequences")) for ranks in (1, 2)])
+    assert [point.time_to_train_s for point in of_text.points] == [None, None]
 
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 from pathlib import Path
 
-import factories
 import pytest
 from command import finish, start, tcbench
 from corpus_inputs import QUICK
@@ -63,25 +62,3 @@ def test_a_forecast_needs_no_cuda_package(here):
     assert "Plans: not checked: " in done.out
     assert "Kernels: not compiled: " in done.out
     assert "1 of 1 cells fit into 15.78 GiB." in done.out
-
-
-def test_measured_steps_are_scaled_out_without_a_gpu_being_named(here):
-    records = [
-        factories.make_record(config, measurement=factories.make_measurement(times_s))
-        for config, times_s in (("fp32", [0.2] * 12), ("fp32+dali", [0.1] * 12))
-    ]
-    factories.write(here / "run.jsonl", *records)
-    words = ("forecast", "--over", "run.jsonl", "--ranks", "64", "--link", "12.5,10", "--json")
-    [cell] = json.loads(tcbench(here, *words).out)["cells"]
-    assert (cell["config"], cell["step_s"], cell["bound"]) == ("fp32+dali", pytest.approx(0.1), False)
-    assert cell["gradient_bytes"] == 4 * 25_557_032
-    asked = json.loads(tcbench(here, *words, "--config", "fp32*").out)["cells"]
-    assert [cell["config"] for cell in asked] == ["fp32", "fp32+dali"]
-    (here / "mine/box").mkdir(parents=True)
-    (here / "run.jsonl").rename(here / "mine/box/run.jsonl")
-    [of_id] = json.loads(tcbench(here, "forecast", "--over", "run", "--out", "mine", *words[3:]).out)["cells"]
-    assert of_id == cell
-    words = ("forecast", "--over", "mine", *words[3:])
-    done = tcbench(here, *words, "--bs", "8")
-    assert (done.code, done.out) == (2, "")
-    assert "--bs 8: not in these results" in done.err

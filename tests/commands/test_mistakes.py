@@ -57,7 +57,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 RUN, TRAINS = "expected 1 to 999999, e.g. --bs 32,64,128,256", "has no meaning with --rungs"
-MANY = "--ranks 8 --link abci"
 EMPTY = " is empty: expected a value, or leave it out; "
 
 MISTAKES = {
@@ -193,16 +192,11 @@ MISTAKES = {
     "forecast --gpu V100 --image-size 31": "--image-size 31: resnet50 takes images of at least 32 pixels",
     "forecast --gpu V100 nowhere": "scenario 'nowhere': unknown",
     "forecast": "expected --gpu, such as --gpu V100, or --device cpu",
-    "forecast --gpu V100 --link abci": "--ranks and --link go together",
-    "forecast --gpu V100 --ranks 0 --link abci": "--ranks: '0' is not a number of ranks",
-    "forecast --gpu V100 --ranks 8 --link abcd": "--link 'abcd': expected bandwidth,latency in GB/s",
-    "forecast --gpu V100 --ranks 8 --link 0,1": "--link 0,1: expected a bandwidth above 0 GB/s",
-    "forecast --gpu V100 -o a.png": "--over and -o are of many ranks: give --ranks and --link too",
-    "forecast --over results": "--over and -o are of many ranks",
-    f"forecast {MANY}": "expected --gpu, such as --gpu V100, or --over RESULTS",
-    f"forecast --gpu V100 --over r {MANY}": "expected --gpu or --over RESULTS, got both",
-    f"forecast --over nowhere.jsonl {MANY}": "nowhere.jsonl",
-    f"forecast --gpu V100 {MANY} -o a.txt": "a.txt: expected a file name that ends in",
+    "forecast --gpu V100 --device cpu": "--device cpu forecasts this machine alone: expected no --gpu",
+    **dict.fromkeys(
+        ("forecast --gpu V100 --ranks 8,64 --link abci", "forecast --over results --ranks 8 --link 12.5,10"),
+        "--ranks, --link and --over are gone with their model; `tcbench run scaling --ranks 1,2`",
+    ),
     # Not comparable: 5
     "report good.jsonl --compare other.jsonl": "other.jsonl: no config and batch size in common",
     "diff good.jsonl other.jsonl": "nothing in common",

@@ -92,7 +92,6 @@ WRITERS = {
     "compare": ("x.json", "{}", "other.jsonl", "--format", "json"),
     "diff": ("x.svg", "{}", "--config", "fp32", "--to", "fp16"),
     "export": ("x.jsonl", "{}"),
-    "forecast": ("x.svg", "--over", "{}", "--ranks", "2", "--link", "abci"),
     "gate": ("x.toml", "{}", "--base", "HEAD"),
     "history": ("x.svg", "{}"),
     "plot": ("x.svg", "{}"),

@@ -16,13 +16,9 @@ from tcbench.views.history.chart import history_chart
 from tcbench.views.ladder.chart import ladder_chart
 from tcbench.views.networks import networks_chart
 from tcbench.views.roofline.chart import roofline_chart
-from tcbench.views.scale_out.chart import ScaleOutCurve, scale_out_chart
 from tcbench.views.scaling.chart import scaling_chart
 from tcbench.views.throughput.chart import machines_chart, slide_chart, throughput_chart
 from tcbench.views.timeline.chart import timeline_chart
-
-CURVE = ScaleOutCurve("a", (1, 2), (1, 0.9), (1, 0.8), (10, 6), (10, 7))
-
 
 UNDRAWN = [
     (lambda: throughput_chart([]), "no results to plot; `tcbench run` makes some"),
@@ -44,7 +40,6 @@ UNDRAWN = [
         lambda: scaling_chart(curves([make_record(cell=make_cell(ranks=n), status="oom") for n in (1, 2)])),
         "batch size 4, 2 ranks: out of memory",
     ),
-    (lambda: scale_out_chart([CURVE] * 9, "about"), "9 cells do not fit in one chart"),
     (lambda: timeline_chart([]), "no timeline to draw"),
     (lambda: timeline_chart([made(kernel(0, 1))]), "no steps in this timeline"),
     (lambda: timeline_chart([busy_timeline()], step=7), "--step 7: fp16, batch size 64 has 0 to 0"),

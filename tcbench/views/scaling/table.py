@@ -8,7 +8,7 @@ from tcbench.analysis.scaling import AllReduce, Curve, Imbalance, Point
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.present.document import fields
-from tcbench.present.format import limits, number, percent
+from tcbench.present.format import duration, limits, number, percent
 from tcbench.present.naming import rate_unit
 from tcbench.present.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, Column, Kind, Table, config_in_ladder
 
@@ -57,6 +57,7 @@ def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
         Column("speed-up", lambda row: row.point.speedup, FACTOR, on="page"),
         Column("efficiency", lambda row: row.point.efficiency, EFFICIENCY),
         Column("95% interval", lambda row: efficiency_limits(row.point.efficiency), on="page"),
+        Column("90 epochs\nof ImageNet", lambda row: row.point.time_to_train_s, Kind(duration), on="page"),
         exchange("all-\nreduce", lambda of: of.time_s, SECONDS, " left"),
         exchange("algo\nGB/s", lambda of: of.algorithm_bytes_s, _GIGABYTES),
         exchange("bus\nGB/s", lambda of: of.bus_bytes_s, _GIGABYTES),
@@ -142,7 +143,7 @@ def to_json(curves: Sequence[Curve]) -> list[dict[str, Any]]:
             **fields(curve, "kind config images base_ranks=base.cell.ranks"),
             "cells": [
                 {
-                    **fields(point, "key=summary.cell.key ranks images_per_s images_per_s_per_rank"),
+                    **fields(point, "key=summary.cell.key ranks images_per_s images_per_s_per_rank time_to_train_s"),
                     **fields(point, "cores_per_rank=cores speedup efficiency allreduce_s=allreduce.time_s"),
                     **fields(point, "allreduce_overlaps=allreduce.overlaps allreduce_bytes=allreduce.bytes"),
                     **fields(point, "algorithm_bandwidth_bytes_s=allreduce.algorithm_bytes_s"),

@@ -1,1 +1,0 @@
-"""Throughput of clusters that are not here."""
