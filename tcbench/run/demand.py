@@ -12,8 +12,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,8 +113,8 @@ def _trace_anew(
         for cell in cells:
             yield cell, _trace(cell, properties)
         return
-    # Not forked: the caller may have loaded a device's libraries.
-    with concurrent.futures.ProcessPoolExecutor(min(processes, len(cells)), spawn.context(), _prepare_worker) as pool:
+    # Set before NumPy is imported. Huge pages are set up when memory is asked for, and a trace touches none of it.
+    with spawn.pool(min(processes, len(cells)), {"NUMPY_MADVISE_HUGEPAGE": "0"}) as pool:
         futures = {pool.submit(_trace, cell, properties): cell for cell in cells}
         try:
             for future in concurrent.futures.as_completed(futures):
@@ -128,12 +126,6 @@ def _trace_anew(
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _prepare_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Before NumPy is imported. Huge pages are set up when memory is asked for, and a trace touches none of it.
-    os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
 
 
 @functools.cache

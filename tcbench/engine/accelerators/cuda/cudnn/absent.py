@@ -82,7 +82,7 @@ def _answer(gpu: GpuFile, workspace_limit: int, build: bool, work: Work) -> Answ
 def _judged(answer: Answer | str | crew.Died) -> tuple[Answer, bool]:
     """The answer, and whether it is worth keeping: a mishap is not."""
     if isinstance(answer, crew.Died):
-        answer = f"the process that built its plan died ({answer.cause})"
+        answer = "the process that built its plan died"
     if isinstance(answer, str):
         return NoPlan(answer, lasting=False), False
     return answer, isinstance(answer, PlanFacts) or answer.lasting

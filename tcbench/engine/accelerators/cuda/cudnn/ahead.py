@@ -4,12 +4,9 @@ cuDNN builds a plan on one core, those that it compiles in half a second each: o
 normalisation half a minute. A plan is built for a GPU by its properties, in processes that do not look at it, and
 serialized; the trial whose step needs it restores it, and times it beside the others."""
 
-import concurrent.futures
 import functools
 import math
-import signal
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from tcbench.core import messages, spawn
 from tcbench.core.cache import Cache
@@ -108,8 +105,7 @@ def _mismatch_line(gpu: GpuProperties, works: Sequence[tuple[Work, int]]) -> str
 
 def _properties(index: int) -> str:
     """In a process of its own: CUDA stays out of this one, which outlives the trials."""
-    ignore: dict[str, Any] = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
-    with concurrent.futures.ProcessPoolExecutor(1, spawn.context(), **ignore) as pool:
+    with spawn.pool(1) as pool:
         return pool.submit(graphs.present_properties, index).result()
 
 

@@ -4,6 +4,7 @@ test_real_plans.py, and test_gpu_ahead.py on a GPU."""
 import dataclasses
 import math
 import multiprocessing
+import os
 import sys
 import time
 from types import SimpleNamespace
@@ -263,6 +264,10 @@ def test_a_cudnn_that_nobody_tried_it_with_builds_nothing(frontend, monkeypatch)
 def _slow(work):
     time.sleep(work)
     return work
+
+
+def test_processes_see_no_gpu():
+    assert [*crew.spread(["CUDA_VISIBLE_DEVICES"], os.getenv, 1)] == [("CUDA_VISIBLE_DEVICES", "")]
 
 
 def test_processes_end_when_their_time_is_over(monkeypatch):
