@@ -106,7 +106,7 @@ class Claim:
         return None if self.relation == "faster" else self.factor * (1 + self.margin)
 
 
-class ClaimTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClaimTable(msgspec.Struct, frozen=True, kw_only=True):
     """A [[claim]] table, key by key."""
 
     says: Annotated[str, Meta(min_length=1)]

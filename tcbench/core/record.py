@@ -55,22 +55,28 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind} at {self.images_per_s:g} images/s" if self.images_per_s else self.kind
 
 
+# Upper bounds far beyond any machine: they keep infinities and slips of the finger out of a plan.
+PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
+Decay = Annotated[float, Meta(ge=0, lt=1)]
+
+
 class KfacSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the rung kfac. `damping` is added to the curvature, whose factors are averaged over time: each keeps
     the share `decay` of what it was. Factors and inverses are made anew every `interval` steps."""
 
-    damping: float = 1e-2
-    decay: float = 0.95
-    interval: int = 1
+    damping: Positive = 1e-2
+    decay: Decay = 0.95
+    interval: PositiveInt = 1
 
 
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the training step itself, beside the rungs."""
 
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    loss_scale: float = 128.0
+    learning_rate: Positive = 0.01
+    momentum: Decay = 0.9
+    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 1e-4
+    loss_scale: Positive = 128.0
     kfac: KfacSettings | msgspec.UnsetType = msgspec.UNSET
 
 

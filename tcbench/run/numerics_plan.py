@@ -99,7 +99,7 @@ def setting(
         n_test, threads = _TEST_IMAGES, asked.threads or 1
     else:
         batch_size = asked.batch_size or scenario.batch_sizes[0]
-        image_size = asked.image_size or scenario.image_size
+        image_size = asked.image_size or scenario.model.image_size
         shown, kept = images
         model, n_classes = scenario.models[0], len(shown.classes)
         n_train, n_test, threads = len(shown.files), min(len(kept.files), _TEST_IMAGES), asked.threads or cpus
@@ -116,7 +116,7 @@ def setting(
     return TrainingSetting(
         scenario=scenario.name,
         model=model,
-        variant=scenario.variant,
+        variant=scenario.model.variant,
         image_size=image_size,
         n_classes=n_classes,
         batch_size=batch_size,
@@ -152,7 +152,7 @@ def _divisor(scenario: Scenario, global_batch: int, batch_size: int, small_image
         return 1.0
     ratio = global_batch / batch_size
     if small_image is not None and scenario.models[0] in MODELS:
-        last = _last_size(MODELS[scenario.models[0]], scenario.variant, _IMAGENET_SIZE)
+        last = _last_size(MODELS[scenario.models[0]], scenario.model.variant, _IMAGENET_SIZE)
         ratio *= (last / _last_size(SMALL_RESNET, SMALL_RESNET.variants[0], small_image)) ** 2
     return 2.0 ** max(0, math.floor(math.log2(ratio)))
 
@@ -240,8 +240,9 @@ def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], thr
     name = "+".join(rungs)
     without = "+".join(rungs[:-1]) or (None if name == BASE else BASE)
     size: dict[str, Any] = {"batch_size": _PARITY_BATCH, "image_size": _PARITY_IMAGE, "n_classes": _PARITY_CLASSES}
-    of = {"scenario": scenario.name, "model": scenario.models[0], "variant": scenario.variant, "device": device.name}
-    cell = _cell(rungs, threads=threads, seed=0, input=Input(kind="own"), cudnn=scenario.cudnn, **of, **size)
+    of = {"scenario": scenario.name, "model": scenario.models[0], "variant": scenario.model.variant}
+    settings: dict[str, Any] = {"threads": threads, "seed": 0, "cudnn": scenario.cudnn}
+    cell = _cell(rungs, device=device.name, input=Input(kind="own"), **settings, **of, **size)
     return ParityCell(cell=cell, rung=rungs[-1], without=without, asked=asked)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tcbench.core.claim import LOW_PRECISIONS
 from tcbench.core.errors import ScenarioError, SelectionError, hint
-from tcbench.core.record import AS_GIVEN, ENOUGH_TRIALS, Cell, Input, TrainSettings
+from tcbench.core.record import AS_GIVEN, ENOUGH_TRIALS, Cell, Input, MeasureSettings, TrainSettings
 from tcbench.core.record import Selection as Selection
 from tcbench.engine.accelerators.device import Device, find, host, kind_of
 from tcbench.engine.backends import DEFAULT, backend, builds_models, device_kinds, known_rungs, problem
@@ -66,9 +66,9 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     scenario = scenario.on(device.kind)
     sizes = scenario.batch_sizes
     batch_sizes = selection.batch_sizes or ((sizes[len(sizes) // 2],) if selection.quick else sizes)
-    ranks = selection.ranks or scenario.ranks
+    ranks = selection.ranks or tuple(dict.fromkeys(scenario.measure.ranks))
     threads = selection.threads or max(1, machine.usable_cpus() // max(ranks))
-    image_size = scenario.image_size if selection.image_size is None else selection.image_size
+    image_size = scenario.model.image_size if selection.image_size is None else selection.image_size
     models = _models(scenario, selection.models)
     for name in models:
         if name in MODELS and image_size < (least := MODELS[name].min_image_size):
@@ -85,7 +85,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
             raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
     changes = {"target": selection.target, "max_time_s": selection.max_time_s}
     changes = {name: value for name, value in changes.items() if value is not None}
-    measure = msgspec.structs.replace(scenario.measure, **changes)
+    measure = msgspec.convert(scenario.measure, MeasureSettings, from_attributes=True)
+    measure = msgspec.structs.replace(measure, **changes)
     configs = select(scenario, selection.configs)
     configs, left_out = (configs, "") if selection.configs else _of_one_low_precision(configs, device)
     if selection.quick:
@@ -100,12 +101,12 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 scenario=scenario.name,
                 backend=config.backend,
                 model=model,
-                variant=variant_of(model, scenario.variant),
+                variant=variant_of(model, scenario.model.variant),
                 config=config.name,
                 rungs=config.rungs,
                 batch_size=batch_size,
                 image_size=image_size,
-                n_classes=scenario.n_classes,
+                n_classes=scenario.model.classes,
                 device=device.name,
                 input=_input(scenario, selection, config),
                 threads=threads,
@@ -119,7 +120,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 **{name: getattr(selection, name) for name in AS_GIVEN},
             )
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
-    timeout_s = selection.timeout_s or scenario.timeout_s
+    timeout_s = selection.timeout_s or scenario.measure.timeout_s
     return Plan(scenario, device, tuple(cells), *_rounds(selection, scenario, device), timeout_s, left_out)
 
 
@@ -172,7 +173,8 @@ def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[i
     """Trials per cell and the budget in seconds: the command line's; where it names neither, the scenario's; where that
     does not, as many trials as a comparison takes, within the budget of the kind of device."""
     quick = (QUICK_TRIALS, None) if selection.quick else (None, None)
-    for trials, budget_s in ((selection.trials, selection.budget_s), quick, (scenario.trials, scenario.budget_s)):
+    measure = scenario.measure
+    for trials, budget_s in ((selection.trials, selection.budget_s), quick, (measure.trials, measure.budget_s)):
         if trials is not None or budget_s is not None:
             return trials, budget_s
     return ENOUGH_TRIALS, kind_of(device.name).budget_s

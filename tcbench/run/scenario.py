@@ -20,13 +20,13 @@ from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import AS_GIVEN, Cell, CudnnSettings, Input, MeasureSettings, Selection, TrainSettings
+from tcbench.core.record import AS_GIVEN, Cell, CudnnSettings, Input, Selection, TrainSettings
 from tcbench.core.text import cleaned
 from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.backends import DEFAULT, builds_models
 from tcbench.engine.models import MODELS
 from tcbench.run import scenario_file
-from tcbench.run.scenario_file import CudnnTable, File, LadderTable
+from tcbench.run.scenario_file import CudnnTable, File, LadderTable, MeasureTable, ModelTable
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import AskedClaims
@@ -56,35 +56,32 @@ class Config:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything a scenario file says, checked. `ladders`: the configs of each in order, every one adding rungs to the
-    one before. `unit`: what batch sizes count. `base`: the config that factors are over, None where the file names
-    none. `gate_max_time_s`: the `max_time_s` of a gate's trials, where that is another. `on_cpu` is the scenario as its
-    table [cpu] changes it."""
+    """A scenario file, checked. `models`: the names that `model` stands for. `ladders`: the configs of each in order,
+    every one adding rungs to the one before. `unit`: what batch sizes count. `base`: the config that factors are over,
+    None where the file names none. `on_cpu` is the scenario as its table [cpu] changes it."""
 
-    name: str
-    title: str
-    source: str
     path: Path
+    title: str
+    unit: str
+    model: ModelTable
     models: tuple[str, ...]
-    variant: str
-    image_size: int
-    n_classes: int
     input: Input
-    batch_sizes: tuple[int, ...]
-    ranks: tuple[int, ...]
-    trials: int | None
-    budget_s: float | None
-    timeout_s: float
     train: TrainSettings
     cudnn: CudnnSettings
-    measure: MeasureSettings
+    measure: MeasureTable
     ladders: tuple[tuple[Config, ...], ...]
     configs: tuple[Config, ...]
-    claims: tuple[Claim, ...] = ()
-    unit: str = "images"
-    base: str | None = None
-    gate_max_time_s: float | None = None
+    claims: tuple[Claim, ...]
+    base: str | None
     on_cpu: Scenario | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self.measure.batch_sizes))
 
     def on(self, device_kind: str) -> Scenario:
         return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
@@ -163,34 +160,21 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
             )
     if not configs:
         raise ScenarioError(f"{path}: ladder: expected at least one [[ladder]] or [[config]]")
-    ablations = _ablations(path, file)
+    cudnn = _changed_settings(CudnnSettings(), file.cudnn)
+    ablations = _ablations(path, file, cudnn)
     configs = [
         one for c in configs for one in (c, *(replace(c, ablation=name, cudnn=s) for name, s in ablations.items()))
     ]
-    batch_sizes = tuple(dict.fromkeys(file.measure.batch_sizes))
     names = [config.name for config in configs]
     return Scenario(
-        name=path.stem,
-        title=file.title,
-        source=file.source,
         path=path,
+        **{name: getattr(file, name) for name in ("title", "unit", "model", "train", "measure")},
         models=models,
-        variant=file.model.variant,
-        image_size=file.model.image_size,
-        n_classes=file.model.classes,
         input=Input(kind=file.input.data, hw_decoder_load=file.input.hw_decoder_load),
-        batch_sizes=batch_sizes,
-        ranks=tuple(dict.fromkeys(file.measure.ranks)),
-        **{name: getattr(file.measure, name) for name in ("trials", "budget_s", "timeout_s", "gate_max_time_s")},
-        train=msgspec.convert(
-            {k: v for k, v in msgspec.to_builtins(file.train).items() if v is not None}, TrainSettings
-        ),
-        cudnn=_settings(file.cudnn),
-        measure=msgspec.convert(file.measure, MeasureSettings, from_attributes=True),
+        cudnn=cudnn,
         ladders=ladders,
         configs=tuple(configs),
-        claims=claims.read(path, file.claim, names, batch_sizes, inherited=inherits_claims),
-        unit=file.unit,
+        claims=claims.read(path, file.claim, names, file.measure.batch_sizes, inherited=inherits_claims),
         base=_base(path, file.base, names),
     )
 
@@ -236,21 +220,21 @@ def _base(path: Path, name: str | None, configs: list[str]) -> str | None:
     return named[0]
 
 
-def _settings(table: CudnnTable) -> CudnnSettings:
-    values = msgspec.structs.asdict(table)
-    return CudnnSettings(workspace_bytes=values.pop("workspace_mib") * 2**20, **values)
+def _changed_settings(settings: CudnnSettings, table: CudnnTable) -> CudnnSettings:
+    """Return the settings as a table changes them."""
+    changes = msgspec.to_builtins(table)  # without what is unset
+    if "workspace_mib" in changes:
+        changes["workspace_bytes"] = changes.pop("workspace_mib") * 2**20
+    return msgspec.structs.replace(settings, **changes)
 
 
-def _ablations(path: Path, file: File) -> dict[str, CudnnSettings]:
-    """The settings of each ablation: the scenario's, with its changes."""
-    settings: dict[str, CudnnSettings] = {}
-    for place, table in enumerate(file.ablation):
-        changes = {key: value for key, value in msgspec.structs.asdict(table.cudnn).items() if value is not None}
-        changed = msgspec.structs.replace(file.cudnn, **changes)
-        if changed == file.cudnn:
+def _ablations(path: Path, file: File, settings: CudnnSettings) -> dict[str, CudnnSettings]:
+    """Return the settings of each ablation by its name: the scenario's `settings`, with its changes."""
+    ablations = {ablation.name: _changed_settings(settings, ablation.cudnn) for ablation in file.ablation}
+    for place, changed in enumerate(ablations.values()):
+        if changed == settings:
             raise ScenarioError(f"{path}: ablation[{place}].cudnn: expected a setting that differs from [cudnn]")
-        settings[table.name] = _settings(changed)
-    return settings
+    return ablations
 
 
 def _ladder(table: LadderTable) -> tuple[Config, ...]:
@@ -291,7 +275,7 @@ def setting_of(cell: Cell, scenario: Scenario) -> Selection:
     return Selection(
         device=cell.device if is_chosen else "auto",
         models=(cell.model,) if cell.model in MODELS and (cell.model,) != scenario.models else None,
-        image_size=cell.image_size if cell.image_size != scenario.image_size else None,
+        image_size=cell.image_size if cell.image_size != scenario.model.image_size else None,
         ranks=(cell.ranks,) if cell.ranks > 1 else None,
         input=source if taken else None,
         threads=None,

@@ -12,24 +12,17 @@ from msgspec import Meta
 
 from tcbench.core.claim import ClaimTable
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import MOST_RUNGS, UnitName
+from tcbench.core.record import MOST_RUNGS, Positive, PositiveInt, TrainSettings, UnitName
 from tcbench.engine.backends import DEFAULT
 
 SCHEMA = 1
 
-# Upper bounds far beyond any machine: they keep infinities and slips of the finger out of the plan.
-PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
-Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Name = Annotated[str, Meta(min_length=1)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
-class ModelTable(_Table, frozen=True, kw_only=True):
+class ModelTable(msgspec.Struct, frozen=True, kw_only=True):
     """The table [model]. Several names: each of these models; none: ResNet-50, or whatever a step of the user's own
     trains."""
 
@@ -42,40 +35,22 @@ class ModelTable(_Table, frozen=True, kw_only=True):
 _Data = Literal["generated", "synthetic"]
 
 
-class InputTable(_Table, frozen=True, kw_only=True):
+class InputTable(msgspec.Struct, frozen=True, kw_only=True):
     """The table [input]."""
 
     data: _Data = "generated"
     hw_decoder_load: Share | msgspec.UnsetType = msgspec.UNSET
 
 
-class KfacTable(_Table, frozen=True, kw_only=True):
-    """The table [train.kfac]."""
+class CudnnTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The table [cudnn], or an ablation's changes of it. Keys that are not there change nothing."""
 
-    damping: Positive = 1e-2
-    decay: Annotated[float, Meta(ge=0, lt=1)] = 0.95
-    interval: PositiveInt = 1
-
-
-class TrainTable(_Table, frozen=True, kw_only=True):
-    """The table [train]."""
-
-    learning_rate: Positive = 0.01
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 1e-4
-    loss_scale: Positive = 128.0
-    kfac: KfacTable | None = None
+    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] | msgspec.UnsetType = msgspec.UNSET
+    autotune: bool | msgspec.UnsetType = msgspec.UNSET
+    fast_batch_norm: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class CudnnTable(_Table, frozen=True, kw_only=True):
-    """The table [cudnn]."""
-
-    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] = 512
-    autotune: bool = True
-    fast_batch_norm: bool = True
-
-
-class MeasureTable(_Table, frozen=True, kw_only=True):
+class MeasureTable(msgspec.Struct, frozen=True, kw_only=True):
     """The table [measure]."""
 
     batch_sizes: Annotated[list[PositiveInt], Meta(min_length=1, max_length=256)]
@@ -93,7 +68,7 @@ class MeasureTable(_Table, frozen=True, kw_only=True):
     profiled_steps: PositiveInt = 5
 
 
-class LadderTable(_Table, frozen=True, kw_only=True):
+class LadderTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table [[ladder]]. A step is one rung, or several that belong together."""
 
     name: Name
@@ -101,29 +76,21 @@ class LadderTable(_Table, frozen=True, kw_only=True):
     backend: str = DEFAULT
 
 
-class ConfigTable(_Table, frozen=True, kw_only=True):
+class ConfigTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table [[config]]."""
 
     rungs: Annotated[list[Name], Meta(min_length=1, max_length=MOST_RUNGS)]
     backend: str = DEFAULT
 
 
-class CudnnChangeTable(_Table, frozen=True, kw_only=True):
-    """An ablation's changes of [cudnn]."""
-
-    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    autotune: bool | None = None
-    fast_batch_norm: bool | None = None
-
-
-class AblationTable(_Table, frozen=True, kw_only=True):
+class AblationTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table [[ablation]]."""
 
     name: Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
-    cudnn: CudnnChangeTable
+    cudnn: CudnnTable
 
 
-class File(_Table, frozen=True, kw_only=True):
+class File(msgspec.Struct, frozen=True, kw_only=True):
     """The file, key by key. `schema` comes first, so that a newer form is refused by name."""
 
     schema: int
@@ -134,7 +101,7 @@ class File(_Table, frozen=True, kw_only=True):
     base: str | None = None
     model: ModelTable = ModelTable()
     input: InputTable = InputTable()
-    train: TrainTable = TrainTable()
+    train: TrainSettings = TrainSettings()
     cudnn: CudnnTable = CudnnTable()
     ladder: list[LadderTable] = []
     config: list[ConfigTable] = []
@@ -152,6 +119,7 @@ def read(path: Path, raw: dict[str, Any]) -> File:
         raise ScenarioError(f"{path}: schema: {schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench")
     if schema < 1:
         raise ScenarioError(f"{path}: schema: expected the number {SCHEMA}, got {schema}")
+    _check_keys(path, raw, File)
     try:
         return msgspec.convert(raw, File)
     except msgspec.ValidationError as error:
@@ -172,10 +140,8 @@ def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) 
     """msgspec's message with the file, the dotted key and everyday words: `FILE: KEY: expected ..., got ...`."""
     message, _, place = str(error).partition(" - at `$")
     key = place.rstrip("`").lstrip(".")
-    if field := re.match(r"Object (contains unknown|missing required) field `(.*)`", message):
-        where = f"{path}: {key}{'.' if key else ''}{field[2]}"
-        unknown = f"unknown key; {hint(field[2], _fields(key))}" if field[1] == "contains unknown" else ""
-        return f"{where}: {unknown or 'missing; expected in every scenario'}"
+    if field := re.match(r"Object missing required field `(.*)`", message):
+        return f"{path}: {key}{'.' if key else ''}{field[1]}: missing; expected in every scenario"
     if message.startswith("Invalid enum value"):
         message = f"expected one of {', '.join(get_args(_Data))}"
     words = re.sub(r"`([\w |]+)`", lambda m: " or ".join(_WORDS.get(w, w) for w in m[1].split(" | ")), message)
@@ -183,13 +149,21 @@ def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) 
     return f"{path}: {key or 'file'}: {words}" + ("" if "got" in words else f", got {_shown(_at(raw, key))}")
 
 
-def _fields(key: str) -> tuple[str, ...]:
-    """The keys of the table at a dotted key such as `ladder[0]`."""
-    table: Any = File
-    for name in re.findall(r"[a-z_]+", key):
-        type_ = next(field.type for field in msgspec.structs.fields(table) if field.name == name)
-        (table,) = get_args(type_) or (type_,)  # a list's tables, or the table
-    return tuple(table.__struct_fields__)
+def _check_keys(path: Path, raw: Any, table: type[msgspec.Struct], place: str = "") -> None:
+    """Raise ScenarioError for a key that `table` does not have, in a table or a list of tables at `place`. msgspec
+    ignores such keys, since records have some of these tables and ignore unknown fields."""
+    if isinstance(raw, list):
+        for index, element in enumerate(raw):
+            _check_keys(path, element, table, f"{place}[{index}]")
+    if isinstance(raw, dict):
+        types = {field.name: field.type for field in msgspec.structs.fields(table)}
+        for key, value in raw.items():
+            inner = f"{place}.{key}" if place else key
+            if key not in types:
+                raise ScenarioError(f"{path}: {inner}: unknown key; {hint(key, types)}")
+            for kind in (types[key], *get_args(types[key])):
+                if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                    _check_keys(path, value, kind, inner)
 
 
 def _at(raw: Any, key: str) -> Any:

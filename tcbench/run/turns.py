@@ -146,7 +146,7 @@ def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
 def of_gate(plan: Plan, longer: bool = True) -> Plan:
     """The plan with its cells' timed passes as in a gate: of short turns on the host, and where that is wished as long
     as the scenario has them there."""
-    longer_s, cells = plan.scenario.gate_max_time_s if longer else None, []
+    longer_s, cells = plan.scenario.measure.gate_max_time_s if longer else None, []
     for planned in plan.cells:
         measure = planned.cell.measure
         if longer_s is not None:

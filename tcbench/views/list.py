@@ -26,7 +26,7 @@ def show(device: Device, as_json: bool) -> None:
             {
                 **fields(scenario, "name title"),
                 "path": str(scenario.path),
-                **fields(scenario, "batch_sizes models image_size"),
+                **fields(scenario, "batch_sizes models image_size=model.image_size"),
                 "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in scenario.configs],
             }
             for scenario in shipped
@@ -49,8 +49,8 @@ def show(device: Device, as_json: bool) -> None:
     for scenario in shipped:
         sizes = ",".join(map(str, scenario.batch_sizes))
         console.print(Text.assemble((scenario.name, "bold"), f"  {scenario.title}"))
-        pixels = f"{scenario.image_size}x{scenario.image_size} pixels"
-        console.say(f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.variant}")
+        pixels = f"{scenario.model.image_size}x{scenario.model.image_size} pixels"
+        console.say(f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.model.variant}")
         for config in scenario.configs:
             reason = why_not(config, device)
             console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))

@@ -112,7 +112,7 @@ def test_models_that_are_named_stand_in_for_the_scenarios(cpu):
     made = plan.make(cpu, Selection(models=("resnet18", "resnet152"), configs=("fp32",)), CPU)
     expected = [*itertools.product(("resnet18", "resnet152"), (4, 8))]
     assert [(one.cell.model, one.cell.batch_size) for one in made.cells] == expected
-    v15 = dataclasses.replace(cpu, variant="v1.5")
+    v15 = dataclasses.replace(cpu, model=msgspec.structs.replace(cpu.model, variant="v1.5"))
     made = plan.make(v15, Selection(models=("resnet18", "resnet50"), configs=("fp32",), batch_sizes=(4,)), CPU)
     assert [one.cell.variant for one in made.cells] == ["v1", "v1.5"]  # a model has its first where it lacks that
     with pytest.raises(SelectionError, match=r"--model 'resnet05': unknown; did you mean 'resnet50'?"):

@@ -40,7 +40,7 @@ def test_the_shipped_scenarios_hold_the_talks_ladder_for_each_dtype(name, dtypes
 
 def test_naruse2018_has_the_talks_settings():
     talk = scenario.load("naruse2018")
-    assert (talk.batch_sizes, talk.image_size, talk.variant) == ((32, 64, 128, 256), 224, "v1")
+    assert (talk.batch_sizes, talk.model.image_size, talk.model.variant) == ((32, 64, 128, 256), 224, "v1")
     assert talk.cudnn == CudnnSettings(workspace_bytes=512 * 2**20, autotune=True, fast_batch_norm=True)
 
 
@@ -76,6 +76,8 @@ ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
         ("[measure]", '[input]\ndata = "web"\n[measure]', "input.data: expected one of generated, synthetic"),
         ("[measure]", "[input]\nhw_decoder_load = 65\n[measure]", "input.hw_decoder_load: expected a number <= 1.0"),
         ("[measure]", "[train]\nloss_scale = 0\n[measure]", "train.loss_scale: expected a number > 0.0, got 0"),
+        ("[measure]", "[train.kfac]\ndampling = 1\n[measure]", "train.kfac.dampling: unknown key; did you mean"),
+        ("[measure]", "[train.kfac]\ndecay = 1\n[measure]", "train.kfac.decay: expected a number < 1.0, got 1"),
         ('"fp32", [', "3, [", "ladder[0].steps[0]: expected a text in quotes or a list, got a whole number"),
         ("[[ladder]]", "[[ladders]]", "ladders: unknown key; did you mean 'ladder'?"),
         ("schema = 1", "schema = = 1", "not valid TOML"),

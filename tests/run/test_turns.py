@@ -140,7 +140,9 @@ def test_a_trial_whose_other_side_is_kept_runs_alone(made, tmp_path):
 
 def test_a_gates_trials_last_as_long_as_the_scenario_has_them_there(made):
     (planned,) = turns.of_gate(made).cells
-    assert planned.cell.measure.max_time_s == made.scenario.gate_max_time_s > made.cells[0].cell.measure.max_time_s
-    assert planned.cell.measure.block_steps == turns.TURN_STEPS < made.cells[0].cell.measure.block_steps
-    as_in_a_run = dataclasses.replace(made, scenario=dataclasses.replace(made.scenario, gate_max_time_s=None))
+    in_run, longer_s = made.cells[0].cell.measure, made.scenario.measure.gate_max_time_s
+    assert planned.cell.measure.max_time_s == longer_s > in_run.max_time_s
+    assert planned.cell.measure.block_steps == turns.TURN_STEPS < in_run.block_steps
+    measure = msgspec.structs.replace(made.scenario.measure, gate_max_time_s=None)
+    as_in_a_run = dataclasses.replace(made, scenario=dataclasses.replace(made.scenario, measure=measure))
     assert turns.of_gate(as_in_a_run).cells == turns.of_gate(made, longer=False).cells
