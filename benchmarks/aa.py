@@ -221,7 +221,8 @@ def _grown(phase: PhaseChange | None) -> str:
 def report(cells: list[Cell], seen: Seen) -> Counter[str]:
     """Print a gate's comparison; its verdicts, counted."""
     ended = seen.ended
-    compared = gate.comparison(ended.state, cells, ended.base, ended.current, RULE, "the budget was spent").cells
+    verdicts = ended.state.verdicts(cells, "the budget was spent")
+    compared = gate.comparison(verdicts, cells, ended.base, ended.current, ended.state.interims[-1]).cells
     what = "the same code twice" if seen.phases is None else f"a busy wait of {PLANTED_SHARE:.0%} of the step planted"
     what = "a worse choice planted" if CHOICE in (seen.phases or ()) else what
     print(f"\n{what}: {len(ended.base) + len(ended.current)} trials in {seen.seconds:.0f} s")

@@ -37,9 +37,12 @@ from numpy.typing import NDArray
 
 from tcbench.analysis import noise, phase_tests, verdict, welch
 from tcbench.analysis import rounds as rounds_of
-from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
+from tcbench.analysis.verdict import Decided, Interim, Rule
 from tcbench.analysis.welch import Estimate
 from tcbench.core import store
+
+Figures = tuple[Sequence[float], Sequence[float]]
+"""A cell's trials, of which more is better: current's, base's."""
 
 APART, IN_TURNS = welch.estimate, rounds_of.estimate
 """How ratios are estimated of sides that were measured apart, and of trials beside each other."""
@@ -163,8 +166,32 @@ def settle(cells: Sequence[Figures], of: Judgement) -> list[Decided | None]:
     """The decisions of a gate by all its looks; None for a cell that is inconclusive after the last one."""
     decided: list[Decided | None] = [None] * len(cells)
     for number in range(len(of.interims)):
-        decided = verdict.judge_interim(cells, decided, number, of.interims, of.method)
+        decided = judge_look(cells, decided, number, of)
     return decided
+
+
+def judge_look(
+    cells: Sequence[Figures],
+    decided: Sequence[Decided | None],
+    number: int,
+    of: Judgement,
+    phases: Sequence[phase_tests.PhaseTrials] | None = None,
+) -> list[Decided | None]:
+    """Return the decisions after a look at all cells together, as a gate makes them: a cell that is decided keeps its
+    decision, and adds to the common noise with the trials that decided it."""
+    seen = [of.interims[number if one is None else one[1]].trials for one in decided]
+    estimates = [of.method(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]
+    rule = of.interims[number].rule.among(len(cells))
+    judged = [rule.judge(estimate.ratio) for estimate in noise.pooled(estimates)]
+    if phases is not None:
+        lost = map(phase_tests.lost, phase_tests.judge(phases, rule))
+        judged = [
+            "regression" if one == "inconclusive" and phase else one for one, phase in zip(judged, lost, strict=True)
+        ]
+    return [
+        before or (None if one == "inconclusive" else (one, number))
+        for before, one in zip(decided, judged, strict=True)
+    ]
 
 
 def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bool = False) -> Truth:
@@ -297,7 +324,7 @@ def measure_phases(
         whole: list[Decided | None] = [None] * machine.cells
         both: list[Decided | None] = [None] * machine.cells
         for number in range(len(of.interims)):
-            whole = verdict.judge_interim(cells, whole, number, of.interims, of.method)
+            whole = judge_look(cells, whole, number, of)
             phases = []
             for cell, decided in enumerate(both):
                 n = of.interims[decided[1] if decided else number].trials
@@ -305,7 +332,7 @@ def measure_phases(
                 step_s = 1 / statistics.geometric_mean(cells[cell][1][:n])
                 by_round = of.method(cells[cell][0][:n], cells[cell][1][:n]).by_round
                 phases.append(phase_tests.PhaseTrials(step_s, base, current, by_round))
-            both = phase_tests.judge_interim(cells, phases, both, number, of.interims, of.method)
+            both = judge_look(cells, both, number, of, phases)
         called.append([[one is not None and one[0] == "regression" for one in by] for by in (whole, both)])
     judged = np.array(called)
     before, now = judged.mean(axis=(0, 2))

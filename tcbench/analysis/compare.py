@@ -529,8 +529,9 @@ def _judged(
         if estimate is not None and draft.verdict == "inconclusive":
             # The rule speaks of figures of which more is better.
             better = estimate if draft.metric.more_is_better else estimate.inverse
-            decision = (decisions or {}).get(draft.cell.key) or rule.judge(better.ratio)
-            if decision == "inconclusive" and not decisions and phase_tests.lost(of_phases[number]):
+            made = (decisions or {}).get(draft.cell.key)
+            decision = made or rule.judge(better.ratio)
+            if made is None and decision == "inconclusive" and phase_tests.lost(of_phases[number]):
                 decision = "regression"
             held_back = rule.held_back(better.ratio)
             median = draft.at_median.ratio if draft.at_median and decision == "inconclusive" else None

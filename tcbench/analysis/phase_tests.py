@@ -30,9 +30,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from tcbench.analysis import noise, rounds, verdict
+from tcbench.analysis import noise
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
+from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 from tcbench.core.groups import grouped
 
@@ -211,23 +211,6 @@ def lost(phases: Mapping[str, PhaseVerdict]) -> str | None:
     """The phase that surely lost most; None where none did."""
     slower = [name for name, phase in phases.items() if phase.decision == "slower"]
     return min(slower, key=lambda name: phases[name].beside.ratio.log, default=None)
-
-
-def judge_interim(
-    cells: Sequence[Figures],
-    phases: Sequence[PhaseTrials],
-    decided: Sequence[Decided | None],
-    number: int,
-    looks: Sequence[Interim],
-    estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
-) -> list[Decided | None]:
-    """As `verdict.judge_interim`; what the whole leaves open may be decided by a phase."""
-    rule = looks[number].rule.among(len(cells))
-    by_whole = verdict.judge_interim(cells, decided, number, looks, estimate)
-    return [
-        one or (("regression", number) if lost(judged) else None)
-        for one, judged in zip(by_whole, judge(phases, rule), strict=True)
-    ]
 
 
 def power(cells: Sequence[PhaseTrials], judged: Sequence[Mapping[str, PhaseVerdict]], rule: Rule) -> float | None:

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from scipy.special import chdtri, ndtr
 
-from tcbench.analysis import noise, rounds
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Estimate, LogRatio
 
@@ -152,27 +151,5 @@ def interims(trials: Sequence[int] = DEFAULT_INTERIMS, rule: Rule | None = None)
     )
 
 
-Figures = tuple[Sequence[float], Sequence[float]]
-"""Of a cell's trials, of which more is better, taken in turns: current's, base's."""
-
 Decided = tuple[Decision, int]
 """A decision, and the look that made it (from 0)."""
-
-
-def judge_interim(
-    cells: Sequence[Figures],
-    decided: Sequence[Decided | None],
-    number: int,
-    looks: Sequence[Interim],
-    estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
-) -> list[Decided | None]:
-    """The decisions after a look at all cells of one metric together. A cell that is decided stays so, and adds to the
-    common noise with the trials that decided it."""
-    trials = [looks[number if one is None else one[1]].trials for one in decided]
-    estimates = [estimate(current[:n], base[:n]) for (current, base), n in zip(cells, trials, strict=True)]
-    rule = looks[number].rule.among(len(cells))
-    judged = [rule.judge(one.ratio) for one in noise.pooled(estimates)]
-    return [
-        before or (None if decision == "inconclusive" else (decision, number))
-        for before, decision in zip(decided, judged, strict=True)
-    ]

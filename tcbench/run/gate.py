@@ -2,37 +2,36 @@
 
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
 of the machine falls on both alike, and the two trials of a round are compared with each other where it does
-(`analysis.rounds`). When all cells that go on have the trials of a look, `phase_tests.judge_interim` judges them
-together; a cell that is decided stops, an inconclusive one goes on to the next look. From the second look on the cells
-that it will likeliest decide come first, each with all its trials: a budget that ends on the way has paid for whole
-ones. Knows nothing of processes, files or clocks.
+(`analysis.rounds`). When all cells that go on have the trials of a look, `compare` judges them together; a cell that is
+decided stops, an inconclusive one goes on to the next look. From the second look on the cells that it will likeliest
+decide come first, each with all its trials: a budget that ends on the way has paid for whole ones. Knows nothing of
+processes, files or clocks.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from tcbench.analysis import phase_tests, rounds
+import msgspec
+
+from tcbench.analysis import rounds
 from tcbench.analysis.compare import (
     ACCIDENTS,
     METRICS,
-    THROUGHPUT,
     CellComparison,
     Comparison,
     Metric,
     Side,
-    Trials,
+    Verdict,
     compare,
-    phase_trials,
     power,
 )
-from tcbench.analysis.phase_tests import PhaseTrials
-from tcbench.analysis.verdict import Decided, Interim, Rule
+from tcbench.analysis.verdict import Decided, Decision, Interim, Rule
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Record
@@ -41,8 +40,26 @@ Role = Literal["base", "current"]
 BASE: Role = "base"
 CURRENT: Role = "current"
 
-_JUDGED = ("regression", "pass", "improved")
-"""Verdicts that figures give."""
+_GAVE_UP = " gave up after "
+_DECISIONS: Mapping[str, Decision] = {"regression": "regression", "pass": "pass", "improved": "improved"}
+"""Verdicts that a look makes, by the figures."""
+
+
+class GateVerdict(msgspec.Struct, frozen=True):
+    """A gate's verdict on one cell by one metric, as its file holds it. `why`: the reason, where figures are none.
+    `trials`: it rests on the first so many ok trials of each side; where that is None, on all trials."""
+
+    cell: str
+    metric: str
+    verdict: Verdict
+    failing: bool = False
+    why: str | None = None
+    trials: int | None = None
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a side of the cell gave up."""
+        return self.verdict == "changed status" or _GAVE_UP in (self.why or "")
 
 
 @dataclass(frozen=True)
@@ -56,9 +73,9 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Settling:
-    """One cell so far: the trials of both sides, how many looks were taken, and by each metric the decision of the
-    look that made one."""
+class CellState:
+    """One cell so far: the trials of both sides, the number of looks taken, and for each metric the decision and the
+    look that made it, if one did."""
 
     metrics: tuple[Metric, ...]
     decisions: tuple[Decided | None, ...]
@@ -82,14 +99,6 @@ class Settling:
         by = self.metrics[metric]
         figures = (by.of(record) for record in self.trials(side) if record.status == "ok")
         return [figure if by.more_is_better else 1 / figure for figure in figures if figure is not None]
-
-    def phases(self, metric: int, trials: int) -> PhaseTrials:
-        """The phases of both sides' first trials beside the metric, throughput."""
-        base, current = ([r for r in self.trials(side) if r.status == "ok"] for side in (BASE, CURRENT))
-        before, after = Trials(base[:trials], None), Trials(current[:trials], None)
-        rates, others = (self.figures(side, metric)[:trials] for side in (BASE, CURRENT))
-        step_s = before.cell.images_per_step / statistics.geometric_mean(rates)
-        return phase_trials(before, after, step_s, rounds.estimate(others, rates).by_round)
 
     def apart(self, trials: int, log: float) -> float:
         """How many of its errors the first metric's ratio by the first trials lies from a ratio whose logarithm is
@@ -122,7 +131,7 @@ class Settling:
             return bool(self.base and self.current)
         return self.decided or self.interims_taken == len(interims)
 
-    def after(self, side: Role, record: Record) -> Settling:
+    def after(self, side: Role, record: Record) -> CellState:
         trials = (*self.trials(side), record)
         return replace(self, base=trials) if side == BASE else replace(self, current=trials)
 
@@ -131,7 +140,7 @@ class Settling:
 class Gate:
     """All cells so far. Immutable: `after` returns the next state."""
 
-    cells: tuple[Settling, ...]
+    cells: tuple[CellState, ...]
     interims: tuple[Interim, ...]
     metrics: tuple[Metric, ...]
 
@@ -166,29 +175,52 @@ class Gate:
         number = next((cell.interims_taken for cell in self.cells if not cell.over(self.interims)), None)
         return self if number is None else self._judged(number)
 
-    def _tells(self, cell: Settling, metric: int, number: int) -> bool:
-        """Whether a cell has the figures of a look, or of that which decided it. What gave up tells nothing."""
-        decided = cell.decisions[metric]
-        trials = self.interims[decided[1] if decided else number].trials
-        return not cell.gave_up and all(len(cell.figures(side, metric)) >= trials for side in (BASE, CURRENT))
+    def verdicts(self, cells: Sequence[Cell], ended: str = "the gate ended") -> tuple[GateVerdict, ...]:
+        """Return a verdict for each of the gate's `cells` by each metric, cell by cell. `ended` says why the gate
+        stopped before the looks that a cell has left."""
+        verdicts = []
+        for cell, state in zip(cells, self.cells, strict=True):
+            why, seen = self._left_open(state, ended)
+            for metric, decided in zip(self.metrics, state.decisions, strict=True):
+                verdict = GateVerdict(cell.label, metric.name, "inconclusive", why=why, trials=seen)
+                if decided is not None:
+                    verdict = GateVerdict(cell.label, metric.name, decided[0], trials=self.interims[decided[1]].trials)
+                verdicts.append(verdict)
+        return tuple(verdicts)
+
+    def _left_open(self, cell: CellState, ended: str) -> tuple[str | None, int | None]:
+        """Return why a cell has looks left, None if it has none, and the trials a side of its last look, if any."""
+        taken = cell.interims_taken
+        if cell.gave_up:
+            failed = next(record.status for record in cell.trials(cell.gave_up) if record.status != "ok")
+            return f"{cell.gave_up}{_GAVE_UP}{cell.ok(cell.gave_up)} ok trials: {failed}", None
+        seen = self.interims[taken - 1].trials if taken else None
+        if taken == len(self.interims):
+            return None, seen
+        return (
+            f"{ended} before look {taken + 1} of {len(self.interims)} ({self.interims[taken].trials} trials a side)",
+            seen,
+        )
 
     def _judged(self, number: int) -> Gate:
-        decisions: list[list[Decided | None]] = [list(cell.decisions) for cell in self.cells]
-        for metric in range(len(self.metrics)):
-            there = [place for place, cell in enumerate(self.cells) if self._tells(cell, metric, number)]
-            figures = [(self.cells[n].figures(CURRENT, metric), self.cells[n].figures(BASE, metric)) for n in there]
-            before = [self.cells[n].decisions[metric] for n in there]
-            of_phases = [phase_tests.NONE] * len(there)
-            if self.metrics[metric] is THROUGHPUT:
-                seen = [self.interims[one[1] if one else number].trials for one in before]
-                of_phases = [self.cells[n].phases(metric, trials) for n, trials in zip(there, seen, strict=True)]
-            judged = phase_tests.judge_interim(figures, of_phases, before, number, self.interims)
-            for place, decision in zip(there, judged, strict=True):
-                decisions[place][metric] = decision
-        trials = self.interims[number].trials
+        """Return the gate after its look `number`: all cells with the look's trials are judged together. A cell that is
+        decided keeps its decision, and adds to the common noise with the trials that it took."""
+        look, decisions = self.interims[number], [list(cell.decisions) for cell in self.cells]
+        for metric, by in enumerate(self.metrics):
+            rows: list[_Row] = []
+            for cell in self.cells:
+                decided = cell.decisions[metric]
+                n = self.interims[decided[1]].trials if decided else look.trials
+                if not cell.gave_up and all(len(cell.figures(side, metric)) >= n for side in (BASE, CURRENT)):
+                    rows.append(_Row(cell.base, cell.current, n, decided[0] if decided else None))
+            compared = _compare(rows, by.name, look.rule.among(len(self.metrics)))
+            made = {judged.cell.key: _DECISIONS.get(judged.verdict) for judged in compared.cells}
+            for cell, of_cell in zip(self.cells, decisions, strict=True):
+                if cell.base and of_cell[metric] is None and (decision := made.get(cell.base[0].cell.key)):
+                    of_cell[metric] = decision, number
         cells = (
             replace(cell, decisions=tuple(made), interims_taken=number + 1)
-            if not cell.over(self.interims) and min(cell.ok(BASE), cell.ok(CURRENT)) >= trials
+            if not cell.over(self.interims) and min(cell.ok(BASE), cell.ok(CURRENT)) >= look.trials
             else cell
             for cell, made in zip(self.cells, decisions, strict=True)
         )
@@ -197,12 +229,8 @@ class Gate:
 
 def start(cells: int, interims: Sequence[Interim], metrics: Sequence[str] = ("throughput",)) -> Gate:
     """Before the first trial. `metrics` are names of METRICS."""
-    those = tuple(METRICS[name] for name in metrics)
-    return Gate(
-        (Settling(those, (None,) * len(metrics)),) * cells,
-        tuple(replace(interim, rule=interim.rule.among(len(metrics))) for interim in interims),
-        those,
-    )
+    chosen = tuple(METRICS[name] for name in metrics)
+    return Gate((CellState(chosen, (None,) * len(chosen)),) * cells, tuple(interims), chosen)
 
 
 def replay(state: Gate, cells: Sequence[Cell], kept: Mapping[Role, Iterable[Record]]) -> Gate:
@@ -217,26 +245,36 @@ def replay(state: Gate, cells: Sequence[Cell], kept: Mapping[Role, Iterable[Reco
     return state
 
 
-# ---------------------------------------------------------------------------------------------- what the whole says
+# ---------------------------------------------------------------------------------------------------- the comparison
 
 
 def comparison(
-    gate: Gate,
+    verdicts: Sequence[GateVerdict],
     cells: Sequence[Cell],
     base: Iterable[Record],
     current: Iterable[Record],
-    rule: Rule,
-    ended: str = "the gate ended",
+    last: Interim,
 ) -> Comparison:
-    """Compare the records by the looks that were taken: each cell and metric is judged by the trials and the level of
-    the look that decided it, of what is undecided by those of the last look taken. What no look decided is never
-    anything better than inconclusive; `ended` says why it was not gone on with where looks were left."""
-    of_sides = ((BASE, grouped((r.cell.key, r) for r in base)), (CURRENT, grouped((r.cell.key, r) for r in current)))
-    records = {side: [by_key.get(cell.key, []) for cell in cells] for side, by_key in of_sides}
-    parts = [_by_metric(gate, cells, records, number, rule, ended) for number in range(len(gate.metrics))]
-    first = parts[0]
+    """Return the comparison that a gate's verdicts stand for: figures, intervals and phases of the trials that each
+    verdict rests on. `verdicts` hold every metric of the first cell, then of the second; `last` is the gate's last
+    look, whose level the intervals and the statistical power have."""
+    sides = [grouped((record.cell.key, record) for record in side) for side in (base, current)]
+    metrics = list(dict.fromkeys(verdict.metric for verdict in verdicts))
+    rule, parts = last.rule.among(len(metrics)), []
+    for number, metric in enumerate(metrics):
+        rows = list(zip(cells, verdicts[number :: len(metrics)], strict=False))
+        both = [(cell.key, verdict) for cell, verdict in rows if all(cell.key in side for side in sides)]
+        seen = [
+            _Row(sides[0][key], sides[1][key], verdict.trials, _DECISIONS.get(verdict.verdict, "inconclusive"))
+            for key, verdict in both
+        ]
+        compared = _compare(seen, metric, rule)
+        by_key = {cell.cell.key: cell for cell in compared.cells}
+        kept = [_with_reason(by_key.get(cell.key) or _without_trials(cell, metric), verdict) for cell, verdict in rows]
+        parts.append(replace(compared, cells=tuple(kept), power=power(kept, rule, last.trials)))
     return replace(
-        first,
+        parts[0],
+        rule=Rule(rule.threshold),
         cells=tuple(cell for row in zip(*(part.cells for part in parts), strict=True) for cell in row),
         means=tuple(mean for part in parts for mean in part.means),
         paired=len(cells),
@@ -244,89 +282,45 @@ def comparison(
     )
 
 
-def missing(cell: Cell, metrics: Sequence[Metric]) -> tuple[CellComparison, ...]:
-    """A cell that only base's scenario has, by each metric."""
-    base = _not_run(cell, "its scenario has it; not run")
-    return tuple(CellComparison(metric, base, None, "missing", failing=True) for metric in metrics)
+def summary(verdicts: Sequence[GateVerdict]) -> str:
+    """Count verdicts by the trials that they took: `4 decided after 3 trials a side, 1 after 6; 2 undecided`."""
+    counts = Counter(verdict.trials or 0 for verdict in verdicts if verdict.verdict in _DECISIONS)
+    parts = [f"{count} after {trials}" for trials, count in sorted(counts.items())]
+    if parts:
+        parts[0] = f"{parts[0].replace(' ', ' decided ', 1)} trials a side"
+    undecided = sum(verdict.verdict == "inconclusive" and not verdict.gave_up for verdict in verdicts)
+    return "; ".join(filter(None, [", ".join(parts), f"{undecided} undecided" * bool(undecided)]))
 
 
-def summary(gate: Gate) -> str:
-    """The verdicts made after each number of trials: `4 decided after 3 trials a side, 1 after 6; 2 undecided`."""
-    measured = [cell for cell in gate.cells if not cell.gave_up]
-    decisions = [decision for cell in measured for decision in cell.decisions]
-    counts = [
-        (interim.trials, sum(d is not None and d[1] == n for d in decisions)) for n, interim in enumerate(gate.interims)
-    ]
-    decided = [f"{count} after {trials}" for trials, count in counts if count]
-    if decided:
-        decided[0] = f"{decided[0].replace(' ', ' decided ', 1)} trials a side"
-    undecided = sum(
-        decision is None and (not cell.interims_taken or all(cell.figures(side, metric) for side in (BASE, CURRENT)))
-        for cell in measured
-        for metric, decision in enumerate(cell.decisions)
-    )
-    parts = [", ".join(decided)] * bool(decided) + [f"{undecided} undecided"] * bool(undecided)
-    return "; ".join(parts)
+def _with_reason(cell: CellComparison, verdict: GateVerdict) -> CellComparison:
+    """Return the cell with the reason for which the gate left it open."""
+    left_open = cell.verdict == "inconclusive" and verdict.why is not None
+    return replace(cell, why=verdict.why, held_back=None) if left_open else cell
 
 
-def _by_metric(
-    gate: Gate,
-    cells: Sequence[Cell],
-    records: Mapping[Role, Sequence[Sequence[Record]]],
-    metric: int,
-    rule: Rule,
-    ended: str,
-) -> Comparison:
-    seen: dict[Role, list[Record]] = {BASE: [], CURRENT: []}
-    decisions = {}
-    last = gate.interims[-1]
-    for place, (cell, state) in enumerate(zip(cells, gate.cells, strict=True)):
-        if not (state.base and state.current):
-            continue
-        decided = state.decisions[metric]
-        interim = decided[1] if decided else max(0, state.interims_taken - 1)
-        decisions[cell.key] = decided[0] if decided else "inconclusive"
-        # Trials beyond the interim judgement, or on the way to one that was never made, do not count.
-        cut = decided is not None or (state.interims_taken and not state.gave_up)
-        for side in (BASE, CURRENT):
-            of_cell = records[side][place]
-            seen[side] += _first_ok(of_cell, gate.interims[interim].trials) if cut else of_cell
-    of = (gate.metrics[metric].name,)
-    judged = compare(seen[BASE], seen[CURRENT], of, last.rule, in_turns=True, decisions=decisions)
-    by_key = {one.cell.key: one for one in judged.cells}
-    compared = []
-    for cell, state in zip(cells, gate.cells, strict=True):
-        one = by_key.get(cell.key)
-        if one is None:  # it has no trial on one side at all
-            nothing = _not_run(cell, "no trial")
-            one = CellComparison(gate.metrics[metric], nothing, nothing, "inconclusive", more_trials=LEAST_TRIALS)
-        compared.append(one if state.decisions[metric] else _open(one, state, gate, ended))
-    seen_by_the_last = power(compared, last.rule, last.trials)
-    return replace(judged, rule=rule, cells=tuple(compared), power=seen_by_the_last)
+def _without_trials(cell: Cell, metric: str) -> CellComparison:
+    side = Side(cell, machine=None, status="skipped", reason="no trial", trials=0, trials_ok=0)
+    return CellComparison(METRICS[metric], side, side, "inconclusive", more_trials=LEAST_TRIALS)
 
 
-def _not_run(cell: Cell, why: str) -> Side:
-    return Side(cell, machine=None, status="skipped", reason=why, trials=0, trials_ok=0)
+class _Row(NamedTuple):
+    """A cell's records of both sides, of which those up to the n-th ok one count (None: all), and what is decided."""
+
+    base: Sequence[Record]
+    current: Sequence[Record]
+    trials: int | None
+    decision: Decision | None
 
 
-def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> CellComparison:
-    """A cell that no look decided: never a verdict on figures, and with the reason."""
-    if cell.verdict not in (*_JUDGED, "inconclusive"):
-        return cell
-    if not state.gave_up and state.interims_taken == len(gate.interims):
-        return replace(cell, verdict="inconclusive", failing=False, culprit=None)
-    if state.gave_up:
-        side = cell.current if state.gave_up == CURRENT else cell.base
-        failed = next(r.status for r in state.trials(state.gave_up) if r.status != "ok")
-        why = f"{state.gave_up} gave up after {side.trials_ok if side else 0} ok trials: {failed}"
-    else:
-        trials = gate.interims[state.interims_taken].trials
-        at = f"look {state.interims_taken + 1} of {len(gate.interims)} ({trials} trials a side)"
-        why = f"{ended} before {at}"
-    return replace(cell, verdict="inconclusive", failing=False, culprit=None, why=why, held_back=None)
+def _compare(rows: Sequence[_Row], metric: str, rule: Rule) -> Comparison:
+    """Compare cells by a metric; those without a decision are judged."""
+    base = [record for row in rows for record in _first_ok(row.base, row.trials)]
+    current = [record for row in rows for record in _first_ok(row.current, row.trials)]
+    decisions = {row.base[0].cell.key: row.decision for row in rows if row.decision is not None}
+    return compare(base, current, (metric,), rule, in_turns=True, decisions=decisions)
 
 
-def _first_ok(records: Sequence[Record], n: int) -> Sequence[Record]:
-    """Up to the n-th that is ok."""
+def _first_ok(records: Sequence[Record], n: int | None) -> Sequence[Record]:
+    """Return the records up to the n-th that is ok; all of them where n is None."""
     ok = [place for place, record in enumerate(records, start=1) if record.status == "ok"]
-    return records[: ok[n - 1]] if len(ok) >= n else records
+    return records if n is None or len(ok) < n else records[: ok[n - 1]]

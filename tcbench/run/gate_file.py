@@ -7,6 +7,7 @@ may say something else in a cell or two.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,14 +17,14 @@ from typing import Literal
 import msgspec
 
 from tcbench.analysis import verdict
-from tcbench.analysis.compare import METRICS, Comparison
+from tcbench.analysis.compare import METRICS, CellComparison, Comparison, Side
 from tcbench.analysis.verdict import Decision, Interim, Rule
 from tcbench.core import files, store
 from tcbench.core.errors import StoreError
 from tcbench.core.record import Cell, Record
 from tcbench.core.text import decode
 from tcbench.run import gate
-from tcbench.run.gate import BASE, CURRENT, Gate, Role, Settling
+from tcbench.run.gate import BASE, CURRENT, Gate, GateVerdict, Role
 
 _SIDE = re.compile(r"(gate-\d{8}-\d{6}(?:-\d+)?)-(base|current)")
 _ENDING = "-verdicts.json"
@@ -55,42 +56,33 @@ class GateQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return next(names, None)
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell: by each metric the decision and the trials a side that made it, None where it is open; `interims` are
-    how many looks were taken."""
+class GateFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file. `names` are the two sides' for people. `verdicts` are those of the cells that were asked, then of
+    those that are `gone`, which only base's scenario has; they are empty until the gate has ended. History of
+    `schema_version`: 1, decisions lay apart from the verdicts, under `judged`; 2, a verdict tells its trials."""
+
+    schema: Literal["tcbench-gate"] = "tcbench-gate"
+    schema_version: Literal[1, 2] = 2
+    asked: GateQuestion
+    names: tuple[str, str]
+    gone: tuple[Cell, ...] = ()
+    notes: tuple[str, ...] = ()
+    verdicts: tuple[GateVerdict, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.verdicts)
+
+
+class _CellDecisions(msgspec.Struct, frozen=True):
+    """A cell of a file of version 1: for each metric the decision and its trials a side, and the looks taken."""
 
     decisions: tuple[tuple[Decision, int] | None, ...]
     interims: int
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of what was shown, for programs."""
-
-    cell: str
-    metric: str
-    verdict: str
-    failing: bool
-    why: str | None = None
-
-
-class GateFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file; history of its form: 1, the first. `names` are the two sides' for people. `judged` is empty until the
-    gate has ended; `ended` is why where it ended before all was decided; `gone` are cells that only base's scenario
-    has."""
-
-    schema: Literal["tcbench-gate"] = "tcbench-gate"
-    schema_version: Literal[1] = 1
-    asked: GateQuestion
-    names: tuple[str, str]
-    judged: tuple[Judged, ...] = ()
-    gone: tuple[Cell, ...] = ()
-    notes: tuple[str, ...] = ()
-    ended: str = "the gate ended"
-    verdicts: tuple[Verdict, ...] = ()
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.judged)
+class _FirstForm(msgspec.Struct, frozen=True):
+    judged: tuple[_CellDecisions, ...] = ()
 
 
 def beside(records: Path) -> Path | None:
@@ -126,12 +118,27 @@ def write(path: Path, content: GateFile) -> None:
 def read(path: Path) -> GateFile:
     """Raises StoreError."""
     try:
-        content: GateFile = decode(files.read(path), GateFile)
+        encoded = files.read(path)
+        content: GateFile = decode(encoded, GateFile)
+        return _with_trials(content, decode(encoded, _FirstForm)) if content.schema_version == 1 else content
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
     except msgspec.DecodeError as error:
-        raise StoreError(f"{path}: expected the verdicts of a gate (tcbench-gate 1): {error}") from None
-    return content
+        raise StoreError(f"{path}: expected the verdicts of a gate (tcbench-gate 2): {error}") from None
+
+
+def _with_trials(content: GateFile, first: _FirstForm) -> GateFile:
+    """Return a file of version 1 whose verdicts tell the trials that they rest on."""
+    n, looks = len(content.asked.metrics), (None, *content.asked.trials)
+    verdicts: list[GateVerdict] = []
+    for place, cell in enumerate(first.judged):
+        of_cell = content.verdicts[n * place : n * (place + 1)]
+        seen = None if any(verdict.gave_up for verdict in of_cell) else looks[cell.interims]
+        verdicts += [
+            msgspec.structs.replace(verdict, trials=decided[1] if decided else seen)
+            for verdict, decided in zip(of_cell, cell.decisions, strict=False)
+        ]
+    return msgspec.structs.replace(content, verdicts=(*verdicts, *content.verdicts[len(verdicts) :]))
 
 
 def of(base: Path, current: Path) -> GateFile | None:
@@ -153,50 +160,31 @@ def unfinished(folder: Path) -> Path | None:
 
 
 def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile:
-    """With the decisions of a gate that has ended; `spent` says so where its budget ended it."""
-    trials = [interim.trials for interim in state.interims]
-    return msgspec.structs.replace(
-        content,
-        judged=tuple(
-            Judged(decisions=tuple(d and (d[0], trials[d[1]]) for d in cell.decisions), interims=cell.interims_taken)
-            for cell in state.cells
-        ),
-        notes=(spent, *content.notes) if spent else content.notes,
-        ended="the budget was spent" if spent else content.ended,
-    )
+    """Return the file with the verdicts of a gate that has ended; `spent` says so where its budget ended it."""
+    ended = "the budget was spent" if spent else "the gate ended"
+    notes = (spent, *content.notes) if spent else content.notes
+    return msgspec.structs.replace(content, verdicts=state.verdicts(content.asked.cells, ended), notes=notes)
 
 
-def shown(content: GateFile, comparison: Comparison) -> GateFile:
-    """With the verdicts as they are shown."""
+def shown(content: GateFile, compared: Sequence[CellComparison]) -> GateFile:
+    """Return the file with the verdicts as they are shown: failed trials and cells that are gone have theirs too."""
+    trials = itertools.chain((verdict.trials for verdict in content.verdicts), itertools.repeat(None))
     verdicts = (
-        Verdict(cell=one.cell.label, metric=one.metric.name, verdict=one.verdict, failing=one.failing, why=one.why)
-        for one in comparison.cells
+        GateVerdict(cell.cell.label, cell.metric.name, cell.verdict, cell.failing, cell.why, n)
+        for cell, n in zip(compared, trials, strict=False)
     )
     return msgspec.structs.replace(content, verdicts=tuple(verdicts))
 
 
 def comparison(content: GateFile, base: Sequence[Record], current: Sequence[Record]) -> Comparison:
-    """The records of both sides with the verdicts that the gate gave."""
+    """Return the comparison of both sides' records with the gate's verdicts."""
     asked = content.asked
-    metrics = tuple(METRICS[name] for name in asked.metrics)
-
-    def trials(cell: Cell, records: Sequence[Record]) -> tuple[Record, ...]:
-        return tuple(record for record in records if record.cell.key == cell.key)
-
-    state = replace(
-        gate.start(len(asked.cells), asked.interims, asked.metrics),
-        cells=tuple(
-            Settling(
-                metrics,
-                tuple(made and (made[0], asked.trials.index(made[1])) for made in kept.decisions),
-                trials(cell, base),
-                trials(cell, current),
-                kept.interims,
-            )
-            for cell, kept in zip(asked.cells, content.judged, strict=True)
-        ),
-    )
-    compared = gate.comparison(state, asked.cells, base, current, asked.rule, content.ended)
-    missing = (one for cell in content.gone for one in gate.missing(cell, metrics))
-    notes = (*content.notes, gate.summary(state))
-    return replace(compared, cells=(*compared.cells, *missing), notes=(*compared.notes, *filter(None, notes)))
+    compared = gate.comparison(content.verdicts, asked.cells, base, current, asked.interims[-1])
+    gone = [
+        (Side(cell, None, "skipped", "its scenario has it; not run", 0, 0), name)
+        for cell in content.gone
+        for name in asked.metrics
+    ]
+    missing = (CellComparison(METRICS[name], side, None, "missing", failing=True) for side, name in gone)
+    notes = (*compared.notes, *content.notes, gate.summary(shown(content, compared.cells).verdicts))
+    return replace(compared, cells=(*compared.cells, *missing), notes=tuple(filter(None, notes)))

@@ -270,9 +270,9 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     gate(project, "--base", "HEAD", "--looks", "2,3", "--config", "deep", "--threshold", "10%")
     (path,) = project.glob("results/*/gate-*-verdicts.json")
     content = json.loads(path.read_text())
-    assert (content["schema"], content["schema_version"]) == ("tcbench-gate", 1)
+    assert (content["schema"], content["schema_version"]) == ("tcbench-gate", 2)
     assert [one["verdict"] for one in content["verdicts"]] == ["inconclusive"]
-    content["judged"][0]["decisions"] = [["regression", 2]]
+    content["verdicts"][0] |= {"verdict": "regression", "trials": 2}
     path.write_text(json.dumps(content))
     sides = [str(side) for side in gate_file.record_files(path).values()]
     done = tcbench(project, "compare", *sides)
@@ -285,7 +285,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
         assert ">regression<" in (project / "page.html").read_text()
     path.write_text("{}")
     refused = tcbench(project, "compare", *sides)
-    assert (refused.code, "expected the verdicts of a gate (tcbench-gate 1)" in refused.err) == (2, True)
+    assert (refused.code, "expected the verdicts of a gate (tcbench-gate 2)" in refused.err) == (2, True)
 
 
 def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project):

@@ -1,5 +1,6 @@
 """The gate's sequence of trials and its decisions, with a fake executor: no process runs here."""
 
+import json
 import math
 import random
 from collections.abc import Callable
@@ -40,7 +41,7 @@ def drive(state: Gate, execute: Callable[[Trial], Record], most: int = 1000):
 
 def said(state: Gate, ran, cells=CELLS, ended="the gate ended"):
     sides = {side: [r for t, r in ran if t.side == side] for side in (BASE, CURRENT)}
-    return gate.comparison(state, cells, sides[BASE], sides[CURRENT], RULE, ended)
+    return gate.comparison(state.verdicts(cells, ended), cells, sides[BASE], sides[CURRENT], state.interims[-1])
 
 
 def order(ran) -> str:
@@ -249,7 +250,7 @@ def test_two_accidents_end_a_cell_whatever_its_other_trials_say(side):
     else:
         assert (cell.verdict, cell.why) == ("inconclusive", "base gave up after 2 ok trials: crashed")
     assert not state.certain()
-    assert gate.summary(state) == ""
+    assert gate.summary(state.verdicts(CELLS[:1])) == ""
 
 
 def test_accidents_alone_are_a_changed_status():
@@ -288,6 +289,47 @@ def test_between_looks_the_last_look_taken_speaks():
     (cell,) = said(state, ran, CELLS[:1], "the budget was spent").cells
     assert (cell.verdict, cell.base.trials_ok, cell.current.trials_ok) == ("inconclusive", 3, 3)
     assert cell.why == "the budget was spent before look 2 of 4 (4 trials a side)"
+
+
+@pytest.mark.parametrize("most", [7, 15, 27, 1000])
+def test_a_file_of_version_1_gives_the_comparison_of_its_gate(tmp_path, most):
+    """Of the cells one is decided by memory alone, one ends when current crashes twice and one when base does."""
+    cells = tuple(factories.make_cell(batch_size=n) for n in (1, 2, 3))
+    question = gate_file.GateQuestion(
+        base="a",
+        current="b",
+        scenario="cpu",
+        cells=cells,
+        metrics=("throughput", "memory", "energy"),
+        threshold=0.03,
+        trials=(3, 4, 6, 8),
+    )
+
+    def execute(trial: Trial) -> Record:
+        crashes = trial.number in (3, 4) and (trial.cell, trial.side) in ((1, CURRENT), (2, BASE))
+        grown = 2**30 + 2**28 * (trial.side == CURRENT and trial.number < 3)
+        return record(trial, jumping(trial), "crashed" if crashes else "ok", cells, peak_memory_bytes=grown)
+
+    state, ran = drive(gate.start(3, question.interims, question.metrics), execute, most)
+    asked = gate_file.GateFile(asked=question, names=("a", "b"), gone=(factories.make_cell(batch_size=9),))
+    base, current = ([one for trial, one in ran if trial.side == side] for side in (BASE, CURRENT))
+    content = gate_file.judged(asked, state.ended(), "spent")
+    compared = gate_file.comparison(content, base, current)
+    path = tmp_path / "gate-20300101-120000-verdicts.json"
+    gate_file.write(path, gate_file.shown(content, compared.cells))
+    assert gate_file.comparison(gate_file.read(path), base, current) == compared
+    first = json.loads(path.read_text()) | {"schema_version": 1, "ended": "the budget was spent"}
+    for verdict in first["verdicts"]:
+        del verdict["trials"]
+    first["judged"] = [
+        {
+            "decisions": [made and [made[0], question.trials[made[1]]] for made in cell.decisions],
+            "interims": cell.interims_taken,
+        }
+        for cell in state.ended().cells
+    ]
+    path.write_text(json.dumps(first))
+    assert gate_file.comparison(gate_file.read(path), base, current) == compared
 
 
 def test_a_trial_that_a_gate_repeated_counts_once_by_its_last_record(tmp_path):

@@ -180,7 +180,7 @@ def gate(
         content = _settled(path, content, plan, starter, ready, budget_s, stderr)
     before, after = gate_file.stored_trials(path).values()
     comparison = gate_file.comparison(content, before, after)
-    gate_file.write(path, gate_file.shown(content, comparison))
+    gate_file.write(path, gate_file.shown(content, comparison.cells))
     runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else _named(path)
     labels = Labels(outcome.called(ready[0].says, before), outcome.called(ready[1].says, after), runs)
     try:

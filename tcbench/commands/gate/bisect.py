@@ -162,7 +162,8 @@ def _ends(
         with progress:
             ended = turns.measure(state, plan, pair, launcher, stores, progress, asked.budget_s)
     cells = [planned.cell for planned in plan.cells]
-    comparison = gates.comparison(ended.state, cells, ended.base, ended.current, asked.rule, "the budget was spent")
+    verdicts = ended.state.verdicts(cells, "the budget was spent")
+    comparison = gates.comparison(verdicts, cells, ended.base, ended.current, asked.interims[-1])
     trials, spent_s = len(ended.base) + len(ended.current), time.monotonic() - started
     bisection = msgspec.structs.replace(bisection, trials=trials, seconds=spent_s)
     lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
