@@ -8,6 +8,13 @@ import msgspec
 from tcbench.analysis.compare import Comparison, compare
 from tcbench.core import record
 from tcbench.core.record import Record
+from tcbench.views.comparison.cell_report import ComparisonReport, comparison_report
+
+
+def reported(*sides: Any, **how: Any) -> ComparisonReport:
+    """The report of a comparison."""
+    return comparison_report(compare(*sides, **how))
+
 
 NASTY = (
     *("<script>alert(1)</script>", "a|b", "`code` ``` and *stars* __under__", "line\nbreak\r\nand\ttab"),

@@ -46,7 +46,7 @@ RENAMED = [
     ("tcbench.backends.torch.session._images", "tcbench.engine.backends.torch.session.TorchSession.build"),
     ("tcbench.cli.run.probe", "tcbench.run.ranks.probe_largest"),
     ("tcbench.run.cluster.executor", "tcbench.run.cluster.script"),
-    ("tcbench.show.comparison.wording.go_on", "tcbench.views.comparison.wording.next_steps"),
+    ("tcbench.show.comparison.wording.go_on", "tcbench.views.comparison.cell_report.ComparisonReport.next_steps"),
     ("tcbench.show.forecast._figures", "tcbench.views.forecast.table"),
     ("tcbench.show.numerics.costs_table", "tcbench.views.numerics.table._accuracy"),
     ("tcbench.show.numerics.costs_table", "tcbench.views.numerics.table.costs_table.time_ratio"),

@@ -6,12 +6,12 @@ import math
 import factories
 import msgspec
 import pytest
+from comparisons import reported
 from factories import remeasured
 
 from tcbench.analysis import comparability
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState, HostLoad, Input, PhaseTimes, PlanChoice
-from tcbench.views.comparison import wording
 
 
 def trials(*arguments, side="base", **changes):
@@ -371,6 +371,6 @@ def test_sides_that_ran_different_kernels_for_the_same_work_say_so_by_phase(curr
 @pytest.mark.parametrize(("grown", "only_there"), [("forward", False), ("backward", True)])
 def test_a_regression_that_lies_only_where_kernels_differ_says_so(grown, only_there):
     base, current = (ran([("conv_wgrad bfloat16", "brg", digest)], side=digest) for digest in ("base", "current"))
-    cell = only(compare([timed_by_phase(r) for r in base], [timed_by_phase(r, **{grown: 0.02}) for r in current]))
+    cell = only(reported([timed_by_phase(r) for r in base], [timed_by_phase(r, **{grown: 0.02}) for r in current]))
     assert (cell.verdict, cell.grew_by_kernels) == ("regression", only_there)
-    assert ("only where the two sides ran different kernels: backward" in wording.sentence(cell)) == only_there
+    assert ("only where the two sides ran different kernels: backward" in cell.sentence) == only_there

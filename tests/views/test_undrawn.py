@@ -1,12 +1,12 @@
 """What cannot be drawn is one clear line."""
 
 import pytest
+from comparisons import reported
 from factories import make_cell, make_record
 from histories import over_commits
 from present.charts.charts import run
 from timelines import busy_timeline, kernel, made
 
-from tcbench.analysis.compare import compare
 from tcbench.analysis.history import history
 from tcbench.analysis.scaling import curves
 from tcbench.analysis.summary import summarise
@@ -32,8 +32,11 @@ UNDRAWN = [
     (lambda: slide_chart(run(), 13), "--slide 13: expected one of 12, 21, 27, 31, 33"),
     (lambda: history_chart(history([])), "no results to plot"),
     (lambda: history_chart(history(over_commits([40]))), "no cell was measured at two commits"),
-    (lambda: comparison_chart(compare([], [])), "nothing to compare"),
-    (lambda: comparison_chart(compare([make_record("fp32", n) for n in range(1, 602)], [])), "601 cells do not fit in"),
+    (lambda: comparison_chart(reported([], [])), "nothing to compare"),
+    (
+        lambda: comparison_chart(reported([make_record("fp32", n) for n in range(1, 602)], [])),
+        "601 cells do not fit in",
+    ),
     (lambda: roofline_chart([]), "no cell to draw a roofline of"),
     (lambda: scaling_chart([]), "no cell of several ranks in these results"),
     (

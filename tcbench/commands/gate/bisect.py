@@ -180,14 +180,14 @@ def _ends(
 def _not_slower(comparison: Comparison, say: Say) -> State:
     """The state of a bisection whose BAD is not surely slower, after saying why. Raises NotComparableError where cells
     were not measured on both ends: a commit that broke one is git bisect's to find."""
-    from tcbench.views.comparison import wording
+    from tcbench.views.comparison.cell_report import comparison_report, reasons
 
-    for line in wording.reasons(comparison.cells, wording.names(comparison.cells)):
+    for line in reasons(comparison_report(comparison).cells):
         say(line)
     broken = [cell for cell in comparison.cells if not cell.measured and cell.verdict != "inconclusive"]
     if broken:
-        reasons = "; ".join(f"{cell.cell.label}: {cell.why}" for cell in broken[:3])
-        raise NotComparableError(f"not measured on both ends, so there is no loss to look for: {reasons}")
+        why = "; ".join(f"{cell.cell.label}: {cell.why}" for cell in broken[:3])
+        raise NotComparableError(f"not measured on both ends, so there is no loss to look for: {why}")
     return "not settled" if comparison.inconclusive else "no loss"
 
 

@@ -6,7 +6,7 @@ Owns rows, blocks of rows and their axis. Knows nothing of how a verdict came ab
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from tcbench.analysis.comparability import FACETS
-from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison, Mean, Metric, Side
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
@@ -40,11 +38,11 @@ from tcbench.present.naming import apart
 from tcbench.present.page import drawings
 from tcbench.present.page.page import AnyBlock, Data, Notice, Paragraph, Piece, Points, Prose, Section, say, strong
 from tcbench.present.page.wording import spaced
-from tcbench.present.sides import UNNAMED, Labels, allowed, several
+from tcbench.present.sides import UNNAMED, several
 from tcbench.present.tables import COUNT, Badge, Column, Field, Table, Tone, heads
-from tcbench.present.verdicts import FORMS, STATUS_BADGES, signed, tone
-from tcbench.views.comparison import wording
-from tcbench.views.comparison.table import Row, figures, rows
+from tcbench.present.verdicts import FORMS, signed, tone
+from tcbench.views.comparison.cell_report import CellReport, ComparisonReport, heading, titled
+from tcbench.views.comparison.table import figures
 
 MAX_ROWS = 600
 """More are refused: no picture that high can be drawn or read."""
@@ -59,26 +57,27 @@ _LEAST = 1.05  # the axis reaches this factor to either side at least
 _INKS: dict[Tone, str] = {"bad": LOSS, "good": GAIN, "warn": INK, "plain": INK}
 
 
-def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title: str = "") -> Figure:
+def comparison_chart(report: ComparisonReport, *, title: str = "") -> Figure:
     """A block per machine (and setting) and metric; in it a row per cell, by batch size, then config, in the order of
     first appearance; at the end the geometric mean. Raises SelectionError for nothing to draw or too many cells."""
-    if not comparison.cells:
+    if not report.cells:
         raise SelectionError("nothing to compare: no cells on either side")
-    if len(comparison.cells) > MAX_ROWS:
+    if len(report.cells) > MAX_ROWS:
         raise SelectionError(
-            f"{len(comparison.cells)} cells do not fit in one chart (at most {MAX_ROWS}); compare fewer configs"
+            f"{len(report.cells)} cells do not fit in one chart (at most {MAX_ROWS}); compare fewer configs"
         )
-    blocks, more = first_panels(_blocks(comparison), lambda block: block.title, "--config, or name fewer files")
-    ratios = [cell.ratio for cell in comparison.cells if cell.ratio]
+    blocks, more = first_panels(_blocks(report), lambda block: block.title, "--config, or name fewer files")
+    ratios = [cell.ratio for cell in report.cells if cell.ratio]
     ends = _limits(ratios, [row.point for block in blocks for row in block.rows])
-    compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
-    subtitle = drawable(compared + wording.headline(comparison))
-    page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
+    base, current = _short(report.labels.base), _short(report.labels.current)
+    compared = "" if report.labels is UNNAMED else f"{current} against {base} · "
+    subtitle = drawable(compared + report.headline)
+    page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(report)), *more])
     column = page.panels([block.tops[-1] for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
         page.named(axes, block.title)
-        _frame(axes, block, ends, 1 - comparison.rule.threshold)
+        _frame(axes, block, ends, 1 - report.rule.threshold)
         _write_verdicts(axes, block, figures)
     page.settle()
     for axes, block in zip(column, blocks, strict=True):
@@ -94,35 +93,14 @@ def _short(label: str) -> str:
 
 @dataclass(frozen=True)
 class _Row:
-    """One cell, or the mean of all. `batch_size` is empty where it is that of the row above."""
+    """One cell, or the mean of all, which is no cell. `batch_size` is empty where it is that of the row above. `point`
+    is the ratio, also where there are too few trials for an interval."""
 
     batch_size: str
     name: str
-    cell: CellComparison | None
-    mean: Mean | None = None
-
-    @property
-    def ratio(self) -> Interval | None:
-        if self.mean is not None:
-            return self.mean.ratio
-        return self.cell.ratio if self.cell else None
-
-    @property
-    def point(self) -> float | None:
-        """The ratio, also where there are too few trials for an interval."""
-        if self.ratio is not None:
-            return self.ratio.value
-        base, current = (self.cell.base, self.cell.current) if self.cell else (None, None)
-        if base is None or current is None or base.figure is None or current.figure is None:
-            return None
-        return current.figure / base.figure
-
-    @property
-    def of_phase(self) -> Interval | None:
-        """The ratio if nothing had changed but the phase that a loss surely sits in."""
-        culprit = self.cell.culprit if self.cell else None
-        by = culprit.slower_by if culprit is not None and culprit.decision == "slower" else None
-        return by and 1 / Interval(1 + by.value, 1 + by.low, 1 + by.high)
+    cell: CellReport | None
+    ratio: Interval | None
+    point: float | None
 
     @property
     def label(self) -> str:
@@ -141,39 +119,14 @@ class _Row:
     def verdict(self) -> str:
         return signed(self.cell) if self.cell else ""
 
-    @property
-    def instead(self) -> str:
-        """Words in place of a ratio."""
-        if self.cell is None or self.point is not None:
-            return ""
-        base, current = self.cell.base, self.cell.current
-        if current is None and base is not None:
-            return f"not in current; base: {_state(self.cell, base)}"
-        if base is None and current is not None:
-            return f"not in base; current: {_state(self.cell, current)}"
-        assert base is not None and current is not None
-        if base.status == current.status == "ok":
-            return self.cell.why or ""
-        if base.status == current.status:
-            return f"{STATUS_BADGES[base.status].word} on both sides"
-        now = STATUS_BADGES[current.status].word
-        reason = f": {current.reason.removeprefix(now + ': ')}" if current.reason else ""
-        return f"{STATUS_BADGES[base.status].word} → {now}{reason}"
-
-
-def _state(cell: CellComparison, side: Side) -> str:
-    if side.figure is None:
-        return side.status
-    words = wording.figure(cell.metric, side)
-    return words if cell.metric.unit == "bytes" else f"{words} {wording.unit(cell.metric, [cell.cell])}"
-
 
 @dataclass(frozen=True)
 class _Block:
     """Rows of one metric on one machine, below each other in inches."""
 
     title: str
-    metric: Metric
+    metric: str
+    more_is_better: bool
     rows: tuple[_Row, ...]
 
     @cached_property
@@ -198,62 +151,58 @@ def _limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple
     return low / pad, high * pad
 
 
-def _blocks(comparison: Comparison) -> list[_Block]:
-    def key(cell: CellComparison) -> tuple[str | None, Setting, str]:
+def _blocks(report: ComparisonReport) -> list[_Block]:
+    def key(cell: CellReport) -> tuple[str | None, Setting, str]:
         setting = CellSummary(cell.cell, cell.machine, None, "ok", None, 0, 0).setting
         return cell.base.machine if cell.base else cell.machine, setting, cell.metric.name
 
-    groups = grouped((key(cell), cell) for cell in comparison.cells)
+    groups = grouped((key(cell), cell) for cell in report.cells)
     settings = list(dict.fromkeys(setting for _, setting, _ in groups))
     machines_alone = len({setting.machine for setting in settings}) == len(settings)
     names = dict(zip(settings, apart([setting[:2] for setting in settings]), strict=True))
     several_ranks = len({setting.cell.ranks for setting in settings}) > 1
     blocks = []
-    for (came_from, setting, _), cells in groups.items():
-        metric, machine = cells[0].metric, setting[0]
+    for (came_from, setting, metric), cells in groups.items():
+        machine = setting[0]
         where = machine or "unknown machine"
         if not machines_alone:
             where = ", ".join(filter(None, (names[setting], counted(setting[1].ranks, "rank") * several_ranks)))
         if came_from is not None and came_from != machine:
             where = f"{came_from} → {where}"
-        title = f"{where} · {wording.heading(metric, [cell.cell for cell in cells])}"
-        blocks.append(_Block(drawable(title), metric, _rows(cells)))
-    for mean in comparison.means:
-        place = max(n for n, block in enumerate(blocks) if block.metric is mean.metric)
-        several_blocks = sum(block.metric is mean.metric for block in blocks) > 1
-        name = f"geometric mean of {counted(mean.cells, 'cell')}" + (" of all blocks" * several_blocks)
-        block = blocks[place]
-        blocks[place] = _Block(block.title, block.metric, (*block.rows, _Row("", name, None, mean)))
+        title = drawable(f"{where} · {heading(cells)}")
+        blocks.append(_Block(title, metric, cells[0].metric.more_is_better, _rows(cells)))
+    for mean in report.means:
+        places = [place for place, block in enumerate(blocks) if block.metric == mean.metric.name]
+        name = f"geometric mean of {counted(mean.cells, 'cell')}" + (" of all blocks" * (len(places) > 1))
+        block = blocks[places[-1]]
+        blocks[places[-1]] = replace(block, rows=(*block.rows, _Row("", name, None, mean.ratio, mean.ratio.value)))
     return blocks
 
 
-def _rows(cells: Sequence[CellComparison]) -> tuple[_Row, ...]:
+def _rows(cells: Sequence[CellReport]) -> tuple[_Row, ...]:
     configs = list(dict.fromkeys(cell.cell.config for cell in cells))
     ordered = sorted(cells, key=lambda cell: (cell.cell.batch_size, configs.index(cell.cell.config)))
-    rows: list[_Row] = []
-    last = None
-    for cell in ordered:
-        size = cell.cell.batch_size
-        rows.append(_Row("" if size == last else f"batch size {size}", cell.cell.config, cell))
-        last = size
-    return tuple(rows)
+    sizes = [None, *(cell.cell.batch_size for cell in ordered)]
+    return tuple(
+        _Row(f"batch size {size}" * (size != last), cell.cell.config, cell, cell.ratio, cell.point)
+        for cell, size, last in zip(ordered, sizes[1:], sizes, strict=False)
+    )
 
 
-def _small_print(comparison: Comparison) -> list[str]:
-    over = {"rounds, in pairs" if cell.by_round else "trials (Welch)" for cell in comparison.cells if cell.estimate}
+def _small_print(report: ComparisonReport) -> list[str]:
+    over = {"rounds, in pairs" if cell.by_round else "trials (Welch)" for cell in report.cells if cell.ratio}
     lines = [
         "ratio: current over base, of the geometric means over trials · whisker: its 95% confidence interval over "
         f"{listed(sorted(over)) or 'trials'} · hollow: inconclusive · dashed: the threshold "
-        f"({threshold(comparison.rule.threshold)})"
+        f"({threshold(report.rule.threshold)})"
     ]
-    if any(_Row("", "", cell).of_phase for cell in comparison.cells):
+    if any(cell.phase_ratio for cell in report.cells):
         lines[0] += " · pale: the interval of the named phase"
-    if comparison.differences:
-        lines.append("differs between base and current: " + "; ".join(allowed(comparison.differences, 4)))
-    if comparison.notes:
-        lines.append("note: " + several(comparison.notes, 4))
-    lines += [f"doubtful: {line}" for line in wording.doubts_in_short(comparison)]
-    return lines
+    if report.differences:
+        lines.append("differs between base and current: " + "; ".join(report.allowed(4)))
+    if report.notes:
+        lines.append("note: " + several(report.notes, 4))
+    return [*lines, *(f"doubtful: {line}" for line in report.counted_doubts)]
 
 
 def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -> None:
@@ -266,7 +215,7 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
     axes.xaxis.set_major_formatter("{x:.4g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(axis="x", labeltop=len(block.rows) > _TALL)
-    better = "current / base · Better ⟶" if block.metric.more_is_better else "⟵ Better · current / base"
+    better = "current / base · Better ⟶" if block.more_is_better else "⟵ Better · current / base"
     axes.set_xlabel(better, color=INK)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
@@ -274,14 +223,14 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
     labels = [*(row.label for row in block.rows), *(row.batch_size for _, row in heads)]
     axes.set_yticks([*block.places, *(place for place, _ in heads)], labels, size=LEGEND, color=INK)
     for text, row in zip(axes.get_yticklabels(), block.rows, strict=False):
-        text.set_color(QUIET if row.mean else INK)
+        text.set_color(INK if row.cell else QUIET)
     for text in axes.get_yticklabels()[len(block.rows) :]:
         text.set_fontweight("bold")
     for top, row in zip(block.tops[1:], block.rows[1:], strict=False):
-        if row.batch_size or row.mean:
+        if row.batch_size or row.cell is None:
             axes.axhline(top, color=FAINT, linewidth=0.7)
     axes.axvline(1, color=QUIET, linewidth=0.9, zorder=1)
-    worst = worst if block.metric.more_is_better else 1 / worst
+    worst = worst if block.more_is_better else 1 / worst
     axes.axvline(worst, color=QUIET, linewidth=0.9, dashes=(4, 2), zorder=1)
 
 
@@ -299,13 +248,13 @@ def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
     low, high = axes.get_xlim()
     if row.point is None:
         room = axes.bbox.width / DPI + figures / 72 - 0.2
-        words = shortened(drawable(row.instead), WORDS, room)
+        words = shortened(drawable(row.cell.instead if row.cell else ""), WORDS, room)
         put(axes, words, (low, place), (4, 0), ha="left", color=QUIET)
         return
     verdict = row.cell.verdict if row.cell else "mean"
     form, size = {"mean": ("D", 5.0), "regression": ("v", 6.0), "improved": ("^", 6.0)}.get(verdict, ("o", 4.5))
     face = PAPER if form == "o" and (row.ratio is None or verdict == "inconclusive") else row.ink
-    if (phase := row.of_phase) is not None:
+    if (phase := row.cell.phase_ratio if row.cell else None) is not None:
         ends = max(phase.low, low), min(phase.high, high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=12, alpha=0.3, zorder=2, solid_capstyle="butt")
     if row.ratio is not None:
@@ -327,27 +276,27 @@ def _figures(row: _Row) -> str:
     return "" if row.point is None else f"{quotient(row.point)} (one trial)"
 
 
-def section(comparison: Comparison, base: str) -> Section:
-    """All cells of both sides. `base` is what the other side is called."""
-    blocks: list[AnyBlock] = [Prose((_lead(comparison, base),))]
-    if comparison.differences:
-        facets = dict.fromkeys(difference.facet for difference in comparison.differences)
-        what = "; ".join(FACETS.get(facet, facet) for facet in facets)
-        words = say("The two sides did not measure the same thing; a verdict speaks of all that differs: ", what, ".")
-        details = tuple(difference.says for difference in comparison.differences)
+def section(report: ComparisonReport) -> Section:
+    """All cells of both sides."""
+    blocks: list[AnyBlock] = [Prose((_lead(report),))]
+    if report.differences:
+        words = say(
+            "The two sides did not measure the same thing; a verdict speaks of all that differs: ", report.facets, "."
+        )
+        details = tuple(difference.says for difference in report.differences)
         blocks.append(Notice(Badge("not alike", "warn", "warn"), words, details))
-    blocks.append(Points(_tally(comparison)))
-    every_cell = _table(comparison.cells)
-    measured = any(cell.ratio is not None for cell in comparison.cells)
-    blocks.append(_drawn(comparison, base, every_cell) if measured else Data(every_cell))
-    if comparison.notes:
-        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Not all trials are alike."), comparison.notes))
+    blocks.append(Points(_tally(report)))
+    every_cell = _table(report.cells)
+    measured = any(cell.ratio is not None for cell in report.cells)
+    blocks.append(_drawn(report, every_cell) if measured else Data(every_cell))
+    if report.notes:
+        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Not all trials are alike."), report.notes))
     return Section("comparison", "Comparison", tuple(blocks))
 
 
-def _lead(comparison: Comparison, base: str) -> Paragraph:
-    parts: list[str | Piece] = ["The base is ", strong(base), ". "]
-    for mean in comparison.means:
+def _lead(report: ComparisonReport) -> Paragraph:
+    parts: list[str | Piece] = ["The base is ", strong(report.labels.base), ". "]
+    for mean in report.means:
         over = counted(mean.cells, "cell")
         parts += [
             "Over " if mean.cells > 1 else "In ",
@@ -355,82 +304,73 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
             strong(f"{factor(mean.ratio.value)} the base's"),
             f" (geometric mean; 95% interval {limits(mean.ratio, factor)}). ",
         ]
-    parts.append(f"A loss of more than {comparison.rule.threshold:.0%} that is surely there is a regression.")
-    if seen := wording.power(comparison):
-        parts.append(f" With these trials {seen}.")
-    return say(*parts)
+    parts.append(f"A loss of more than {report.rule.threshold:.0%} that is surely there is a regression.")
+    return say(*parts, *(f" With these trials {seen}." for seen in report.power_lines))
 
 
-def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
+def _tally(report: ComparisonReport) -> tuple[tuple[Badge | None, Paragraph], ...]:
     """A line per verdict with its cells, as many as a line takes."""
     lines = []
-    for verdict in VERDICTS:
-        cells = [cell for cell in comparison.cells if cell.verdict == verdict]
-        if not cells:
-            continue
-        names = "; ".join(dict.fromkeys(_label(cell, comparison) for cell in cells[:6]))
+    by_verdict = grouped((cell.verdict, cell) for cell in report.cells)
+    for verdict in report.verdicts:
+        cells = by_verdict[verdict]
+        names = "; ".join(dict.fromkeys(_label(cell, report) for cell in cells[:6]))
         more = f"; and {len(cells) - 6} more" if len(cells) > 6 else ""
         lines.append((FORMS[verdict], say(strong(counted(_distinct(cells), "cell")), f": {names}{more}")))
     return tuple(lines)
 
 
-def _distinct(cells: Sequence[CellComparison]) -> int:
+def _distinct(cells: Sequence[CellReport]) -> int:
     """The number of cells, each counted once by however many metrics it was compared."""
     return len({(cell.machine, cell.cell) for cell in cells})
 
 
-def _label(cell: CellComparison, comparison: Comparison) -> str:
+def _label(cell: CellReport, report: ComparisonReport) -> str:
     """A cell and, where there are several, the metric that it was compared by."""
-    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(wording.by_metric(comparison)) > 1 else "")
+    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(report.by_metric) > 1 else "")
 
 
-def _drawn(comparison: Comparison, base: str, every_cell: Table[Row]) -> AnyBlock:
+def _drawn(report: ComparisonReport, every_cell: Table[CellReport]) -> AnyBlock:
     """The chart with its table; the table alone where the chart would be too high."""
+    base = report.labels.base
     try:
-        drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
+        drawing = comparison_chart(report, title=f"Against {base}")
     except SelectionError as error:
         return Data(every_cell, notes=(str(error),))
-    metrics = listed([metric.name for metric in wording.by_metric(comparison)]).capitalize()
+    metrics = listed([metric.name for metric in report.by_metric]).capitalize()
     return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", every_cell)
 
 
-def _table(cells: Sequence[CellComparison]) -> Table[Row]:
-    metrics = {one.metric: wording.titled(one.metric, [of.cell for of in cells]) for one in cells}
+def _table(cells: Sequence[CellReport]) -> Table[CellReport]:
+    by_metric = grouped((cell.metric.name, cell) for cell in cells)
+    metrics = {name: titled(of_metric) for name, of_metric in by_metric.items()}
     columns = (
-        *heads((one.cell for one in cells), lambda row: row[0].cell),
-        Column[Row]("config", lambda row: ", ".join(filter(None, (row[0].cell.config, row[1])))),
-        *([Column[Row]("metric", lambda row: metrics[row[0].metric])] if len(metrics) > 1 else []),
-        Column[Row]("verdict", lambda row: FORMS[row[0].verdict]),
+        *heads((one.cell for one in cells), lambda one: one.cell),
+        Column[CellReport]("config", lambda one: ", ".join(filter(None, (one.cell.config, one.where_in_table)))),
+        *([Column[CellReport]("metric", lambda one: metrics[one.metric.name])] if len(metrics) > 1 else []),
+        Column[CellReport]("verdict", lambda one: FORMS[one.verdict]),
         *figures(),
-        Column[Row]("trials", lambda row: _trials(row[0]), COUNT),
-        Column[Row]("remarks", lambda row: "; ".join(_remarks(row[0]))),
+        Column[CellReport]("trials", _trials, COUNT),
+        Column[CellReport]("remarks", lambda one: "; ".join(one.reasons)),
     )
-    return Table(columns, rows(cells), f"Every cell of both sides: {listed(list(metrics.values()))}")
+    return Table(columns, cells, f"Every cell of both sides: {listed(list(metrics.values()))}")
 
 
-def _trials(one: CellComparison) -> Field:
-    counts = [0 if side is None else side.trials_ok for side in (one.base, one.current)]
+def _trials(cell: CellReport) -> Field:
+    counts = [0 if side is None else side.trials_ok for side in (cell.base, cell.current)]
     return Field(" / ".join(map(str, counts)), counts[1])
 
 
-def _remarks(one: CellComparison) -> list[str]:
-    """Why, where the loss sits, what would decide, and which trials are doubtful."""
-    lines = [*filter(None, [wording.slower_at_median(one), wording.slower_in(one), one.why]), *wording.telling(one)]
-    for name, side in (("base", one.base), ("current", one.current)):
-        lines += [f"{name}: {note}" for note in (side.notes if side else ())]
-    return lines
-
-
-def sentence(comparison: Comparison, base: str) -> Paragraph:
+def sentence(report: ComparisonReport) -> Paragraph:
     """The comparison in one sentence: what is worse, else what is better, and what is not known."""
-    worse = [cell for cell in comparison.cells if cell.verdict == "regression"]
-    broken = [cell for cell in comparison.cells if cell.failing and cell.verdict != "regression"]
-    better = [cell for cell in comparison.cells if cell.verdict == "improved"]
-    unsure = [cell for cell in comparison.cells if cell.verdict == "inconclusive" or cell.fails_on_both]
+    worse = [cell for cell in report.cells if cell.verdict == "regression"]
+    broken = [cell for cell in report.cells if cell.failing and cell.verdict != "regression"]
+    better = [cell for cell in report.cells if cell.verdict == "improved"]
+    unsure = [cell for cell in report.cells if cell.unsure]
     parts: list[str | Piece] = []
     for cells, one, many in ((worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")):
         if n := _distinct(cells):
-            examples = "; ".join(_label(cell, comparison) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
+            examples = "; ".join(_label(cell, report) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
             says = f"{counted(n, 'cell')} {one if n == 1 else many}"
             parts += ["; " if parts else "", strong(says), f" ({examples})"]
     if better and not parts:
@@ -441,4 +381,4 @@ def sentence(comparison: Comparison, base: str) -> Paragraph:
             strong(f"{counted(_distinct(unsure), 'cell is', 'cells are')} not settled yet"),
         ]
         parts += [] if worse or broken or better else ["; none surely got worse"]
-    return say(f"Compared with {base}: ", *(parts or [strong("nothing got worse")]), ".")
+    return say(f"Compared with {report.labels.base}: ", *(parts or [strong("nothing got worse")]), ".")

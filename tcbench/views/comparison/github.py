@@ -2,11 +2,10 @@
 in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts)."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
-from tcbench.analysis.compare import CellComparison, Comparison
-from tcbench.present.sides import UNNAMED, Labels
-from tcbench.views.comparison import wording
+from tcbench.core.groups import grouped
+from tcbench.views.comparison.cell_report import CellReport, ComparisonReport
 
 MOST_OF_A_KIND = 10
 """GitHub shows so many errors, warnings and notices of a step; the rest it drops without a word."""
@@ -14,21 +13,16 @@ MOST_OF_A_KIND = 10
 Kind = Literal["error", "warning", "notice"]
 
 
-def github(comparison: Comparison, labels: Labels = UNNAMED) -> str:
+def github(report: ComparisonReport) -> str:
     """Errors for what fails, warnings for what is inconclusive, notices for other changes; at the end the counts."""
-    kinds: dict[Kind, list[tuple[CellComparison, str]]] = {"error": [], "warning": [], "notice": []}
-    for cell, name in zip(comparison.cells, wording.names(comparison.cells), strict=True):
-        kind = _kind(cell)
-        if kind is not None:
-            kinds[kind].append((cell, name))
-    lines = [line for kind, cells in kinds.items() for line in _annotations(kind, cells)]
-    parts = [wording.headline(comparison), *map(wording.mean, comparison.means), wording.power(comparison)]
-    says = "; ".join(filter(None, parts))
-    lines.append(command("notice", "tcbench", f"{labels.current} against {labels.base}: {says}"))
+    cells = grouped((_kind(cell), cell) for cell in report.cells)
+    lines = [line for kind in get_args(Kind) for line in _annotations(kind, cells.get(kind, ()))]
+    says = "; ".join([report.headline, *report.mean_lines, *report.power_lines])
+    lines.append(command("notice", "tcbench", f"{report.labels.current} against {report.labels.base}: {says}"))
     return "\n".join(lines) + "\n"
 
 
-def _kind(cell: CellComparison) -> Kind | None:
+def _kind(cell: CellReport) -> Kind | None:
     if cell.failing:
         return "error"
     if cell.verdict == "inconclusive":
@@ -36,13 +30,13 @@ def _kind(cell: CellComparison) -> Kind | None:
     return "notice" if cell.verdict in ("improved", "changed status", "missing") else None
 
 
-def _annotations(kind: Kind, cells: Sequence[tuple[CellComparison, str]]) -> list[str]:
+def _annotations(kind: Kind, cells: Sequence[CellReport]) -> list[str]:
     # One notice is the count of verdicts.
     most = MOST_OF_A_KIND - (kind == "notice")
     shown = cells if len(cells) <= most else cells[: most - 1]
-    lines = [command(kind, f"tcbench: {cell.verdict}", f"{name}: {wording.sentence(cell)}") for cell, name in shown]
+    lines = [command(kind, f"tcbench: {cell.verdict}", f"{cell.name}: {cell.sentence}") for cell in shown]
     if len(shown) < len(cells):
-        rest = [f"{name} ({cell.verdict})" for cell, name in cells[len(shown) :]]
+        rest = [f"{cell.name} ({cell.verdict})" for cell in cells[len(shown) :]]
         lines.append(command(kind, f"tcbench: {len(rest)} more", "\n".join(rest)))
     return lines
 

@@ -6,12 +6,9 @@ nothing inside a code element is a mention or a reference to an issue."""
 import re
 from collections.abc import Iterable, Sequence
 
-from tcbench.analysis.compare import CellComparison, Comparison
-from tcbench.present import sides
-from tcbench.present.sides import UNNAMED, Labels
 from tcbench.present.tables import COUNT, Column, Table
-from tcbench.views.comparison import wording
-from tcbench.views.comparison.table import Row, figures
+from tcbench.views.comparison.cell_report import CellReport, ComparisonReport, titled
+from tcbench.views.comparison.table import figures
 
 MOST_CHARACTERS = 60_000
 """GitHub refuses a comment of more than 65536."""
@@ -23,58 +20,51 @@ _MOST_TEXT = 300
 """Characters of a record's text in one place."""
 
 
-def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
+def markdown(report: ComparisonReport) -> str:
     """At most MOST_CHARACTERS long: what there is no room for is counted instead."""
-    pairs = list(zip(comparison.cells, wording.wheres(comparison.cells), strict=True))
-    alert = [pair for pair in pairs if pair[0].verdict not in _RESTED]
-    rest = [pair for pair in pairs if pair[0].verdict in _RESTED]
-    verdict = "regression" if comparison.failing else "inconclusive" if comparison.inconclusive else "no regression"
-    verdict = "NOT SETTLED" if comparison.unsettled else verdict
+    alert = [cell for cell in report.cells if cell.verdict not in _RESTED]
+    rest = [cell for cell in report.cells if cell.verdict in _RESTED]
+    verdict = "regression" if report.failing else "inconclusive" if report.inconclusive else "no regression"
+    verdict = "NOT SETTLED" if report.unsettled else verdict
+    lines = [*report.mean_lines, *report.one_sided_lines, *report.power_lines, *report.drift_lines]
     head = [
         f"### tcbench: {verdict}",
         "",
-        f"{code(labels.current)} against {code(labels.base)}: {wording.headline(comparison)}.",
+        f"{code(report.labels.current)} against {code(report.labels.base)}: {report.headline}.",
         "",
-        *(f"- {wording.mean(mean)}" for mean in comparison.means),
-        *(
-            f"- {line}"
-            for line in (say(comparison) for say in (wording.one_sided, wording.power, wording.drift))
-            if line
-        ),
-        *(f"- allowed to differ: {code(line)}" for line in sides.allowed(comparison.differences)),
-        *(f"- {code(note)}" for note in comparison.notes[:20]),
+        *(f"- {line}" for line in lines),
+        *(f"- allowed to differ: {code(line)}" for line in report.allowed()),
+        *(f"- {code(note)}" for note in report.notes[:20]),
         "",
     ]
-    doubts = wording.doubts(comparison)
-    if len(doubts) > 50:
-        doubts = wording.doubts_in_short(comparison)
     room = MOST_CHARACTERS - sum(len(line) + 1 for line in head)
     parts = ""
     for summary, lines in (
         (None, _table(alert)),
         ("Cells without a regression", _table(rest)),
-        ("Doubtful trials", [f"- {code(line)}" for line in doubts]),
+        ("Doubtful trials", [f"- {code(line)}" for line in report.doubts(50)]),
     ):
         parts += _part(summary, lines, room - len(parts))
     return "\n".join(head) + "\n" + parts
 
 
-def _table(cells: Sequence[Row]) -> list[str]:
+def _table(cells: Sequence[CellReport]) -> list[str]:
     columns = (
-        Column[Row]("config", lambda row: code(row[0].cell.config) + (f" {code(f'({row[1]})')}" if row[1] else "")),
-        Column[Row]("batch", lambda row: row[0].cell.label.removeprefix(f"{row[0].cell.config}, batch size "), COUNT),
-        Column[Row]("metric", lambda row: wording.titled(row[0].metric, [row[0].cell])),
+        Column[CellReport](
+            "config", lambda one: " ".join(map(code, [one.cell.config, *([f"({one.where})"] * bool(one.where))]))
+        ),
+        Column[CellReport]("batch", lambda one: one.cell.label.removeprefix(f"{one.cell.config}, batch size "), COUNT),
+        Column[CellReport]("metric", lambda one: titled([one])),
         *figures(),
-        Column[Row]("verdict", lambda row: f"**{row[0].verdict}**" if row[0].failing else row[0].verdict),
-        Column[Row]("why", lambda row: escaped("; ".join(_why(row[0])))),
+        Column[CellReport]("verdict", lambda one: f"**{one.verdict}**" if one.failing else one.verdict),
+        Column[CellReport]("why", lambda one: escaped(_why(one))),
     )
     return Table(columns, cells).markdown() if cells else []
 
 
-def _why(cell: CellComparison) -> list[str]:
-    median = wording.median_step(cell)
-    said = [wording.sentence(cell)] if cell.verdict != "pass" or cell.slower_phases else []
-    return [*said, *([f"at the median step {median}"] if median else [])]
+def _why(cell: CellReport) -> str:
+    median = f"at the median step {cell.median_step}" if cell.median_step else ""
+    return "; ".join(filter(None, [cell.sentence if cell.explained else "", median]))
 
 
 def _part(summary: str | None, rows: Iterable[str], room: int) -> str:

@@ -171,8 +171,10 @@ def retry_command(context: typer.Context) -> str:
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
     """Show a comparison as asked for. Raises StoreError for a file that cannot be written, after all is shown."""
     from tcbench.views.comparison import github, junit, markdown, table
+    from tcbench.views.comparison.cell_report import ComparisonReport, comparison_report
 
-    formats: dict[Format, Callable[[Comparison, Labels], str]] = {
+    report = comparison_report(comparison, labels)
+    formats: dict[Format, Callable[[ComparisonReport], str]] = {
         "table": table.table,
         "markdown": markdown.markdown,
         "json": table.to_json,
@@ -181,16 +183,16 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
     }
     chart = output is not None and _is_picture(output)
     file = None if chart else output
-    text = None if format_ == "table" and file is None else formats[format_](comparison, labels)
+    text = None if format_ == "table" and file is None else formats[format_](report)
     if file != streams.STANDARD_OUTPUT and (text is None or file is not None):
-        table.show(comparison, make_console(details=details), labels)
+        table.show(report, make_console(details=details))
     elif text is not None and file is None:
         typer.echo(text, nl=False)
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
     if summary:
         try:
             with open(summary, "ab") as job:
-                job.write(_encoded(markdown.markdown(comparison, labels)))
+                job.write(_encoded(markdown.markdown(report)))
         except OSError as error:
             aside(f"note: no job summary: {summary}: cannot be written ({error.strerror})")
     if output is None:
@@ -199,7 +201,7 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
         from tcbench.present.charts.files import save
         from tcbench.views.comparison.chart import comparison_chart
 
-        save(comparison_chart(comparison, labels), output, ANOTHER_FILE)
+        save(comparison_chart(report), output, ANOTHER_FILE)
     elif text is not None:
         streams.write_file(output, _encoded(text), ANOTHER_FILE)
     typer.echo(f"wrote {output}", err=text is not None and chart)

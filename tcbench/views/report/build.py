@@ -18,9 +18,11 @@ from tcbench.present.format import counted, listed, size
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import Page
 from tcbench.present.page.settings import Settings
+from tcbench.present.sides import Labels
 from tcbench.views import claims as scorecard
 from tcbench.views.bottleneck import chart as bottlenecks
 from tcbench.views.comparison import chart as comparing
+from tcbench.views.comparison.cell_report import comparison_report
 from tcbench.views.diff import chart as changes
 from tcbench.views.ladder import chart as rungs
 from tcbench.views.report import environment, summary, trials
@@ -62,11 +64,12 @@ def build(results: ReportInput) -> Page:
     swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))
     all_climbs = climbs(summaries)
     compared = results.compared
+    told = comparison_report(compared.comparison, Labels(compared.base)) if compared else None
     scaled = curves(results.records)
     more = [*filter(None, [scaling.sentence(scaled)])]
     # Whoever compares asks first of all what changed.
     sections = [
-        comparing.section(compared.comparison, compared.base) if compared else None,
+        comparing.section(told) if told else None,
         changes.section(compared.diffs, compared.base) if compared else None,
         summary.section(settings, over_base, results.explanations, all_climbs, more, results.notes),
         throughput.section(settings, over_base, swatches),
@@ -82,7 +85,7 @@ def build(results: ReportInput) -> Page:
     first = replace(first, blocks=(*summary.notices(settings), *first.blocks))
     return Page(
         title=plain(" ".join((results.title or _title(summaries)).split())),
-        lead=comparing.sentence(compared.comparison, compared.base) if compared else summary.lead(settings, over_base),
+        lead=comparing.sentence(told) if told else summary.lead(settings, over_base),
         facts=tuple(_facts(results.records, summaries, settings)),
         sections=(first, *others),
         paints=tuple(map(swatches.paint, swatches.configs)),

@@ -1,12 +1,12 @@
 """The forest plot says every verdict in words, and nothing in it covers anything else."""
 
 import pytest
+from comparisons import reported
 from factories import LADDERS, make_cell, make_phases, make_record, make_trials, remeasured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present.charts.charts import assert_tidy, words
 
-from tcbench.analysis.compare import compare
 from tcbench.core.record import STATUSES, Record
 from tcbench.views.comparison.chart import comparison_chart
 
@@ -34,7 +34,7 @@ def side(
     ids=["1", "30", "long names"],
 )
 def test_the_chart_is_tidy_and_has_a_row_per_cell(configs: tuple[str, ...], sizes: tuple[int, ...]) -> None:
-    figure = comparison_chart(compare(side(configs, sizes), side(configs, sizes, 0.9, seed=1)))
+    figure = comparison_chart(reported(side(configs, sizes), side(configs, sizes, 0.9, seed=1)))
     assert_tidy(figure)
     said = words(figure)
     assert said.count("▼ regression in backward") == len(configs) * len(sizes)
@@ -45,14 +45,14 @@ def test_the_chart_is_tidy_and_has_a_row_per_cell(configs: tuple[str, ...], size
 
 @pytest.mark.parametrize("factor", [1e-8, 0.9999, 30])
 def test_numbers_of_the_axis_stand_apart_however_far_it_reaches(factor: float) -> None:
-    figure = comparison_chart(compare(side((LONG,)), side((LONG,), factor=factor, seed=1)))
+    figure = comparison_chart(reported(side((LONG,)), side((LONG,), factor=factor, seed=1)))
     assert_tidy(figure)
     assert "1" in words(figure)
 
 
 def test_two_settings_of_one_machine_have_names_of_their_own() -> None:
     records = [*make_trials(), *make_trials(cell=make_cell(image_size=96))]
-    said = words(comparison_chart(compare(records, records)))
+    said = words(comparison_chart(reported(records, records)))
     assert any("image_size 64" in word for word in said) and any("image_size 96" in word for word in said)
 
 
@@ -77,7 +77,7 @@ def test_any_mixture_is_tidy(data: st.DataObject) -> None:
                 records.append(make_record(config, status=status))
         return records or [make_record()]
 
-    assert_tidy(comparison_chart(compare(some(0), some(1))))
+    assert_tidy(comparison_chart(reported(some(0), some(1))))
 
 
 def test_ranks_have_blocks_of_their_own() -> None:
@@ -88,7 +88,7 @@ def test_ranks_have_blocks_of_their_own() -> None:
             for record in make_trials(trials=3, cell=make_cell(ranks=ranks), images_per_s=40.0 * ranks * factor)
         ]
 
-    figure = comparison_chart(compare(trials(1.0), trials(0.9)))
+    figure = comparison_chart(reported(trials(1.0), trials(0.9)))
     assert_tidy(figure)
     heads = [word.partition(" · ")[0] for word in words(figure) if "images per second over total time" in word]
     assert heads == ["1 rank", "2 ranks"]
@@ -101,7 +101,7 @@ def test_the_phase_that_decides_has_its_own_interval(update_s: float) -> None:
         return remeasured(record, phases=make_phases(phases), step_times_s=(sum(phases.values()),) * 20)
 
     base, current = ([phased(record, s) for record in make_trials()] for s in (0.02, update_s))
-    figure = comparison_chart(compare(base, current))
+    figure = comparison_chart(reported(base, current))
     pale = [line.get_xdata() for line in figure.axes[0].lines if line.get_alpha()]
     assert ("pale" in " ".join(words(figure))) == (update_s > 0.02)
     assert [list(ends) for ends in pale] == [pytest.approx([1 / 1.061] * 2, rel=0.005)] * (update_s > 0.02)
