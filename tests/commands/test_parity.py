@@ -6,8 +6,7 @@ import pytest
 from command import ended
 
 from tcbench.engine.accelerators.cpu.onednn import library
-from tcbench.engine.accelerators.cpu.reference import convolution
-from tcbench.engine.accelerators.cpu.reference.accelerator import _KERNELS
+from tcbench.engine.accelerators.cpu.reference.operands import OPERATIONS
 from tcbench.engine.work import ConvWgrad
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")
@@ -24,15 +23,15 @@ def test_it_ends_with_0_when_all_is_within_what_is_declared(tmp_path):
 
 @pytest.mark.slow
 def test_it_ends_with_1_when_a_config_is_off(tmp_path, monkeypatch):
-    wgrad = convolution.wgrad
+    wgrad = OPERATIONS[ConvWgrad]
 
-    def off(work, x, gy, gw):
-        wgrad(work, x, gy, gw)
+    def off(work, a):
+        wgrad(work, a)
         if work.conv.layout == "NHWC":
-            gw *= 1.01
+            a.write(gw=a.gw * 1.01)
 
     monkeypatch.setattr(library, "problem", lambda: "oneDNN is not installed")  # NumPy computes.
-    monkeypatch.setitem(_KERNELS, ConvWgrad, off)
+    monkeypatch.setitem(OPERATIONS, ConvWgrad, off)
     done = ended(tmp_path, *RUNGS, "--config", "fp32+nhwc", code=1)
     [reason] = [line for line in done.out.splitlines() if line.startswith("fp32+nhwc: off: ")]
     assert "w) 0.01 above 0.0001" in reason

@@ -11,8 +11,8 @@ from training import numpys_processor
 from tcbench.analysis.numerics.parity import judge, optimizer_at_most
 from tcbench.core.record import Cell
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.reference import accelerator as processors
-from tcbench.engine.accelerators.cpu.reference import batch_norm as kernels
+from tcbench.engine.accelerators.cpu.reference import norm as operations
+from tcbench.engine.accelerators.cpu.reference.operands import OPERATIONS
 from tcbench.engine.accelerators.device import OpenDevice, host
 from tcbench.engine.backends.chainer.ops import convolution
 from tcbench.engine.backends.chainer.ops.batch_norm import EPS, BatchNorm
@@ -125,22 +125,21 @@ def wgrad_of(monkeypatch, change):
 
 
 def after(monkeypatch, kind, change):
-    """Every work of a kind is done, and then something else to its arrays."""
-    right = processors._KERNELS[kind]
+    """Every work of a kind is done, and then something else to its operands."""
+    right = OPERATIONS[kind]
 
-    def changed(work, *arrays):
-        right(work, *arrays)
-        change(work, *arrays)
+    def changed(work, a):
+        right(work, a)
+        change(work, a)
 
-    monkeypatch.setitem(processors._KERNELS, kind, changed)
+    monkeypatch.setitem(OPERATIONS, kind, changed)
 
 
 def scales_gradient_of(monkeypatch, change):
     """The gradient of every batch normalisation's scale changed: `change(dtype)` is the factor."""
 
-    def scaled(work, *arrays):
-        ggamma = arrays[[operand.name for operand in work.operands].index("ggamma")]
-        ggamma *= ggamma.dtype.type(change(work.norm.dtype))
+    def scaled(work, a):
+        a.write(ggamma=a.ggamma * change(work.norm.dtype))
 
     after(monkeypatch, w.BatchNormBackward, scaled)
 
@@ -169,13 +168,13 @@ def test_batch_norms_scale_with_a_gradient_too_long_in_float32_is_off_from_float
 
 
 def test_a_fused_operation_that_forgets_its_relu_is_off_where_it_is_fused(monkeypatch):
-    right, had_relu = kernels._normalise, set()
+    right, had_relu = operations._finish, set()
 
     def forgets(norm, *arrays):
         had_relu.add(norm.relu)
         right(dataclasses.replace(norm, after="none"), *arrays)
 
-    monkeypatch.setattr(kernels, "_normalise", forgets)
+    monkeypatch.setattr(operations, "_finish", forgets)
     assert wrong(run(FUSED)) == {FUSED}
     assert had_relu == {True, False}
 
@@ -214,9 +213,9 @@ def raises(y: np.ndarray) -> None:
     [(gives_no_numbers, "its loss or its parameters are not finite"), (raises, "ValueError: no such layout")],
 )
 def test_an_operation_that_gives_no_numbers_or_raises_is_off_and_not_a_crash(monkeypatch, ends, says):
-    def broken(work, x, weights, y):
-        if work.conv.layout == "NHWC" and not is_classifier(weights):
-            ends(y)
+    def broken(work, a):
+        if work.conv.layout == "NHWC" and not is_classifier(a.w):
+            ends(a.y)
 
     after(monkeypatch, w.ConvFprop, broken)
     assert run(NHWC) == {"fp32": None, NHWC: says}

@@ -43,19 +43,16 @@ class Cpu(DeviceKind):
         return "NumPy" if version is None else f"oneDNN {version}"
 
     def shortfall(self) -> str | None:
-        from tcbench.engine.accelerators.cpu.onednn import library
-
-        return library.problem()
+        missing = _missing()
+        return missing and ": ".join(filter(None, missing))
 
     def findings(self) -> Iterator[Finding]:
         from tcbench.engine.accelerators.cpu.onednn import library
 
-        trouble, version = library.problem(), library.version()
-        if trouble is None:
-            yield Finding("ok", "oneDNN", f"{version}: computes on the CPU; NumPy what it has not")
+        if missing := _missing():
+            yield Finding("missing", "oneDNN", *missing)
         else:
-            what, _, remedy = trouble.partition(": ")
-            yield Finding("missing", "oneDNN", f"{what}; NumPy computes on the CPU, several times slower", remedy)
+            yield Finding("ok", "oneDNN", f"{library.version()}: computes on the CPU; NumPy what it has not")
 
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
         from tcbench.engine.accelerators.cpu.onednn import library
@@ -78,6 +75,16 @@ class Cpu(DeviceKind):
         from tcbench.engine.accelerators.cpu import ceilings
 
         return ceilings.measure(threads)
+
+
+def _missing() -> tuple[str, str] | None:
+    """Return why oneDNN does not compute, with what that costs, and the command that changes it."""
+    from tcbench.engine.accelerators.cpu.onednn import library
+
+    if (problem := library.problem()) is None:
+        return None
+    what, _, remedy = problem.partition(": ")
+    return f"{what}, so steps take several times as long", remedy
 
 
 KIND = Cpu()

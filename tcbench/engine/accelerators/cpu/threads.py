@@ -25,6 +25,7 @@ from tcbench.hardware import machine
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
+R = TypeVar("R")
 
 _local = threading.local()
 _lock = threading.Lock()
@@ -77,6 +78,7 @@ class _Job:
 
 def _help() -> None:
     _local.inside = True
+    np.seterr(all="ignore")  # as the operations' callers do for their own thread
     while True:
         job = _jobs.get()
         if drawn := job.work():
@@ -150,9 +152,15 @@ def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
         raise job.error
 
 
-def by_chunks(compute: Callable[..., object], size: int, *arrays: Array) -> None:
-    """Calls `compute` on every chunk of at most `size` rows (of a flat array: values) of all arrays alike."""
-    run(lambda span: compute(*(array[slice(*span)] for array in arrays)), spans(len(arrays[0]), size))
+def collect(function: Callable[[T], R], chunks: Sequence[T]) -> list[R]:
+    """Return what `function` returns for every chunk, in the order of the chunks."""
+    results: dict[int, R] = {}
+
+    def call(index: int) -> None:
+        results[index] = function(chunks[index])
+
+    run(call, range(len(chunks)))
+    return [results[index] for index in range(len(chunks))]
 
 
 def spans(total: int, size: int) -> list[tuple[int, int]]:

@@ -20,6 +20,11 @@ def test_every_chunk_is_done_once(n):
     assert (done == 1).all()
 
 
+def test_results_come_in_the_order_of_the_chunks():
+    with threads.use(3):
+        assert threads.collect(lambda chunk: chunk**2, range(50)) == [chunk**2 for chunk in range(50)]
+
+
 def test_one_thread_stays_on_the_callers():
     seen = set()
     with threads.use(1):

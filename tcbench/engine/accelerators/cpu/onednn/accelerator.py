@@ -88,6 +88,7 @@ _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     **dict.fromkeys((w.ConvFprop, w.ConvDgrad, w.ConvWgrad), convolution.choose),
     w.BatchNormForward: batch_norm.forward,
     w.BatchNormBackward: batch_norm.backward,
+    w.Relu: pointwise.relu,
     w.ReluBackward: pointwise.relu_backward,
     **dict.fromkeys((w.Add, w.AddRelu), pointwise.add),
     **dict.fromkeys((w.MaxPoolForward, w.MaxPoolBackward), pointwise.max_pool),

@@ -27,7 +27,7 @@ from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engin
 from tcbench.engine.accelerators.cpu.onednn.team import EXECUTE, PrimitiveCall, Stages
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.onednn.update import CODES
-from tcbench.engine.accelerators.cpu.reference import batch_norm as numpy_batch_norm
+from tcbench.engine.accelerators.cpu.reference.operands import compute, make_launch
 from tcbench.engine.accelerators.protocol import BatchNormRoute
 from tcbench.hardware import machine
 
@@ -81,12 +81,16 @@ def _forward_by_onednn(engine: Engine, work: w.BatchNormForward) -> Choice:
 
         return run
 
-    def numpys(*arrays: Array) -> None:
-        numpy_batch_norm.forward(work, *arrays)
-        inv_std = arrays[-2] if norm.relu else arrays[-1]
-        engine.met_nan |= bool(np.isnan(inv_std.sum()))
+    def bind_numpys(*arrays: Array) -> Callable[[], None]:
+        launch, inv_std = make_launch(work, *arrays), arrays[-2] if norm.relu else arrays[-1]
 
-    return _faster(engine, work, Choice(bind, primitive.name), numpys)
+        def run() -> None:
+            launch()
+            engine.met_nan |= bool(np.isnan(inv_std.sum()))
+
+        return run
+
+    return _faster(engine, work, Choice(bind, primitive.name), bind_numpys)
 
 
 def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
@@ -113,7 +117,7 @@ def _backward_by_onednn(engine: Engine, work: w.BatchNormBackward) -> Choice:
 
         return run
 
-    return _faster(engine, work, Choice(bind, primitive.name), functools.partial(numpy_batch_norm.backward, work))
+    return _faster(engine, work, Choice(bind, primitive.name), functools.partial(make_launch, work))
 
 
 def _goes_through_c(engine: Engine, norm: w.Norm) -> bool:
@@ -236,22 +240,21 @@ def does_as_numpy(made: ctypes.CDLL) -> bool:
     """Whether both ways give what NumPy's kernels give, to the rounding of their sums."""
     rng, room = np.random.default_rng(0), np.empty(1 << 15, np.uint8)
     shares: dict[w.DType, float] = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
-    kernels: tuple[Callable[..., None], ...] = numpy_batch_norm.forward, numpy_batch_norm.backward
     for dtype, share in shares.items():
         norm = w.Norm(3, 48, 5, 7, "NHWC", dtype, "relu")
         given = {name: rng.standard_normal(norm.shape).astype(norm.dtype) for name in ("x", "gy")}
         given |= {name: rng.standard_normal(norm.c).astype(np.float32) for name in ("gamma", "beta")}
         given |= {name: np.full(norm.c, 2, np.float32) for name in ("running_mean", "running_var")}
-        ours, numpys = dict(given), dict(given)
+        ours, expected = dict(given), dict(given)
         works: tuple[_Works, ...] = w.BatchNormForward(norm, 1e-3, 0.1), w.BatchNormBackward(norm)
-        for work, kernel in zip(works, kernels, strict=True):
-            for arrays in (ours, numpys):
+        for work in works:
+            for arrays in (ours, expected):
                 arrays |= {o.name: np.array(arrays.get(o.name, np.zeros(o.shape, o.dtype))) for o in work.operands}
             names = [operand.name for operand in work.operands]
             _launch_in_c(made, work, _one_after_another, lambda _: room)(*(ours[name] for name in names))()
-            kernel(work, *(numpys[name] for name in names))
+            compute(work, *(expected[name] for name in names))
         for name in set(ours) - {"mask"}:
-            mine, theirs = (np.asarray(arrays[name], np.float32) for arrays in (ours, numpys))
+            mine, theirs = (np.asarray(arrays[name], np.float32) for arrays in (ours, expected))
             if not np.abs(mine - theirs).max() <= share * np.abs(theirs).max():
                 return False
     return True
@@ -262,17 +265,12 @@ def _one_after_another(stages: Stages) -> Callable[[], int]:
     return lambda: max(EXECUTE(call.execute)(call.primitive, call.stream, 0, None) for call in calls)
 
 
-def _faster(engine: Engine, work: _Works, choice: Choice, kernel: Callable[..., None]) -> Choice:
-    """oneDNN's, or NumPy's kernel where oneDNN has plain C++ on one thread, as in NCHW, and that is slower. Of
+def _faster(engine: Engine, work: _Works, choice: Choice, bind_numpys: Callable[..., Callable[[], None]]) -> Choice:
+    """oneDNN's, or NumPy's operation where oneDNN has plain C++ on one thread, as in NCHW, and that is slower. Of
     ReLU's mask both keep a byte for each value there, so that either goes on with the other's."""
     if not choice.name.startswith(SLOWER):
         return choice
-    shapes = [operand.shape for operand in work.operands]
-
-    def bind(*arrays: Array) -> Callable[[], None]:
-        return functools.partial(kernel, *(array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)))
-
-    return fastest(engine, work, [choice, Choice(bind, NUMPY)])
+    return fastest(engine, work, [choice, Choice(bind_numpys, NUMPY)])
 
 
 def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> Primitive:

@@ -10,7 +10,7 @@ from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.pointwise import n_slices
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
-from tcbench.engine.accelerators.cpu.reference import bias as numpy_bias
+from tcbench.engine.accelerators.cpu.reference.operands import compute
 
 
 def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
@@ -36,14 +36,13 @@ def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
     def bind(y: Array, b: Array) -> Callable[[], None]:
         sums = np.empty((summed.slices, work.k), np.float32)
         add_up, launch = total.bind(y, sums), primitive.bind(y, b, y)
-        shaped = y.reshape(work.operands[0].shape)
 
         def run() -> None:
             add_up()
             if np.isnan(sums.sum()):
                 engine.met_nan = True
             if relu and engine.met_nan:
-                numpy_bias.add_relu(work, shaped, b)
+                compute(work, y, b)
             else:
                 launch()
 

@@ -3,13 +3,10 @@
 import functools
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.library import Binding, Descriptor, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Alternative, Choice, Unmade, descriptions, fastest
-from tcbench.engine.accelerators.cpu.reference import half
-from tcbench.engine.accelerators.cpu.reference.im2col import col2im, im2col
+from tcbench.engine.accelerators.cpu.reference.operands import compute
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import ITEM_BYTES, Col2im, Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Im2col
 from tcbench.engine.work.im2col import product
@@ -229,17 +226,13 @@ def _by_columns(engine: Engine, work: _Pass) -> list[Alternative]:
 
     def by_columns(by: Alternative, x: Array, other: Array, written: Array) -> None:
         columns = scratch("onednn.columns", shape, dtype)
-        im2col(Im2col(lowered), x.reshape(conv.x_shape), columns)
+        compute(Im2col(lowered), x, columns)
         by.bind(columns, other, written)()
 
     def dgrad_by_columns(by: Alternative, gy: Array, weights: Array, gx: Array) -> None:
         columns = scratch("onednn.columns", shape, dtype)
         by.bind(gy, weights, columns)()
-        gx = gx.reshape(conv.x_shape)
-        wide = gx if gx.dtype == np.float32 else scratch("onednn.gx", gx.shape, np.float32)
-        col2im(Col2im(lowered), columns, wide)
-        if wide is not gx:
-            half.convert(wide, gx)
+        compute(Col2im(lowered), columns, gx)
 
     run = dgrad_by_columns if dgrad else by_columns
     return [Choice(functools.partial(functools.partial, run, by), f"im2col, {by.name}") for by in products]

@@ -9,11 +9,24 @@ from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Descriptor, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
-from tcbench.engine.accelerators.cpu.reference import elementwise
-from tcbench.engine.accelerators.cpu.reference import pooling as numpy_pooling
+from tcbench.engine.accelerators.cpu.reference.operands import compute
 
 _SMALL = 1 << 16
 """Values that one thread goes over before another has begun."""
+
+
+def relu(engine: Engine, work: w.Relu) -> Choice:
+    """y = max(x, 0)."""
+    slices, size, flat = _slices(engine, work)
+
+    def describe(dtype: str) -> int:
+        stored = engine.descriptor(dtype, (size,), (1,)).handle
+        return engine.describe(
+            "eltwise_forward", dnnl.FORWARD_TRAINING, dnnl.RELU_FROM_OUTPUT, stored, stored, 0.0, 0.0, engine.plain
+        )
+
+    choice = _first(engine, work.dtype, describe, slices, flat(dnnl.SRC), flat(dnnl.DST, written=True))
+    return _keeping_nan(engine, work, choice)
 
 
 def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
@@ -46,7 +59,7 @@ def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
     choice = _first(
         engine, work.dtype, describe, slices, flat(dnnl.SRC), flat(dnnl.SRC_1), flat(dnnl.DST, written=True)
     )
-    return _keeping_nan(engine, work, choice, elementwise.add_relu) if isinstance(work, w.AddRelu) else choice
+    return _keeping_nan(engine, work, choice) if isinstance(work, w.AddRelu) else choice
 
 
 def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
@@ -72,7 +85,7 @@ def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choi
     x_sizes, y_sizes = (pool.n, pool.c, pool.h, pool.w), (pool.n, pool.c, pool.p, pool.q)
     backward = isinstance(work, w.MaxPoolBackward)
     choice = _pooling(engine, pool, dnnl.POOLING_MAX, x_sizes, y_sizes, window, backward=backward, places=True)
-    return choice if backward else _keeping_nan(engine, work, choice, numpy_pooling.max_pool)
+    return choice if backward else _keeping_nan(engine, work, choice)
 
 
 def global_average(engine: Engine, work: w.GlobalAverageForward | w.GlobalAverageBackward) -> Choice:
@@ -120,24 +133,23 @@ def n_slices(engine: Engine, rows: int, width: int = 1) -> int:
     return engine.slices(rows) if rows * width > _SMALL else 1
 
 
-def _slices(engine: Engine, work: w.Add | w.AddRelu | w.ReluBackward) -> tuple[int, int, Callable[..., Binding]]:
-    """Number of slices, values in each, and what makes an operand of an argument's index."""
+def _slices(engine: Engine, work: w.Pointwise) -> tuple[int, int, Callable[..., Binding]]:
+    """Return the number of slices, the values in each, and what makes an operand of an argument's index."""
     slices = n_slices(engine, work.size)
     size = work.size // slices
     flat = engine.descriptor(work.dtype, (size,), (1,))
     return slices, size, functools.partial(Binding, stored=flat, step=flat.bytes)
 
 
-def _keeping_nan(engine: Engine, work: w.Work, choice: Choice, kernel: Callable[..., None]) -> Choice:
-    """The same, but by NumPy's kernel once NaN was met."""
-    shapes = [operand.shape for operand in work.operands]
+def _keeping_nan(engine: Engine, work: w.Work, choice: Choice) -> Choice:
+    """Return the same choice, but with NumPy's operation once NaN was met."""
 
     def bind(*arrays: Array) -> Callable[[], None]:
         launch = choice.bind(*arrays)
 
         def run() -> None:
             if engine.met_nan:
-                kernel(work, *(array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)))
+                compute(work, *arrays)
             else:
                 launch()
 

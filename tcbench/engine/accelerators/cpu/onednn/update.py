@@ -1,8 +1,8 @@
 """The batched update in one pass over memory, by a function in C where this machine compiles it: update.c.
 
 Else each block of a parameter goes through oneDNN's primitives in the second-level cache, where NumPy takes six passes.
-ResNet-50 on two cores of an AMD EPYC, least times in ms: a plain loop 7.0, C 10.1 in each dtype; oneDNN 17.0 (float32),
-23.6 (bfloat16) and 58.9 (float16, which NumPy converts); NumPy 1.2 to 1.4 times oneDNN's. Tried too: oneDNN's addition
+ResNet-50 on two cores of an AMD EPYC, least times in ms: a plain loop 7.0, C 10.1 in each dtype; oneDNN 17.0 (float32)
+and 23.6 (bfloat16). Tried too: oneDNN's addition
 of a bfloat16 gradient to float32 is its reference, value by value; a loop in Numba took ten times a plain one's time.
 """
 
@@ -20,11 +20,27 @@ from tcbench.engine.accelerators.cpu.onednn import library as dnnl
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.team import PrimitiveCall
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
-from tcbench.engine.accelerators.cpu.reference import half
-from tcbench.engine.accelerators.cpu.reference import update as numpy_update
-from tcbench.engine.accelerators.cpu.reference.update import Narrow, Widen
-from tcbench.engine.accelerators.cpu.threads import scratch
-from tcbench.engine.work import HALVES, ITEM_BYTES, OVERFLOWS, SCALE, BatchedUpdate, PackGradients, Parameters, Unscale
+from tcbench.engine.accelerators.cpu.reference.operands import (
+    Convert,
+    Operands,
+    assign,
+    compute,
+    make_launch,
+    make_operands,
+)
+from tcbench.engine.accelerators.cpu.reference.update import update_by
+from tcbench.engine.work import (
+    HALVES,
+    ITEM_BYTES,
+    OVERFLOWS,
+    SCALE,
+    BatchedUpdate,
+    PackGradients,
+    Parameters,
+    ToHalf,
+    ToSingle,
+    Unscale,
+)
 
 _ROWS = 32
 """Of the chunk table in a call: half a millisecond of work, beside which Python's part is nothing, and little to wait
@@ -57,35 +73,29 @@ class _OfThreads:
         return kept[name, size]
 
 
-def _conversions(engine: Engine, stored: str, primitives: _OfThreads) -> tuple[Widen, Narrow]:
-    """By C or, without a compiler, by oneDNN where it has more than plain C++ for that on this processor, else by
-    NumPy."""
+def _conversions(engine: Engine, stored: str, primitives: _OfThreads) -> Convert:
+    """Return what converts between `stored` and float32: C or, without a compiler, oneDNN where it has more than plain
+    C++ for that on this processor, else NumPy."""
     made = _compiled()
     if made is None and not engine.converts(stored):
-        return half.load, half.convert
+        return assign
 
-    def conversion(source: str, target: str) -> Callable[[int], Primitive]:
-        return lambda size: engine.conversion(*(engine.descriptor(dtype, (size,), (1,)) for dtype in (source, target)))
+    def primitive(source: Array, target: Array) -> Primitive:
+        dtypes = source.dtype.name, target.dtype.name
+        return primitives(
+            " to ".join(dtypes),
+            source.size,
+            lambda size: engine.conversion(*(engine.descriptor(dtype, (size,), (1,)) for dtype in dtypes)),
+        )
 
-    to_single, to_half = conversion(stored, "float32"), conversion("float32", stored)
-
-    def widen(g: Array, name: str) -> Array:
-        if g.dtype == np.float32:
-            return g
-        wide = scratch(name, g.shape, np.float32)
+    def convert(source: Array, target: Array) -> None:
         if made is None:
-            primitives("widen", g.size, to_single)(g, wide)
+            primitive(source, target)(source, target)
         else:
-            made.convert(dnnl.address(g), dnnl.address(wide), CODES[stored], g.size)
-        return wide
+            code = CODES[stored] if target.dtype == np.float32 else -CODES[stored]
+            made.convert(dnnl.address(source), dnnl.address(target), code, source.size)
 
-    def narrow(w: Array, weights: Array) -> None:
-        if made is None:
-            primitives("narrow", w.size, to_half)(w, weights)
-        else:
-            made.convert(dnnl.address(w), dnnl.address(weights), -CODES[stored], w.size)
-
-    return widen, narrow
+    return convert
 
 
 def unscale(engine: Engine, work: Unscale) -> Choice:
@@ -93,12 +103,8 @@ def unscale(engine: Engine, work: Unscale) -> Choice:
     stored = work.operands[0].dtype
     if stored not in ITEM_BYTES or ITEM_BYTES[stored] != 2 or stored != work.operands[1].dtype:
         raise Unimplemented(stored)
-    widen, narrow = _conversions(engine, stored, _OfThreads(engine))
-
-    def run(g: Array, gx: Array, state: Array) -> None:
-        numpy_update.unscale(work, g.reshape(-1), gx.reshape(-1), state, widen, narrow)
-
-    return Choice(_bind(run), f"conversion of {stored}")
+    convert = _conversions(engine, stored, _OfThreads(engine))
+    return Choice(functools.partial(make_launch, work, convert=convert), f"conversion of {stored}")
 
 
 def cast(engine: Engine, source: Array, out: Array) -> None:
@@ -107,7 +113,7 @@ def cast(engine: Engine, source: Array, out: Array) -> None:
     code = CODES[source.dtype.name] or -CODES[out.dtype.name]
     launch = _conversion(engine, dnnl.address(source), dnnl.address(out), code, source.size)
     if launch is None:
-        half.cast_into(source, out)
+        compute((ToSingle if out.dtype == np.float32 else ToHalf)(source.size), source, out)
     else:
         launch()
 
@@ -189,7 +195,7 @@ def _does_as_numpy(made: ctypes.CDLL) -> bool:
         master[:300], velocity[:300] = 1 + np.arange(300) / 256, 0  # halfway between two numbers of 16 bits
         master[300:304] = 1e30, 1e-7, -1e-41, 65519.0
         results = []
-        for update in (_in_c(made, work), functools.partial(numpy_update.batched_update, work)):
+        for update in (_in_c(made, work), functools.partial(compute, work)):
             halves, state = np.zeros(of.total_half, half_dtype), np.array([128, 0, 0, 0], np.float32)
             table = np.array(
                 [
@@ -211,13 +217,13 @@ def _converts_as_numpy(made: ctypes.CDLL, stored: np.dtype[Any]) -> bool:
 
     def agree(source: Array, target: Array, code: int) -> bool:
         with np.errstate(all="ignore"):
-            ours, numpys = np.empty_like(target), half.convert(source, target)
+            ours, expected = np.empty_like(target), source.astype(target.dtype)
         made.convert(source.ctypes.data, ours.ctypes.data, code, source.size)
-        equal = ours.view(np.uint8).reshape(source.size, -1) == numpys.view(np.uint8).reshape(source.size, -1)
-        return bool((equal.all(axis=1) | (np.isnan(ours) & np.isnan(numpys))).all())
+        equal = ours.view(np.uint8).reshape(source.size, -1) == expected.view(np.uint8).reshape(source.size, -1)
+        return bool((equal.all(axis=1) | (np.isnan(ours) & np.isnan(expected))).all())
 
     code, halves = CODES[stored.name], np.arange((1 << 16) - 1, dtype=np.uint16).view(stored)
-    singles = half.convert(halves, np.empty(halves.size, np.float32))
+    singles = halves.astype(np.float32)
     between = [
         (singles.view(np.uint32) + step).view(np.float32) for step in (0, 0x0FFF, 0x1000, 0x1001, 0x7FFF, 0x8000)
     ]
@@ -238,17 +244,20 @@ def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
         return engine.primitive(described, operands)
 
     momentum = functools.partial(addition, attributes=scaled, scales=(dnnl.SRC, dnnl.SRC_1))
-    widen, narrow = _conversions(engine, work.parameters.half, made)
+    convert = _conversions(engine, work.parameters.half, made)
 
     def step(g: Array, v: Array, w: Array) -> None:
         made("momentum", v.size, momentum)(g, w, factors, factors[1:], v)
         made("addition", v.size, addition)(w, v, w)
 
-    def run(table: Array, _: Array, master: Array, velocity: Array, state: Array) -> None:
-        factors[0] = -work.learning_rate / state[SCALE]
-        numpy_update.update_by_blocks(work, table.reshape(-1, 2), master, velocity, state, step, widen, narrow)
+    def run(a: Operands) -> None:
+        factors[0] = -work.learning_rate / a.raw("state")[SCALE]
+        update_by(step, work, a)
 
-    return Choice(_bind(run), momentum(1).name)
+    def bind(*arrays: Array) -> Callable[[], None]:
+        return functools.partial(run, make_operands(work, *arrays, convert=convert))
+
+    return Choice(bind, momentum(1).name)
 
 
 def pack(engine: Engine, work: PackGradients) -> Choice:
@@ -258,9 +267,5 @@ def pack(engine: Engine, work: PackGradients) -> Choice:
         raise Unimplemented("nothing to convert")
     if work.dtype not in ("float32", of.half):
         raise Unimplemented(f"{of.half} to {work.dtype}")
-    widen, narrow = _conversions(engine, of.half, _OfThreads(engine))
-
-    def run(table: Array, chunks: Array, flat: Array) -> None:
-        numpy_update.pack_gradients(work, table.reshape(-1, 2), chunks, flat, widen, narrow)
-
-    return Choice(_bind(run), f"conversion of {of.half}")
+    convert = _conversions(engine, of.half, _OfThreads(engine))
+    return Choice(functools.partial(make_launch, work, convert=convert), f"conversion of {of.half}")

@@ -1,142 +1,147 @@
-"""Convolution as matrix products of filters (K, features) and columns (features, pixels), a few images at a time.
+"""Convolutions as products of matrices: filters (K, features) and columns (features, pixels).
 
-A feature is a channel at a tap of the filter, in the order in which filters are stored. In NHWC the matrices' memory
-has the order of their transposes, which BLAS takes as well."""
+A feature is a channel at a tap of the filter, in the order in which filters are stored. In NHWC a matrix of columns has
+the memory of its transpose, which BLAS takes as well."""
 
-import itertools
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
+from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.reference import half, im2col
-from tcbench.engine.accelerators.cpu.reference.half import cast_into, compute_dtype, is_widened, load
-from tcbench.engine.accelerators.cpu.threads import Array, scratch
-from tcbench.engine.work import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
-from tcbench.engine.work.base import Layout
+from tcbench.engine.accelerators.cpu.reference.maps import from_planes, planes, taps
+from tcbench.engine.accelerators.cpu.reference.operands import Operands, computes
+from tcbench.engine.accelerators.cpu.threads import Array
 
-COLUMNS = 1 << 19
-"""Values of columns that a block has, about."""
-MIN_PIXELS = 384
-"""A block of small maps has so many pixels, for each reads the whole filter."""
-MIN_TASKS = 4
-"""Small layers are cut along channels too, so that a few threads find work."""
-MIN_CHANNELS = 32
-"""No part has fewer channels: ResNet's narrowest layers, of 64, still make two."""
+_COLUMNS = 1 << 21
+"""Values of columns that one thread makes at a time, unless a single image has more."""
+_PARTS, _PIXELS = 4, 128
+"""The batch is cut into at least so many parts, unless these have so few pixels: each reads all filters."""
 
 
-class _Tile(NamedTuple):
-    """What one task computes: some channels of some images."""
+@computes(w.ConvFprop, w.ConvFpropStats)
+def fprop(work: w.ConvFprop | w.ConvFpropStats, a: Operands) -> None:
+    """y = filters times columns of x."""
+    conv, weights = work.conv, _filters(work.conv, a)
 
-    images: slice
-    channels: slice
+    def compute(part: Operands) -> tuple[Array, ...]:
+        y = _product(conv, weights, _columns(conv, part.x))
+        part.write(y=from_planes(conv.layout, y.reshape(conv.k, -1, conv.p, conv.q)))
+        return (y.sum(1, np.float64), (y * y).sum(1, np.float64)) if "sum" in a else ()
 
-    def of(self, layout: Layout, array: Array) -> Array:
-        """The block's part of an array of images."""
-        return array[self] if layout == "NCHW" else array[self.images, :, :, self.channels]
+    sums = threads.collect(compute, a.cut("x y", _images(conv)))
+    if "sum" in a:
+        total, squares = map(sum, zip(*sums, strict=True))
+        a.write(sum=total, square_sum=squares)
 
 
-def _blocks(conv: Conv2d, channels: int) -> list[_Tile]:
-    """All images and channels in blocks, by the shape alone."""
+@computes(w.ConvDgrad, w.ConvDgradAdd)
+def dgrad(work: w.ConvDgrad | w.ConvDgradAdd, a: Operands) -> None:
+    """gx = what pixels sum of the gradient of columns, which is the filters' transpose times gy."""
+    conv, weights = work.conv, _filters(work.conv, a)
+
+    def compute(part: Operands) -> None:
+        gx = _from_columns(conv, _product(conv, weights.T, _matrix(conv, part.gy)))
+        part.write(gx=gx + part.other if "other" in a else gx)
+
+    threads.run(compute, a.cut("gy other gx", _images(conv)))
+
+
+@computes(w.ConvWgrad)
+def wgrad(work: w.ConvWgrad, a: Operands) -> None:
+    """gw = gy times the transpose of columns, summed over parts of the batch in order."""
+    conv = work.conv
+    parts = a.cut("x gy", _images(conv))
+    sums = threads.collect(lambda part: _matrix(conv, part.gy) @ _columns(conv, part.x).T, parts)
+    a.write(gw=sum(sums[1:], sums[0]).reshape(conv.w_shape))
+
+
+@computes(w.Im2col)
+def im2col(work: w.Im2col, a: Operands) -> None:
+    """Columns of x."""
+    by_tap = _by_tap(work.conv, a.raw("columns"))
+    _in_parts(work.conv, lambda images: _fill(work.conv, a.raw("x")[images], by_tap[:, :, :, images]))
+
+
+@computes(w.Col2im)
+def col2im(work: w.Col2im, a: Operands) -> None:
+    """gx = what pixels sum of the gradient of columns."""
+    by_tap, gx = _by_tap(work.conv, a.gcolumns), a.raw("gx")
+    if gx.dtype != by_tap.dtype:
+        gx = np.empty(gx.shape, by_tap.dtype)
+    _in_parts(work.conv, lambda images: _sum(work.conv, by_tap[:, :, :, images], gx[images]))
+    a.write(gx=gx)
+
+
+def _images(conv: w.Conv2d) -> int:
+    """Return how many images one thread takes at a time. The shape alone decides, so that results do not depend on the
+    number of threads."""
     pixels = conv.p * conv.q
-    at_once = max(COLUMNS // (pixels * conv.c * conv.r * conv.s), MIN_PIXELS // pixels, 1)
-    images = threads.spans(conv.n, at_once)
-    parts = min(-(-MIN_TASKS // len(images)), max(1, channels // MIN_CHANNELS))
-    cuts = itertools.product(images, threads.spans(channels, -(-channels // parts)))
-    return [_Tile(slice(*of_images), slice(*of_channels)) for of_images, of_channels in cuts]
+    return max(1, min(-(-conv.n // _PARTS), _COLUMNS // (pixels * conv.c * conv.r * conv.s)), _PIXELS // pixels)
 
 
-def _matrix(layout: Layout, images: Array, name: str) -> Array:
-    """(C, pixels) of images in the compute dtype; a view where it can be."""
-    loaded = im2col.planes(layout, load(images, name))
-    return loaded.reshape(len(loaded), -1)
+def _in_parts(conv: w.Conv2d, compute: Callable[[slice], None]) -> None:
+    threads.run(lambda span: compute(slice(*span)), threads.spans(conv.n, _images(conv)))
 
 
-def _columns(conv: Conv2d, images: Array) -> Array:
-    """(features, pixels) of images, in the compute dtype."""
-    if (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0):
-        return _matrix(conv.layout, images, "conv.x")
+def _filters(conv: w.Conv2d, a: Operands) -> Array:
+    """Return the filters (K, features)."""
+    return a.w.reshape(conv.k, -1)
+
+
+def _matrix(conv: w.Conv2d, images: Array) -> Array:
+    """Return images as (C, pixels)."""
+    channels_first = planes(conv.layout, images)
+    return channels_first.reshape(len(channels_first), -1)
+
+
+def _product(conv: w.Conv2d, left: Array, right: Array) -> Array:
+    """Return left @ right in memory that has the order of the layout."""
+    return left @ right if conv.layout == "NCHW" else (right.T @ left.T).T
+
+
+def _is_product(conv: w.Conv2d) -> bool:
+    """Whether columns are the images themselves."""
+    return (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0)
+
+
+def _columns(conv: w.Conv2d, images: Array) -> Array:
+    """Return the columns (features, pixels) of images."""
+    if _is_product(conv):
+        return _matrix(conv, images)
     shape = (conv.c * conv.r * conv.s, len(images) * conv.p * conv.q)
-    columns = scratch("conv.columns", shape if conv.layout == "NCHW" else shape[::-1], compute_dtype(images.dtype))
-    source = im2col.windows(conv, im2col.padded(conv, load(images, "conv.x")))
-    np.copyto(im2col.columns_by_tap(conv, len(images), columns), source)
-    return columns if conv.layout == "NCHW" else columns.T
+    stored = np.empty(shape if conv.layout == "NCHW" else shape[::-1], images.dtype)
+    _fill(conv, images, _by_tap(conv, stored))
+    return stored if conv.layout == "NCHW" else stored.T
 
 
-def _product(layout: Layout, a: Array, b: Array, out: Array, addend: Array | None) -> None:
-    """out = a @ b (+ addend), rounded once; `out` and `addend` are (N, K, P, Q) as the layout stores them."""
-    target = im2col.planes(layout, out)
-    k, n, p, q = target.shape
-    total = target
-    if is_widened(out.dtype):
-        total = im2col.planes(layout, scratch("conv.product", out.shape, a.dtype))
-    if layout == "NCHW" and n > 1:
-        total = scratch("conv.product", (k, n, p, q), a.dtype)
-    np.matmul(a, b, out=total.reshape(k, -1))
-    if addend is not None:
-        np.add(total, im2col.planes(layout, load(addend, "conv.addend")), out=total)
-    im2col.store(total, target)
+def _from_columns(conv: w.Conv2d, columns: Array) -> Array:
+    """Return the images whose pixels sum what columns (features, pixels) hold of them."""
+    if _is_product(conv):
+        return from_planes(conv.layout, columns.reshape(conv.c, -1, conv.h, conv.w))
+    by_tap = _by_tap(conv, columns if conv.layout == "NCHW" else columns.T)
+    images = np.empty(w.stored(conv.layout, by_tap.shape[3], conv.c, conv.h, conv.w), columns.dtype)
+    _sum(conv, by_tap, images)
+    return images
 
 
-def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> None:
-    """See ConvFprop."""
-    conv = work.conv
-    weights = half.cast(w, compute_dtype(w.dtype)).reshape(conv.k, -1)
-
-    def compute(block: _Tile) -> None:
-        columns = _columns(conv, x[block.images])
-        _product(conv.layout, weights[block.channels], columns, block.of(conv.layout, y), None)
-
-    threads.run(compute, _blocks(conv, conv.k))
+def _by_tap(conv: w.Conv2d, stored: Array) -> Array:
+    """Return columns as a view (C, R, S, N, P, Q)."""
+    if conv.layout == "NCHW":
+        return stored.reshape(conv.c, conv.r, conv.s, -1, conv.p, conv.q)
+    return stored.reshape(-1, conv.p, conv.q, conv.r, conv.s, conv.c).transpose(5, 3, 4, 0, 1, 2)
 
 
-def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, *rest: Array) -> None:
-    """See ConvDgrad and ConvDgradAdd."""
-    conv, layout = work.conv, work.conv.layout
-    *addend, gx = rest
-    weights = half.cast(w, compute_dtype(w.dtype))
-    # (R, S, K, C): a matrix for each tap.
-    taps = np.ascontiguousarray(weights.transpose(2, 3, 0, 1)) if layout == "NCHW" else weights.transpose(1, 2, 0, 3)
-
-    def compute(block: _Tile) -> None:
-        gradients = _matrix(layout, gy[block.images], "conv.gy")
-        out = block.of(layout, gx)
-        more = block.of(layout, addend[0]) if addend else None
-        if (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0):
-            _product(layout, taps[0, 0, :, block.channels].T, gradients, out, more)
-            return
-        total = im2col.padded_zeros(conv, out)
-        sums = im2col.windows(conv, total)
-        shape = (len(total), gradients.shape[1])
-        product = scratch("conv.product", shape if layout == "NCHW" else shape[::-1], gradients.dtype)
-        product = product if layout == "NCHW" else product.T
-        for i, j in np.ndindex(conv.r, conv.s):
-            np.matmul(taps[i, j, :, block.channels].T, gradients, out=product)
-            part = sums[:, i, j]
-            np.add(part, product.reshape(part.shape), out=part)
-        kept = im2col.inside(conv, total)
-        if more is not None:
-            np.add(kept, im2col.planes(layout, load(more, "conv.addend")), out=kept)
-        im2col.store(kept, im2col.planes(layout, out))
-
-    threads.run(compute, _blocks(conv, conv.c))
+def _fill(conv: w.Conv2d, images: Array, by_tap: Array) -> None:
+    """Write what each tap of the filter meets at each output, 0 outside the image."""
+    if conv.pad:
+        by_tap[...] = 0
+    for r, s, outputs, pixels in taps(conv):
+        by_tap[:, r, s][outputs] = planes(conv.layout, images)[pixels]
 
 
-def wgrad(work: ConvWgrad, x: Array, gy: Array, gw: Array) -> None:
-    """Partial sums of each block of images, added in order and rounded once."""
-    conv = work.conv
-    blocks = _blocks(conv, conv.k)
-    firsts = [block.images.start for block in blocks if block.channels.start == 0]
-    dtype = compute_dtype(x.dtype)
-    shape = (len(firsts), conv.k, conv.c * conv.r * conv.s)
-    alone = len(firsts) == 1 and gw.dtype == dtype
-    partials = gw.reshape(shape) if alone else np.empty(shape, dtype)
-
-    def compute(block: _Tile) -> None:
-        columns = _columns(conv, x[block.images])
-        gradients = _matrix(conv.layout, block.of(conv.layout, gy), "conv.gy")
-        np.matmul(gradients, columns.T, out=partials[firsts.index(block.images.start), block.channels])
-
-    threads.run(compute, blocks)
-    if not alone:
-        cast_into(partials[0] if len(firsts) == 1 else partials.sum(axis=0), gw)
+def _sum(conv: w.Conv2d, by_tap: Array, images: Array) -> None:
+    """Write the sum of what all taps have for each pixel."""
+    images[...] = 0
+    for r, s, outputs, pixels in taps(conv):
+        planes(conv.layout, images)[pixels] += by_tap[:, r, s][outputs]

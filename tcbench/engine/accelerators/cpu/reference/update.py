@@ -1,237 +1,144 @@
-"""SGD with momentum: parameter by parameter, one pass over memory per piece of work; or all parameters in one pass,
-block by block in cache."""
+"""SGD with momentum, parameter by parameter or all at once; the loss scale; gradients side by side."""
 
 import ctypes
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.reference.half import convert, is_finite, load
-from tcbench.engine.accelerators.cpu.threads import Array, by_chunks, scratch
-from tcbench.engine.work import (
-    CHUNK,
-    GOOD_STEPS,
-    OVERFLOWS,
-    SCALE,
-    SKIPPED,
-    AdjustScale,
-    BatchedUpdate,
-    CheckFinite,
-    MomentumUpdate,
-    PackGradients,
-    Parameters,
-    Unscale,
-    WeightDecay,
-)
+from tcbench.engine.accelerators.cpu.reference.operands import CHUNK, Operands, computes, is_finite
+from tcbench.engine.accelerators.cpu.threads import Array
 
-BLOCK = 1 << 17
-"""Values that one thread takes of a parameter: gradient, weight and velocity of a block, 1.5 MB, stay in a second-level
-cache of 2 MB. Of half that, two threads meet at the interpreter lock too often."""
-_SMALL = BLOCK // 8
 MAX_SCALE = 2.0**24
 
-Widen = Callable[[Array, str], Array]
-"""Of 16 bits to float32: the array itself where it is that, else in this thread's memory of a name."""
-Narrow = Callable[[Array, Array], object]
-"""Of float32 to 16 bits, which are written."""
+Step = Callable[[Array, Array, Array], object]
+"""Updates velocity and weights in place: gradient, velocity, weights."""
 
 
-def unscale(work: Unscale, g: Array, gx: Array, state: Array, widen: Widen = load, narrow: Narrow = convert) -> None:
-    """See Unscale."""
-    scale, overflows = state[SCALE], []
-
-    def compute(span: tuple[int, int]) -> None:
-        part, out = g[slice(*span)], gx[slice(*span)]
-        wide = widen(part, "update.g")
-        narrow(np.divide(wide, scale, out=scratch("update.unscaled", wide.shape, wide.dtype)), out)
-        finite = is_finite(out)
-        if not finite.all():
-            out[~finite] = 0
-            overflows.append(1)
-
-    threads.run(compute, [(begin, min(begin + CHUNK, work.size)) for begin in range(0, work.size, CHUNK)])
-    state[OVERFLOWS] += len(overflows)
+@computes(w.WeightDecay, cut="g w")
+def weight_decay(work: w.WeightDecay, a: Operands) -> None:
+    """g += weight_decay * w."""
+    g = a.g
+    g += work.weight_decay * a.w
+    a.write(g=g)
 
 
-def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
-    """See WeightDecay."""
-
-    def compute(g: Array, w: Array) -> None:
-        decay = scratch("update.decay", w.shape, w.dtype)
-        np.multiply(w, work.weight_decay, out=decay)
-        np.add(g, decay, out=g)
-
-    by_chunks(compute, BLOCK, g, w)
-
-
-def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
-    """See MomentumUpdate."""
-
-    def compute(g: Array, v: Array, w: Array) -> None:
-        step = scratch("update.step", g.shape, g.dtype)
-        np.multiply(g, work.learning_rate, out=step)
-        np.multiply(v, work.momentum, out=v)
-        np.subtract(v, step, out=v)
-        np.add(w, v, out=w)
-
-    by_chunks(compute, BLOCK, g, v, w)
+@computes(w.MomentumUpdate, cut="g v w")
+def momentum_update(work: w.MomentumUpdate, a: Operands) -> None:
+    """v = momentum * v - learning_rate * g; w += v."""
+    v, weights = a.v, a.w
+    v *= work.momentum
+    v -= work.learning_rate * a.g
+    weights += v
+    a.write(v=v, w=weights)
 
 
-def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, velocity: Array, state: Array) -> None:
-    """See BatchedUpdate."""
-    rate = work.learning_rate
+@computes(w.Unscale)
+def unscale(_: w.Unscale, a: Operands) -> None:
+    """gx = g / scale, 0 where that is not finite."""
+    state = a.raw("state")
+    scale = float(state[w.SCALE])
 
-    def step(g: Array, v: Array, w: Array) -> None:
-        part = scratch("update.step", v.shape, np.float32)
-        np.multiply(v, work.momentum, out=v)
-        for values, factor in ((g, -rate / float(state[SCALE])), (w, -rate * work.weight_decay)):
-            np.multiply(values, factor, out=part)
-            np.add(v, part, out=v)
-        np.add(w, v, out=w)
+    def compute(part: Operands) -> int:
+        part.write(gx=part.g / scale)
+        finite = is_finite(part.raw("gx"))
+        part.raw("gx")[~finite] = 0
+        return not finite.all()
 
-    update_by_blocks(work, table, master, velocity, state, step, load, convert)
+    state[w.OVERFLOWS] += sum(threads.collect(compute, a.cut("g gx", w.CHUNK)))
 
 
-def update_by_blocks(
-    work: BatchedUpdate,
-    table: Array,
-    master: Array,
-    velocity: Array,
-    state: Array,
-    step: Callable[[Array, Array, Array], None],
-    widen: Widen,
-    narrow: Narrow,
-) -> None:
-    """BatchedUpdate, each block in the second-level cache: memory is read and written once. `step(g, v, w)`: of a
-    block, in place."""
-    if work.dynamic and state[OVERFLOWS] > 0:
+@computes(w.BatchedUpdate)
+def batched_update(work: w.BatchedUpdate, a: Operands) -> None:
+    """Do for every parameter what the works above do for one."""
+    g_factor = -work.learning_rate / float(a.raw("state")[w.SCALE])
+
+    def step(g: Array, v: Array, weights: Array) -> None:
+        v *= work.momentum
+        v += g_factor * g
+        v += -work.learning_rate * work.weight_decay * weights
+        weights += v
+
+    update_by(step, work, a)
+
+
+def update_by(step: Step, work: w.BatchedUpdate, a: Operands) -> None:
+    """Make this step with all parameters. A value whose gradient is not finite keeps its velocity and weight."""
+    state = a.raw("state")
+    if work.dynamic and state[w.OVERFLOWS] > 0:
         return
-    parameters = work.parameters
-    gradients = _gradients(work, table)
-    halves = [
-        _at(address, size, parameters.half) if address else None
-        for size, address in zip(parameters.sizes, table[:, 1].tolist(), strict=True)
-    ]
-    overflows: list[int] = []
 
-    def compute(row: tuple[int, int, int, int]) -> None:
-        index, begin, end, place = row
-        here = slice(place, place + end - begin)
-        v, w = velocity[here], master[here]
-        g = widen(gradients[index][begin:end], "update.g")
-        kept = None
-        if not _surely_finite(g) and not (finite := np.isfinite(g)).all():
-            overflows.append(_chunks_with_overflow(finite))
-            kept = ~finite, v[~finite], w[~finite]
-        step(g, v, w)
-        if kept:
-            v[kept[0]], w[kept[0]] = kept[1:]
-        weights = halves[index]
-        if weights is not None:
-            narrow(w, weights[begin:end])
+    def compute(block: Operands) -> int:
+        g, v, weights = block.g, block.velocity, block.master
+        finite = is_finite(g)
+        lost = slice(0) if finite.all() else ~finite
+        kept = v[lost], weights[lost]
+        step(g, v, weights)
+        v[lost], weights[lost] = kept
+        block.write(velocity=v, master=weights)
+        if "half" in block:
+            block.write(half=block.master)
+        return _overflowing_chunks(finite)
 
-    _run_blocks(compute, parameters)
+    overflows = sum(threads.collect(compute, blocks(work, a)))
     if not work.dynamic:
-        state[OVERFLOWS] += sum(overflows)
+        state[w.OVERFLOWS] += overflows
 
 
-def check_finite(work: CheckFinite, table: Array, _: Array, state: Array) -> None:
-    """See CheckFinite."""
-    gradients = _gradients(work, table)
-    overflows: list[int] = []
-
-    def compute(row: tuple[int, int, int, int]) -> None:
-        index, begin, end, _ = row
-        part = gradients[index][begin:end]
-        g = convert(part, scratch("update.g", part.shape, np.float32))
-        if not _surely_finite(g) and not (finite := np.isfinite(g)).all():
-            overflows.append(_chunks_with_overflow(finite))
-
-    _run_blocks(compute, work.parameters)
-    state[OVERFLOWS] += sum(overflows)
+@computes(w.CheckFinite)
+def check_finite(work: w.CheckFinite, a: Operands) -> None:
+    """Count the chunks with a gradient that is not finite."""
+    counts = threads.collect(lambda block: _overflowing_chunks(is_finite(block.raw("g"))), blocks(work, a))
+    a.raw("state")[w.OVERFLOWS] += sum(counts)
 
 
-_Block = tuple[int, int, int, int]
-"""Parameter, begin, end, place in the flat arrays."""
+@computes(w.PackGradients)
+def pack_gradients(work: w.PackGradients, a: Operands) -> None:
+    """flat = gradient * factor, in float32 also where all else is exact: the product is rounded before it is stored."""
+
+    def compute(block: Operands) -> None:
+        block.write(flat=block.g.astype(np.float32, copy=False) * np.float32(work.factor))
+
+    threads.run(compute, blocks(work, a))
 
 
-def _run_blocks(compute: Callable[[_Block], object], parameters: Parameters) -> None:
-    def every(blocks: tuple[_Block, ...]) -> None:
-        for block in blocks:
-            compute(block)
-
-    threads.run(every, _blocks(parameters))
-
-
-@functools.cache
-def _blocks(parameters: Parameters) -> tuple[tuple[_Block, ...], ...]:
-    """Blocks that together cover every parameter: larger ones than the table's chunks, which are a GPU's thread blocks.
-    Small ones are one chunk: side by side, two threads would do little but wait for the interpreter lock."""
-    blocks = [
-        (index, begin, min(begin + BLOCK, size), place + begin)
-        for index, (size, place) in enumerate(zip(parameters.sizes, parameters.places, strict=True))
-        for begin in range(0, size, BLOCK)
-    ]
-    small = tuple(block for block in blocks if block[2] - block[1] <= _SMALL)
-    large = tuple((block,) for block in blocks if block[2] - block[1] > _SMALL)
-    return (small, *large) if small else large
-
-
-def _surely_finite(g: Array) -> bool:
-    """Whether all values are finite, by one pass of BLAS; False says nothing, since large squares overflow too."""
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.dot(g, g)))
-
-
-def _chunks_with_overflow(finite: Array) -> int:
-    return sum(not finite[begin : begin + CHUNK].all() for begin in range(0, finite.size, CHUNK))
-
-
-def pack_gradients(
-    work: PackGradients, table: Array, _: Array, flat: Array, widen: Widen = load, narrow: Narrow = convert
-) -> None:
-    """See PackGradients."""
-    gradients = _gradients(work, table)
-
-    def compute(row: _Block) -> None:
-        index, begin, end, place = row
-        out = flat[place : place + end - begin]
-        single = out if out.dtype == np.float32 else scratch("update.packed", out.shape, np.float32)
-        np.multiply(widen(gradients[index][begin:end], "update.g"), np.float32(work.factor), out=single)
-        if single is not out:
-            narrow(single, out)
-
-    _run_blocks(compute, work.parameters)
-
-
-def _gradients(work: BatchedUpdate | CheckFinite | PackGradients, table: Array) -> list[Array]:
-    of = work.parameters
-    return [
-        _at(address, size, of.gradient_dtype(half))
-        for size, half, address in zip(of.sizes, of.halves, table[:, 0].tolist(), strict=True)
-    ]
-
-
-def _at(address: int, size: int, dtype: npt.DTypeLike) -> Array:
-    """The array that an entry of a table of addresses names; whoever made the table keeps it alive."""
-    memory: Any = (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(address)
-    array: Array = np.frombuffer(memory, dtype)
-    return array
-
-
-def adjust_scale(work: AdjustScale, state: Any) -> None:
-    """See AdjustScale."""
-    if state[OVERFLOWS] > 0:
-        state[SCALE] = max(state[SCALE] / 2, 1)
-        state[GOOD_STEPS] = 0
-        state[SKIPPED] += 1
+@computes(w.AdjustScale)
+def adjust_scale(work: w.AdjustScale, a: Operands) -> None:
+    """Halve the scale on overflow, and double it after `interval` good steps."""
+    state = a.raw("state")
+    if state[w.OVERFLOWS] > 0:
+        state[w.SCALE] = max(state[w.SCALE] / 2, 1)
+        state[w.GOOD_STEPS] = 0
+        state[w.SKIPPED] += 1
     else:
-        state[GOOD_STEPS] += 1
-        if state[GOOD_STEPS] >= work.interval:
-            state[SCALE] = min(state[SCALE] * 2, MAX_SCALE)
-            state[GOOD_STEPS] = 0
-    state[OVERFLOWS] = 0
+        state[w.GOOD_STEPS] += 1
+        if state[w.GOOD_STEPS] >= work.interval:
+            state[w.SCALE] = min(state[w.SCALE] * 2, MAX_SCALE)
+            state[w.GOOD_STEPS] = 0
+    state[w.OVERFLOWS] = 0
+
+
+def _overflowing_chunks(finite: Array) -> int:
+    return 0 if finite.all() else sum(not finite[i : i + w.CHUNK].all() for i in range(0, finite.size, w.CHUNK))
+
+
+def blocks(work: w.BatchedUpdate | w.CheckFinite | w.PackGradients, a: Operands) -> list[Operands]:
+    """Return all parameters in blocks, each with its gradient `g`, its part of the flat arrays, and its 16-bit weights
+    `half` where it has such."""
+    parameters, found = work.parameters, []
+    rows = zip(parameters.sizes, parameters.places, parameters.halves, a.raw("table").tolist(), strict=True)
+    for size, place, is_half, (gradient, half) in rows:
+        arrays = {"g": _at(gradient, size, parameters.gradient_dtype(is_half))}
+        arrays |= {name: a.raw(name)[place : place + size] for name in ("master", "velocity", "flat") if name in a}
+        if half:
+            arrays["half"] = _at(half, size, parameters.half)
+        found += a.with_arrays(arrays).cut(" ".join(arrays), CHUNK)
+    return found
+
+
+def _at(address: int, size: int, dtype: str) -> Array:
+    """Return the array that an entry of a table of addresses names. Whoever made the table keeps it alive."""
+    memory: Any = (ctypes.c_char * (size * w.ITEM_BYTES[dtype])).from_address(address)
+    return np.frombuffer(memory, dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import kept_values
+from engine.accelerators.cpu.reference.test_operations import kept_values
 from reference_accelerator import ReferenceAccelerator
 
 from tcbench.engine import work

@@ -1,0 +1,45 @@
+"""Views of maps (N, C, H, W) that do not depend on the layout in which they are stored."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.threads import Array
+
+Index = tuple[Any, ...]
+
+
+def planes(layout: w.Layout, stored: Array) -> Array:
+    """Return stored maps as a view (C, N, H, W)."""
+    return stored.transpose((1, 0, 2, 3) if layout == "NCHW" else (3, 0, 1, 2))
+
+
+def from_planes(layout: w.Layout, planes: Array) -> Array:
+    """Return (C, N, H, W) as a view in the order of the layout."""
+    return planes.transpose((1, 0, 2, 3) if layout == "NCHW" else (1, 2, 3, 0))
+
+
+def pixel_axes(layout: w.Layout) -> tuple[int, int]:
+    """Return the axes of rows and columns."""
+    return (2, 3) if layout == "NCHW" else (1, 2)
+
+
+def taps(shape: w.Conv2d | w.Pool) -> Iterator[tuple[int, int, Index, Index]]:
+    """For each place (row, column) in the window, yield it with the outputs for which it lies inside the image, and the
+    pixels that it then meets, as indices into planes."""
+    sides = (shape.r, shape.s) if isinstance(shape, w.Conv2d) else (shape.ksize, shape.ksize)
+    along = (
+        list(_taps_along(size, outputs, side, shape.stride, shape.pad))
+        for size, outputs, side in zip((shape.h, shape.w), (shape.p, shape.q), sides, strict=True)
+    )
+    for (r, p, rows), (s, q, columns) in itertools.product(*along):
+        yield r, s, (..., p, q), (..., rows, columns)
+
+
+def _taps_along(size: int, outputs: int, side: int, stride: int, pad: int) -> Iterator[tuple[int, slice, slice]]:
+    for tap in range(side):
+        first = max(0, -(-(pad - tap) // stride))
+        count = max(0, min(outputs, (size - 1 + pad - tap) // stride + 1) - first)
+        pixel = first * stride + tap - pad
+        yield tap, slice(first, first + count), slice(pixel, pixel + count * stride, stride)
