@@ -6,8 +6,6 @@ A cell is traced by running the training program itself on an accelerator that o
 from __future__ import annotations
 
 import collections
-import concurrent.futures
-import concurrent.futures.process
 import functools
 import hashlib
 import importlib.metadata
@@ -59,7 +57,7 @@ class Demand:
         return sum(self.phases.values())
 
 
-def _trace(cell: Cell, properties: GpuProperties) -> Demand | str:
+def _trace(properties: GpuProperties, cell: Cell) -> Demand | str:
     """What a step asks for, or why the cell's backend cannot say it."""
     try:
         return Demand.of(trace(cell, properties))
@@ -109,23 +107,16 @@ def _traced(cell: Cell) -> Cell:
 def _trace_anew(
     cells: Sequence[Cell], properties: GpuProperties, processes: int
 ) -> Iterable[tuple[Cell, Demand | str]]:
-    if processes <= 1 or len(cells) <= 1:
-        for cell in cells:
-            yield cell, _trace(cell, properties)
-        return
+    apart = processes if min(processes, len(cells)) > 1 else 0
     # Set before NumPy is imported. Huge pages are set up when memory is asked for, and a trace touches none of it.
-    with spawn.pool(min(processes, len(cells)), {"NUMPY_MADVISE_HUGEPAGE": "0"}) as pool:
-        futures = {pool.submit(_trace, cell, properties): cell for cell in cells}
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                yield futures[future], future.result()
-        except concurrent.futures.process.BrokenProcessPool:
+    environment = {"NUMPY_MADVISE_HUGEPAGE": "0"}
+    for cell, answer in spawn.spread(cells, functools.partial(_trace, properties), apart, environment):
+        if isinstance(answer, spawn.Died):
             raise TcbenchError(
                 "a process that traced a training step was killed, most likely for memory: "
                 "go on with fewer cells at a time, e.g. --bs 32"
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            )
+        yield cell, answer
 
 
 @functools.cache

@@ -5,7 +5,8 @@ import pytest
 from factories import make_cell
 
 import tcbench
-from tcbench.core.errors import SelectionError
+from tcbench.core import spawn
+from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.engine.accelerators.cuda import packages, prospects
 from tcbench.engine.accelerators.cuda.cudnn.libraries import LibraryError
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
@@ -171,7 +172,7 @@ def test_without_cudnn_and_cupy_memory_and_floor_are_forecast_all_the_same(stand
 def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, tmp_path, monkeypatch):
     made = []
     real = demands._trace
-    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[0].config) or real(*args))
+    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[1].config) or real(*args))
     forecast_of(H200, tmp_path, configs=("fp16",))
     forecast_of(H200, tmp_path, configs=("fp16",))
     assert made == ["fp16"]
@@ -201,7 +202,7 @@ def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(sta
     text += '[[ablation]]\nname = "slow"\ncudnn.fast_batch_norm = false\n'
     made = []
     real = demands._trace
-    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[0]) or real(*args))
+    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[1]) or real(*args))
     forecast = forecast_of(H200, tmp_path, text=text, configs=("fp16", "fp16:*"))
     assert [cell.cell.config for cell in forecast.cells] == ["fp16", "fp16:no-autotune", "fp16:small", "fp16:slow"]
     assert [cell.cudnn.fast_batch_norm for cell in made] == [True, False]
@@ -223,6 +224,12 @@ def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand,
     assert traced.is_known and traced.works
     assert not untraced.is_known and untraced.untraced == "needs the GPU itself"
     assert len(list((tmp_path / "cache" / demands.TRACES).iterdir())) == 1
+
+
+def test_a_trace_whose_process_dies_says_what_to_do(stand, tmp_path, monkeypatch):
+    monkeypatch.setattr(spawn, "spread", lambda cells, *_: ((cell, spawn.Died()) for cell in cells))
+    with pytest.raises(TcbenchError, match=r"was killed, most likely for memory: go on with fewer cells at a time"):
+        forecast_of(H200, tmp_path, configs=("fp16",))
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from tcbench.core import spawn
 from tcbench.core.cache import Cache
-from tcbench.engine.accelerators.cuda.cudnn import crew, graphs, libraries, plans
+from tcbench.engine.accelerators.cuda.cudnn import graphs, libraries, plans
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
@@ -59,7 +60,8 @@ def plan_all(
     # A batch normalisation takes half a second, a convolution milliseconds: long ones first keep all busy to the end.
     missing.sort(key=lambda work: hasattr(work, "conv"))
     apart = processes if min(processes, len(missing)) > 1 else 0
-    for work, given in crew.spread(missing, functools.partial(_answer, gpu, workspace_limit, build), apart):
+    ask = functools.partial(_answer, gpu, workspace_limit, build)
+    for work, given in spawn.spread(missing, ask, apart, plans.WITHOUT_GPU):
         answer, kept = _judged(given)
         answers[work.key] = answer
         if kept:
@@ -79,9 +81,9 @@ def _answer(gpu: GpuFile, workspace_limit: int, build: bool, work: Work) -> Answ
         return f"its plan cannot be built ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
 
 
-def _judged(answer: Answer | str | crew.Died) -> tuple[Answer, bool]:
+def _judged(answer: Answer | str | spawn.Died) -> tuple[Answer, bool]:
     """The answer, and whether it is worth keeping: a mishap is not."""
-    if isinstance(answer, crew.Died):
+    if isinstance(answer, spawn.Died):
         answer = "the process that built its plan died"
     if isinstance(answer, str):
         return NoPlan(answer, lasting=False), False

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from tcbench.core import messages, spawn
 from tcbench.core.cache import Cache
 from tcbench.core.record import CudnnSettings
-from tcbench.engine.accelerators.cuda.cudnn import crew, graphs, libraries, plans
+from tcbench.engine.accelerators.cuda.cudnn import graphs, libraries, plans
 from tcbench.engine.accelerators.device import Progress
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
@@ -81,7 +81,8 @@ def compile_for(
     what = "compiling cuDNN's plans, once"
     progress(what, 0, len(works))
     ask = functools.partial(_build, properties, gpu, most)
-    for done, _ in enumerate(crew.spread(works, ask, min(processes, MOST_PROCESSES), limit_s), start=1):
+    answers = spawn.spread(works, ask, min(processes, MOST_PROCESSES), plans.WITHOUT_GPU, limit_s)
+    for done, _ in enumerate(answers, start=1):
         progress(what, done, len(works))
 
 

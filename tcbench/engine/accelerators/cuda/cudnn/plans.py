@@ -39,6 +39,8 @@ RUNTIME_COMPILED_TIMED = 2
 """Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
 normalisation), the first two for each minute of the budget, and at least these."""
 
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""Variables of processes that build plans by a GPU's properties: they look at no GPU and take no memory of one."""
 
 TRIALS_PER_ENTRY = 2
 """Trials that may die while they tune the same plans that were compiled before. The next compiles its own."""

@@ -3,18 +3,14 @@ test_real_plans.py, and test_gpu_ahead.py on a GPU."""
 
 import dataclasses
 import math
-import multiprocessing
-import os
 import sys
-import time
-from types import SimpleNamespace
 
 import pytest
 
 from tcbench.core import messages
 from tcbench.core.cache import VARIABLE
 from tcbench.core.record import CudnnSettings
-from tcbench.engine.accelerators.cuda.cudnn import ahead, crew, libraries, plans
+from tcbench.engine.accelerators.cuda.cudnn import ahead, libraries, plans
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, Plans
 from tcbench.engine.work import BatchNormBackward, Conv2d, ConvDgrad, ConvFprop, Norm, Relu
 from tcbench.hardware.gpus import GpuProperties
@@ -259,23 +255,3 @@ def test_what_cannot_be_serialized_is_left_to_the_trial(frontend, bench):
 def test_a_cudnn_that_nobody_tried_it_with_builds_nothing(frontend, monkeypatch):
     monkeypatch.setattr(libraries, "version", lambda: "9.10.2")
     assert build() == []
-
-
-def _slow(work):
-    time.sleep(work)
-    return work
-
-
-def test_processes_see_no_gpu():
-    assert [*crew.spread(["CUDA_VISIBLE_DEVICES"], os.getenv, 1)] == [("CUDA_VISIBLE_DEVICES", "")]
-
-
-def test_processes_end_when_their_time_is_over(monkeypatch):
-    now_s = 0.0
-    monkeypatch.setattr(crew, "time", SimpleNamespace(monotonic=lambda: now_s))
-    before = multiprocessing.active_children()
-    answers = crew.spread([0.0, 600.0], _slow, 2, limit_s=4.0)
-    assert next(answers) == (0.0, 0.0)
-    now_s = 5.0
-    assert [*answers] == []
-    assert multiprocessing.active_children() == before
