@@ -201,7 +201,7 @@ def test_help_says_of_every_option_what_is_taken_without_it(words):
         context = context.command.commands[name].make_context(name, [], parent=context, resilient_parsing=True)
     silent = []
     for parameter in context.command.get_params(context):
-        if parameter.required or getattr(parameter, "is_flag", False):
+        if parameter.required or getattr(parameter, "is_flag", False) or getattr(parameter, "hidden", False):
             continue
         _, says = parameter.get_help_record(context)
         if not re.search(r"default:|Default[:,]|In place of|Not with", says):
