@@ -31,13 +31,14 @@ from typing import Any
 
 from tcbench.analysis.compare import METRICS, CellComparison, PhaseChange
 from tcbench.analysis.verdict import Interim, Rule, interims
+from tcbench.commands.gate import turns
+from tcbench.commands.gate.builds import Build, with_cache
 from tcbench.core.messages import Message
 from tcbench.core.record import Cell, Record
 from tcbench.core.store import Store
 from tcbench.engine.accelerators import device
 from tcbench.hardware import machine
-from tcbench.run import gate, plan, scenario, turns
-from tcbench.run.builds import Build, with_cache
+from tcbench.run import gate, plan, scenario
 from tcbench.run.gate import BASE, CURRENT
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan

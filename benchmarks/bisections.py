@@ -22,9 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tcbench.analysis.bisection import CommitSearch, Round, RoundCosts
 from tcbench.analysis.verdict import interims
 from tcbench.analysis.welch import Estimate, Group
+from tcbench.commands.gate.bisect.bisection import CommitSearch, Round, RoundCosts
 
 COMMITS = 20
 

@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from tcbench.core.record import Input
-from tcbench.core.session import Session
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.engine.accelerators.cuda.cudnn.plans import PlanFacts, ReadyPlan, Search
 from tcbench.engine.accelerators.device import OpenDevice, host
 from tcbench.engine.backends.chainer.session import ChainerSession
+from tcbench.engine.clock import HostClock
+from tcbench.engine.session import Session
 from tcbench.engine.work import (
     BatchNormBackward,
     BatchNormCallBackward,
@@ -43,7 +44,6 @@ from tcbench.engine.work import (
     Work,
 )
 from tcbench.hardware import gpus
-from tcbench.hardware.clock import HostClock
 from tcbench.run import plan, scenario
 
 DYNAMIC = ("fp32", "fp32+batched+nhwc+fused", "fp16+batched+nhwc+fused")

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 from tcbench.core import store
-from tcbench.core.session import Facts, Phase
+from tcbench.engine.clock import HostClock
 from tcbench.engine.measure import loop
 from tcbench.engine.measure.ranges import Ranges, attached
-from tcbench.hardware.clock import HostClock
+from tcbench.engine.session import Facts, Phase
 
 
 class NoOp:

@@ -20,9 +20,9 @@ from tcbench.engine.accelerators.cpu.onednn.library import Engine
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.accelerators.protocol import Array
 from tcbench.engine.backends.chainer.session import ChainerSession
+from tcbench.engine.clock import HostClock
 from tcbench.engine.work import Work
 from tcbench.hardware import machine
-from tcbench.hardware.clock import HostClock
 
 CONFIGS = ("fp32+batched+nhwc+fused", "bf16+batched+nhwc+fused", "bf16+batched+nhwc+fused+static_graph")
 WARM_UP = 4

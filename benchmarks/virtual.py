@@ -25,10 +25,10 @@ import msgspec
 
 from tcbench.core import store
 from tcbench.core.record import Cell, Input
-from tcbench.core.session import Session
 from tcbench.engine.accelerators import device
 from tcbench.engine.accelerators.attained import attained, expected_s
 from tcbench.engine.backends import backend, trace
+from tcbench.engine.session import Session
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 from tcbench.run.demand import Demand, trace_all

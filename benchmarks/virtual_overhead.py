@@ -17,10 +17,10 @@ import time
 from host_time import DYNAMIC, STATIC, Idle, open_settled, step
 
 from tcbench.core.record import CudnnSettings
-from tcbench.core.session import Session
 from tcbench.engine.accelerators.protocol import Accelerator, use
 from tcbench.engine.accelerators.virtual.accelerator import VirtualAccelerator
 from tcbench.engine.accelerators.virtual.stream import Stream, Task
+from tcbench.engine.session import Session
 from tcbench.hardware import gpus
 
 CARD = "V100"

@@ -6,9 +6,9 @@ import factories
 import msgspec
 
 from tcbench.analysis.compare import Comparison, compare
+from tcbench.commands.compare.cell_report import ComparisonReport, comparison_report
 from tcbench.core import record
 from tcbench.core.record import Record
-from tcbench.views.comparison.cell_report import ComparisonReport, comparison_report
 
 
 def reported(*sides: Any, **how: Any) -> ComparisonReport:

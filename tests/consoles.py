@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from tcbench.present.tables import Table
+from tcbench.show.tables import Table
 
 
 def printed(*shown: RenderableType, width: int = 132) -> str:

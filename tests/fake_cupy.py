@@ -34,8 +34,8 @@ from tcbench.engine.accelerators.cuda.cudnn.autotune import PlanTime
 from tcbench.engine.accelerators.cuda.cudnn.plans import PlanFacts
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.clock import HostClock
 from tcbench.engine.work import Operand, Work
-from tcbench.hardware.clock import HostClock
 
 POISON = 0xFF
 """NaN in every floating-point format, -1 in every integer."""

@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from tcbench.engine.accelerators.cuda import driver
     from tcbench.engine.accelerators.event_clock import EventClock
     from tcbench.engine.backends.torch import sites
-    from tcbench.hardware.clock import peak_resident_bytes
+    from tcbench.engine.clock import peak_resident_bytes
 
     class GpuSite(sites.Site):
         def __init__(self, index: int) -> None:

@@ -12,11 +12,11 @@ import timelines
 from tcbench.analysis.claims import AskedClaims, scorecards
 from tcbench.analysis.compare import compare
 from tcbench.analysis.explanation import explain
+from tcbench.commands.report.build import Compared, ReportInput
 from tcbench.core import record
 from tcbench.core.claim import Claim, ClaimSide
 from tcbench.core.record import Cell, Record
 from tcbench.core.text import plain
-from tcbench.views.report.build import Compared, ReportInput
 
 RATES = (30.0, 33.0, 32.6, 47.0, 52.0, 9.0, 9.1, 15.0, 25.0, 26.0)
 """Images/s of the ten configs at batch size 4."""

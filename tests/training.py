@@ -16,13 +16,13 @@ from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.chainer.sites import deliver, processor
+from tcbench.engine.clock import HostClock
 from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.resnet import ResNet
 from tcbench.engine.models.small import WELL_CONDITIONED
 from tcbench.engine.numerics.distances import _Float64
 from tcbench.engine.numerics.flow import on_host
-from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
 
 SMOOTH = WELL_CONDITIONED

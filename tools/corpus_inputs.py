@@ -40,7 +40,7 @@ class Lines:
 
 INTERNALS = {
     "Device": ("tcbench.engine.accelerators.device:Device",),
-    "Trainer": ("tcbench.run.numerics_runner:NumericsRunner", "tcbench.run.numerics_runner:Runner"),
+    "Trainer": ("tcbench.commands.numerics.runner:NumericsRunner", "tcbench.commands.numerics.runner:Runner"),
     "Runner": ("tcbench.run.runner:Runner",),
     "gpus": ("tcbench.hardware.gpus",),
     "plan": ("tcbench.run.plan",),

@@ -23,9 +23,9 @@ from typing import Any
 
 # Functions that have another name now, or whose code is in another function. What only moved is found without.
 RENAMED = [
-    ("tcbench.show.charts.waterfall._Scale.of", "tcbench.views.ladder.chart._LadderScale.of"),
-    ("tcbench.run.numerics_runner.Runner.run", "tcbench.run.numerics_runner.NumericsRunner.run"),
-    ("tcbench.show.charts.page.Page._legend", "tcbench.present.charts.page.ChartPage._legend"),
+    ("tcbench.show.charts.waterfall._Scale.of", "tcbench.commands.plot.ladder_chart._LadderScale.of"),
+    ("tcbench.run.numerics_runner.Runner.run", "tcbench.commands.numerics.runner.NumericsRunner.run"),
+    ("tcbench.show.charts.page.Page._legend", "tcbench.show.charts.page.ChartPage._legend"),
     ("tcbench.accelerators.cuda.cupti.Activities._add", "tcbench.engine.accelerators.cuda.cupti.CuptiActivities._add"),
     ("tcbench.backends.torch.sites.Gpu.__init__", "tcbench.engine.backends.torch.sites.GpuSite.__init__"),
     (
@@ -36,21 +36,21 @@ RENAMED = [
         "tcbench.accelerators.cpu.onednn.update.batched.addition",
         "tcbench.engine.accelerators.cpu.onednn.update._by_primitives.addition",
     ),
-    ("tcbench.analysis.bisection.Search._joint", "tcbench.analysis.bisection.CommitSearch._joint"),
-    ("tcbench.analysis.diff.Part.ratio", "tcbench.analysis.diff.StepPart.ratio"),
+    ("tcbench.analysis.bisection.Search._joint", "tcbench.commands.gate.bisect.bisection.CommitSearch._joint"),
+    ("tcbench.analysis.diff.Part.ratio", "tcbench.commands.diff.differences.StepPart.ratio"),
     ("tcbench.analysis.eta.Estimate.step_s", "tcbench.analysis.eta.TimeLeft.step_s"),
-    ("tcbench.analysis.roofline.Part.intensity", "tcbench.analysis.roofline.WorkPart.intensity"),
+    ("tcbench.analysis.roofline.Part.intensity", "tcbench.commands.roofline.roofline.WorkPart.intensity"),
     ("tcbench.backends.chainer.numerics.training._data", "tcbench.engine.numerics.training._Session.feed"),
     ("tcbench.backends.chainer.numerics.training.train", "tcbench.engine.numerics.training._Session.optimizer_spec"),
     ("tcbench.backends.torch.session.Step.phases", "tcbench.engine.backends.session.BaseStep.phases"),
     ("tcbench.backends.torch.session._images", "tcbench.engine.backends.torch.session.TorchSession.build"),
     ("tcbench.cli.run.probe", "tcbench.run.ranks.probe_largest"),
-    ("tcbench.run.cluster.executor", "tcbench.run.cluster.script"),
-    ("tcbench.show.comparison.wording.go_on", "tcbench.views.comparison.cell_report.ComparisonReport.next_steps"),
-    ("tcbench.show.forecast._figures", "tcbench.views.forecast.table"),
-    ("tcbench.show.numerics.costs_table", "tcbench.views.numerics.table._accuracy"),
-    ("tcbench.show.numerics.costs_table", "tcbench.views.numerics.table.costs_table.time_ratio"),
-    ("tcbench.show.page.trials._row", "tcbench.views.report.trials._machine"),
+    ("tcbench.run.cluster.executor", "tcbench.commands.submit.cluster.script"),
+    ("tcbench.show.comparison.wording.go_on", "tcbench.commands.compare.cell_report.ComparisonReport.next_steps"),
+    ("tcbench.show.forecast._figures", "tcbench.commands.forecast.table.table"),
+    ("tcbench.show.numerics.costs_table", "tcbench.commands.numerics.table._accuracy"),
+    ("tcbench.show.numerics.costs_table", "tcbench.commands.numerics.table.costs_table.time_ratio"),
+    ("tcbench.show.page.trials._row", "tcbench.commands.report.trials._machine"),
 ]
 
 KINDS = ("comparison", "arithmetic", "condition", "value", "statement", "part", "outcome")

@@ -14,13 +14,13 @@ import typer
 
 from tcbench.core import variables
 from tcbench.core.errors import NotComparableError, TcbenchError
-from tcbench.present import streams
-from tcbench.present.app import GROUPS, INTERNAL_ERROR, INTERRUPTED, app
+from tcbench.show import streams
+from tcbench.show.app import GROUPS, INTERNAL_ERROR, INTERRUPTED, app
 
 __all__ = ["app", "main"]
 
 for _module in itertools.chain.from_iterable(GROUPS.values()):
-    importlib.import_module(f"{__name__}.{_module}")  # each registers its command
+    importlib.import_module(f"{__name__}.{_module}.command")  # each registers its command
 
 
 def main() -> NoReturn:

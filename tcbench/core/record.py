@@ -167,7 +167,7 @@ class Selection:
     """The command line's request on top of the scenario; None leaves the scenario's word. `device` may be "auto";
     `threads` are those of one rank; None: all usable cores, shared by the ranks of the largest cell, so that one rank
     has what it has among many. `quick`: the base and the best alone. Each field is an option
-    (`tcbench.present.options.SELECTION`)."""
+    (`tcbench.show.options.SELECTION`)."""
 
     scenario: str | None = None
     batch_sizes: tuple[int, ...] | None = None

@@ -105,7 +105,7 @@ def _mpirun() -> tuple[str, ...]:
         raise SelectionError(f"--launcher mpirun: {path} does not answer: {error}") from None
     if "Open MPI" not in answer.stdout:  # MPICH and its kin bind nothing by themselves
         return (path, "-np", _COUNT)
-    # Ranks bind themselves (`tcbench.hardware.affinity`), and are counted before they are started.
+    # Ranks bind themselves (`tcbench.engine.affinity`), and are counted before they are started.
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     return (path, *root, "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-np", _COUNT)
 

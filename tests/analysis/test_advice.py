@@ -11,7 +11,7 @@ from tcbench.analysis.bottleneck import Bottleneck, explain_records, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
 from tcbench.engine.backends import backend
-from tcbench.present.bottlenecks import limit_words
+from tcbench.show.bottlenecks import limit_words
 
 
 def of_phases(**host_s: float) -> Bottleneck:

@@ -15,7 +15,7 @@ from tcbench.analysis.summary import summarise as cells
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, Timeline
-from tcbench.present.bottlenecks import doubt_words, limit_sentence, limit_words
+from tcbench.show.bottlenecks import doubt_words, limit_sentence, limit_words
 
 
 def close(value: float) -> object:

@@ -7,7 +7,7 @@ from timelines import busy_timeline
 from tcbench.analysis.advice import BY_TABLE, ON_HOST, images_per_s, in_place_of
 from tcbench.analysis.bottleneck import explain_records, summarise
 from tcbench.core.step_time import StepTime
-from tcbench.present.format import plus_minus
+from tcbench.show.format import plus_minus
 
 
 def test_on_a_host_the_parts_add_up_and_beside_a_device_the_longest_decides() -> None:

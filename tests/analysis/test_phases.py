@@ -8,10 +8,10 @@ import pytest
 from factories import make_measurement, make_phases, make_rank_part, make_record
 
 from tcbench.analysis.bottleneck import explain_records
-from tcbench.analysis.diff import of_records
 from tcbench.analysis.phases import critical_rank
-from tcbench.analysis.roofline import roofline
 from tcbench.analysis.summary import summarise
+from tcbench.commands.diff.differences import of_records
+from tcbench.commands.roofline.roofline import roofline
 from tcbench.core.record import Record
 from tcbench.engine.accelerators.ceilings import Ceilings
 

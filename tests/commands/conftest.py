@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tcbench.commands.forecast import forecast
+from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.core.numerics import TrainingJob
 from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.engine.feeds import generated as jpegs
 from tcbench.engine.numerics import worker
-from tcbench.run import forecast
-from tcbench.run.numerics_runner import NumericsRunner
 
 
 @pytest.fixture(scope="session")

@@ -19,12 +19,12 @@ from processes import children, soon
 from typer.main import get_command
 
 from tcbench import commands as cli
-from tcbench.commands.numerics import TIMEOUT_S
+from tcbench.commands.numerics import plan as numerics_plan
+from tcbench.commands.numerics.command import TIMEOUT_S
 from tcbench.core import store
 from tcbench.engine.feeds import generated as jpegs
-from tcbench.present.app import GROUPS
-from tcbench.present.options import config_names
-from tcbench.run import numerics_plan
+from tcbench.show.app import GROUPS
+from tcbench.show.options import config_names
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from tcbench.commands import app
 from tcbench.core.record import Input, Selection
-from tcbench.present.options import SELECTION, words
+from tcbench.show.options import SELECTION, words
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 ALL = options.options()

@@ -83,7 +83,7 @@ def test_an_interrupt_that_no_command_catches_is_said(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tcbench.views.list.show", interrupted)
+    monkeypatch.setattr("tcbench.commands.list.table.show", interrupted)
     done = tcbench(tmp_path, "list")
     assert (done.code, done.out, done.err) == (130, "", "\ninterrupted\n")
 
@@ -160,8 +160,8 @@ def test_what_is_read_without_being_named_is_not_written_onto_either(folder, tmp
 
 
 def test_the_trials_beside_a_report_are_not_written_onto_its_input(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("tcbench.present.page.settings.MOST_TRIALS", 0)
-    monkeypatch.setattr("tcbench.views.report.trials.MOST_TRIALS", 0)
+    monkeypatch.setattr("tcbench.show.page.settings.MOST_TRIALS", 0)
+    monkeypatch.setattr("tcbench.commands.report.trials.MOST_TRIALS", 0)
     given = tmp_path / "report-trials.csv"
     given.write_bytes((folder / "run.jsonl").read_bytes())
     ended(tmp_path, "report", given.name, "--title", "x" * 300, "-o", "report.html", code=2)

@@ -32,7 +32,7 @@ def test_they_are_beside_the_results_of_one_folder_and_of_several_in_the_working
 
 
 def test_those_of_a_folder_that_takes_no_files_are_in_the_working_folder(runs, monkeypatch):
-    monkeypatch.setattr("tcbench.present.results.os.access", lambda path, mode: str(path) != "a")
+    monkeypatch.setattr("tcbench.show.results.os.access", lambda path, mode: str(path) != "a")
     done = tcbench(runs, "report", "a/one.jsonl")
     assert (done.code, done.out) == (0, "wrote report.html\n"), done.err
     assert "note: a cannot be written, so report.html is in the working folder" in done.err

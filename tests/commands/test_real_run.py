@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from command import Done, ended, tcbench
 
+from tcbench.commands.forecast import forecast
 from tcbench.core import store
-from tcbench.run import forecast
 
 pytestmark = pytest.mark.long
 

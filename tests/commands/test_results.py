@@ -13,7 +13,7 @@ from command import ended, tcbench
 
 from tcbench.core import record
 from tcbench.engine.accelerators.device import host
-from tcbench.present.results import files_beside, newest
+from tcbench.show.results import files_beside, newest
 from tcbench.tracing import perfetto
 
 

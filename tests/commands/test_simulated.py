@@ -13,7 +13,7 @@ from tcbench.analysis.summary import speedups, summarise
 from tcbench.core import record
 from tcbench.core.record import GpuFacts, Simulated
 from tcbench.core.store import read
-from tcbench.present import cells
+from tcbench.show import cells
 from tcbench.tracing import perfetto
 
 CARD = "Tesla V100-SXM2-16GB"

@@ -15,8 +15,8 @@ from command import start, tcbench
 
 from tcbench.core.text import plain
 from tcbench.core.timeline import Span, Timeline
-from tcbench.present import app, streams, tables
-from tcbench.present.streams import harmless
+from tcbench.show import app, streams, tables
+from tcbench.show.streams import harmless
 from tcbench.tracing import perfetto
 
 ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041\x00"

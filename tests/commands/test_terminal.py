@@ -15,7 +15,7 @@ import pyte
 import pytest
 from command import start
 
-from tcbench.present.streams import harmless
+from tcbench.show.streams import harmless
 
 pytestmark = pytest.mark.long
 
@@ -59,7 +59,7 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import factories
 from tcbench.core.messages import Stepped
 from tcbench.run import builds
-from tcbench.run.numerics_runner import NumericsRunner
+from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.run.runner import Runner
 
 def train(runner, jobs):

@@ -21,7 +21,7 @@ from markdown_it.token import Token
 
 from tcbench.analysis.summary import summarise
 from tcbench.commands import app
-from tcbench.present import cells, tables
+from tcbench.show import cells, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md", *(ROOT / "docs").rglob("*.md")]

@@ -16,11 +16,11 @@ import pytest
 from processes import alive, pids
 from standin_nvml import pynvml
 
+from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.core import store, variables
 from tcbench.core.messages import Finished, Message, Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.run import runner as module
-from tcbench.run.numerics_runner import NumericsRunner
 from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Launch, Runner, python_module, worker_environment
 

@@ -47,7 +47,7 @@ class Machine:
         if took_s > limit_s:
             return f"ran out of its {limit_s:.0f} s"
         if command[3] == "run":
-            unneeded = "tcbench.run.images.generate", "tcbench.commands.run._show_results"
+            unneeded = "tcbench.run.images.generate", "tcbench.commands.run.command._show_results"
             with mock.patch.object(Runner, "_trial", trial), mock.patch(unneeded[0]), mock.patch(unneeded[1]):
                 ended(self.folder, *command[3:], TCBENCH_CACHE=str(self.folder / "cache"))
         return "exit code 3" if log.stem == self.failing else "ok"

@@ -1,14 +1,14 @@
 import factories
 import pytest
-from present.charts.charts import words
+from show.charts.charts import words
 
 from tcbench import tracing
 from tcbench.analysis.bottleneck import explain_records, summarise
+from tcbench.commands.timeline.chart import timeline_chart
 from tcbench.core.errors import StoreError, TraceError
 from tcbench.core.record import MeasureSettings, PhaseTimes
-from tcbench.present.bottlenecks import limit_sentence
+from tcbench.show.bottlenecks import limit_sentence
 from tcbench.tracing.attribution import from_record
-from tcbench.views.timeline.chart import timeline_chart
 
 
 def test_records_become_their_phase_times_laid_end_to_end(tmp_path):

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.core.numerics import AnyJob, TrainingSetting
 from tcbench.engine.accelerators.device import Device
 from tcbench.hardware import machine
-from tcbench.run.numerics_runner import NumericsRunner
 
 Listen = Callable[[AnyJob, int], None]
 """Told a job and its steps so far."""

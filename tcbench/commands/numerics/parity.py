@@ -2,18 +2,18 @@
 
 import typer
 
-from tcbench.analysis.numerics.parity import judge
+from tcbench.commands.numerics import parity_table as view
+from tcbench.commands.numerics import plan
 from tcbench.commands.numerics.call import Call
+from tcbench.commands.numerics.parity_judgement import judge
+from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import ParityFinished
 from tcbench.engine.backends import DEFAULT, backend
 from tcbench.hardware import machine
-from tcbench.present.app import make_console, stages
-from tcbench.run import numerics_plan as plan
-from tcbench.run.numerics_runner import NumericsRunner
 from tcbench.run.plan import select
 from tcbench.run.scenario import Scenario
-from tcbench.views import parity as view
+from tcbench.show.app import make_console, stages
 
 PARITY_OFF = 1
 

@@ -10,23 +10,23 @@ import typer
 from matplotlib.figure import Figure
 
 from tcbench.analysis.numerics.judgement import Margins, margins_of, safe, verdicts
-from tcbench.analysis.numerics.steps import MethodRun, StepsDocument, best
+from tcbench.commands.numerics import plan
+from tcbench.commands.numerics import second_order_chart as steps_view
+from tcbench.commands.numerics import table as view
 from tcbench.commands.numerics.call import Call, counting
+from tcbench.commands.numerics.gradients_chart import gradients_chart
+from tcbench.commands.numerics.runner import NumericsRunner
+from tcbench.commands.numerics.steps import MethodRun, StepsDocument, best
+from tcbench.commands.numerics.training_chart import training_chart
 from tcbench.core import files
 from tcbench.core.errors import StoreError, TrainingError
 from tcbench.core.numerics import ALL_TECHNIQUES, AnyJob, Document, Gradients, TrainingFinished, TrainingSetting
 from tcbench.core.record import Environment, KfacSettings
-from tcbench.present.app import SOME_CELL_FAILED, make_console, stages
-from tcbench.present.format import counted
-from tcbench.present.next_steps import NextStep, folder, newest_run
-from tcbench.present.notes import save_each
-from tcbench.present.options import ANOTHER_FOLDER
-from tcbench.run import numerics_plan as plan
-from tcbench.run.numerics_runner import NumericsRunner
-from tcbench.views import second_order as steps_view
-from tcbench.views.numerics import table as view
-from tcbench.views.numerics.gradients_chart import gradients_chart
-from tcbench.views.numerics.training_chart import training_chart
+from tcbench.show.app import SOME_CELL_FAILED, make_console, stages
+from tcbench.show.format import counted
+from tcbench.show.next_steps import NextStep, folder, newest_run
+from tcbench.show.notes import save_each
+from tcbench.show.options import ANOTHER_FOLDER
 
 
 def train(

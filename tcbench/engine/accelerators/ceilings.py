@@ -15,8 +15,8 @@ import msgspec
 
 from tcbench.core import cache, files
 from tcbench.core.record import BUSY
-from tcbench.core.session import Clock
 from tcbench.engine.accelerators.protocol import Accelerator, Array
+from tcbench.engine.session import Clock
 from tcbench.engine.work import HALVES, Conv2d, ConvFprop, DType, Math, Operand, Work
 from tcbench.hardware import machine
 

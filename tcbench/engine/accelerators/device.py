@@ -16,10 +16,10 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding
 from tcbench.core.record import Cell, CudnnSettings, GpuFacts, GpuSamples, PlanChoice, Simulated
 from tcbench.core.recording import Activity, ApiCall
-from tcbench.core.session import Clock
 from tcbench.engine import accelerators
 from tcbench.engine.accelerators.protocol import Accelerator, Array, Reducer, use
 from tcbench.engine.rung import Package
+from tcbench.engine.session import Clock
 from tcbench.engine.work import Work
 from tcbench.engine.world import World
 from tcbench.hardware import machine

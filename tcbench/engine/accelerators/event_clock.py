@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 @dataclass(eq=False)
 class EventClock:
-    """See `tcbench.core.session.Clock`. Events are made once and used again after each `read`, so that a block of N
+    """See `tcbench.engine.session.Clock`. Events are made once and used again after each `read`, so that a block of N
     steps costs N+1 records and one wait. An event is one such as CuPy's: `record(stream)`, `synchronize()`. `stall`
     gives the stream work that lasts so many seconds and does nothing, where the device can tell so what it needs."""
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from tcbench.core.session import Layers
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute, use
+from tcbench.engine.session import Layers
 from tcbench.engine.work import Norm, Work
 
 Result = TypeVar("Result")

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tcbench.core.session import Phase
 from tcbench.engine.accelerators import routes
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
+from tcbench.engine.session import Phase
 from tcbench.engine.work import Norm, Work
 from tcbench.hardware.gpus import GpuProperties
 

@@ -15,12 +15,12 @@ import msgspec
 
 from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import Cell, Input, KfacSettings
-from tcbench.core.session import Session
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends import own
 from tcbench.engine.models import described
 from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Package, RungSet
+from tcbench.engine.session import Session
 from tcbench.hardware.gpus import GpuProperties
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
     a feed does is not traced. Of K-FAC's steps it is one that makes factors and inverses. Imports the framework. Raises
     TcbenchError as `Backend.open_on`."""
     from tcbench.engine.accelerators.tracing import TracingAccelerator, trace_step
+    from tcbench.engine.clock import HostClock
     from tcbench.engine.feeds.synthetic import UnfilledFeed
-    from tcbench.hardware.clock import HostClock
 
     accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
     site = OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)

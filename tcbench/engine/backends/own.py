@@ -16,9 +16,9 @@ from typing import Any
 
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import Cell
-from tcbench.core.session import Phase, Session
 from tcbench.engine.accelerators.device import OpenDevice, kinds
 from tcbench.engine.rung import Package, Rung, RungSet
+from tcbench.engine.session import Phase, Session
 
 
 class FreeRungs(RungSet):
@@ -141,21 +141,21 @@ def checked(session: Any, name: str) -> Session:
         if not hasattr(session, what):
             got = type(session).__name__
             raise ScenarioError(
-                f"backend '{name}': expected a session (tcbench.core.session), got {got} without '{what}'"
+                f"backend '{name}': expected a session (tcbench.engine.session), got {got} without '{what}'"
             )
     phases = tuple(session.phases)
     if not phases:
         raise ScenarioError(f"backend '{name}': its session has no phases; expected one at least")
     for phase in phases:
         if not isinstance(phase, Phase) or not callable(phase.run):
-            raise ScenarioError(f"backend '{name}': expected phases to be tcbench.core.session.Phase, got {phase!r}")
+            raise ScenarioError(f"backend '{name}': expected phases to be tcbench.engine.session.Phase, got {phase!r}")
     names = [phase.name for phase in phases]
     twice = next((phase for place, phase in enumerate(names) if phase in names[:place]), None)
     if twice is not None:
         raise ScenarioError(f"backend '{name}': two phases are named '{twice}'; expected names that differ")
     for what in ("mark", "read", "of"):
         if not hasattr(session.clock, what):
-            raise ScenarioError(f"backend '{name}': its clock has no '{what}'; expected a tcbench.core.session.Clock")
+            raise ScenarioError(f"backend '{name}': its clock has no '{what}'; expected a tcbench.engine.session.Clock")
     checked_session: Session = session
     return checked_session
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from tcbench.core.errors import TrainingError
 from tcbench.core.record import Cell
-from tcbench.core.session import Clock, Facts, Phase
 from tcbench.engine.feeds.dataset import ImageFolder, scan
 from tcbench.engine.feeds.generated import ensure_generated
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Network as Geometry
 from tcbench.engine.rung import Rung
+from tcbench.engine.session import Clock, Facts, Phase
 from tcbench.engine.world import World, current
 
 
@@ -62,7 +62,7 @@ class BaseStep:
 
 
 class BaseSession:
-    """See `tcbench.core.session.Session`. Built from a cell; closed once. `geometry` stands in for the cell's model,
+    """See `tcbench.engine.session.Session`. Built from a cell; closed once. `geometry` stands in for the cell's model,
     where runs are compared with each other rather than measured. `scopes`: what the framework sets from build to end;
     `parameters`: the model's, as NumPy arrays; `loss`: of the last step, once it is there."""
 

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import DeclaredWork
-from tcbench.core.session import Clock, Facts, Phase, whole_number
-from tcbench.hardware.clock import HostClock, peak_resident_bytes
+from tcbench.engine.clock import HostClock, peak_resident_bytes
+from tcbench.engine.session import Clock, Facts, Phase, whole_number
 
 
 @dataclass(frozen=True)
 class Step:
-    """See `tcbench.core.session.Session`. What `step` makes. `flops`, `bytes`: the work of a step of one rank, as a
+    """See `tcbench.engine.session.Session`. What `step` makes. `flops`, `bytes`: the work of a step of one rank, as a
     number for all of it, or by the names of phases. Raises ScenarioError."""
 
     phases: Sequence[Phase]

@@ -18,10 +18,10 @@ import msgspec
 
 from tcbench.core.messages import Stepped
 from tcbench.core.record import MOST_PHASE_TIMES, Measurement, MeasureSettings, PhaseTimes
-from tcbench.core.session import INPUT, Clock, Detailed, Facts, Session
 from tcbench.core.stopping import StoppingRule, WarmUpRule, sample_size
 from tcbench.engine.measure.ranges import CELL_MARK, Ranges
 from tcbench.engine.measure.recorder import SpanRecorder
+from tcbench.engine.session import INPUT, Clock, Detailed, Facts, Session
 from tcbench.engine.world import current
 
 

@@ -19,11 +19,12 @@ import msgspec
 
 from tcbench.core.messages import Finished, Joined, Message, ProfileRequest, Stepped
 from tcbench.core.record import Cell, Ranks
-from tcbench.core.session import Session
+from tcbench.engine import affinity
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.measure import worker
+from tcbench.engine.session import Session
 from tcbench.engine.world import World, entered
-from tcbench.hardware import affinity, kernel, machine
+from tcbench.hardware import kernel, machine
 
 
 def main() -> None:

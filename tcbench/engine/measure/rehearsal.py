@@ -24,7 +24,6 @@ import numpy as np
 
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell
-from tcbench.core.session import INPUT, Phase, Session
 from tcbench.core.step_time import StepTime, Told
 from tcbench.engine.accelerators.cpu.arrays import HostArrays
 from tcbench.engine.accelerators.cpu.heap import LARGEST_FROM_HEAP
@@ -37,6 +36,7 @@ from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure.pipe import serve
 from tcbench.engine.rung import Rung
+from tcbench.engine.session import INPUT, Phase, Session
 from tcbench.engine.work import Norm, Work
 from tcbench.hardware import load
 

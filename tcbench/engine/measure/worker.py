@@ -24,10 +24,11 @@ from tcbench.core.errors import ScenarioError, TcbenchError
 from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest
 from tcbench.core.record import Cell, Environment, Measurement, RankPart
 from tcbench.core.recording import Title
-from tcbench.core.session import Phase, Session
+from tcbench.engine import affinity
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.measure.pipe import in_turns, serve
-from tcbench.hardware import affinity, machine
+from tcbench.engine.session import Phase, Session
+from tcbench.hardware import machine
 
 if TYPE_CHECKING:
     from tcbench.engine.accelerators.device import Activities

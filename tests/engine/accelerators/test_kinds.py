@@ -24,9 +24,9 @@ ALLOWED = {
     "core/variables.py": "the families of environment variables that change a measurement",
     "engine/accelerators/out_of_memory.py": "what libraries say when a GPU's memory is spent",
     "engine/accelerators/virtual/kind.py": "it models that kind's devices",
-    "present/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
+    "show/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
     "tracing/nsys.py": "the tables of Nsight Systems' export",
-    "views/report/environment.py": "what a record says of a driver, in its own words",
+    "commands/report/environment.py": "what a record says of a driver, in its own words",
 }
 """Files outside of the folder and of the backends, which name the libraries that they call, and why they may."""
 
@@ -67,7 +67,7 @@ from reference_accelerator import ReferenceAccelerator
 
 from tcbench.engine.accelerators.device import Device, DeviceKind, OpenDevice
 from tcbench.core.record import GpuFacts
-from tcbench.hardware.clock import HostClock
+from tcbench.engine.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
 
 

@@ -12,10 +12,10 @@ import pytest
 from tcbench import step as own
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import Cell
-from tcbench.core.session import Phase
 from tcbench.engine import backends
 from tcbench.engine.backends.own import FreeRungs, checked, problem
 from tcbench.engine.rung import Package, Rung, RungSet
+from tcbench.engine.session import Phase
 
 
 def session(*names: str, **changes) -> SimpleNamespace:
@@ -30,7 +30,7 @@ def session(*names: str, **changes) -> SimpleNamespace:
     [
         (session(), "no phases"),
         (session("a", "a"), "two phases are named 'a'"),
-        (session(phases=[print]), "expected phases to be tcbench.core.session.Phase"),
+        (session(phases=[print]), "expected phases to be tcbench.engine.session.Phase"),
         (session("a", close=None), "without 'close'"),
         (session("a", clock=object()), "its clock has no 'mark'"),
         (None, "got NoneType without 'phases'"),

@@ -18,10 +18,10 @@ import pytest
 
 from tcbench.core.record import MOST_PHASE_TIMES, Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.recording import HostSpan
-from tcbench.core.session import Facts, Layers, Phase
 from tcbench.core.stopping import sample_size
 from tcbench.engine.measure import loop, ranges
 from tcbench.engine.measure.ranges import Ranges
+from tcbench.engine.session import Facts, Layers, Phase
 from tcbench.engine.world import ALONE, World
 
 

@@ -11,7 +11,6 @@ import pytest
 from factories import make_cell
 
 from tcbench.core.record import Cell, Input
-from tcbench.core.session import Phase, Session
 from tcbench.core.step_time import StepTime
 from tcbench.engine.accelerators.cpu import heap
 from tcbench.engine.accelerators.device import kind_of
@@ -20,6 +19,7 @@ from tcbench.engine.feeds import generated
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure import rehearsal
 from tcbench.engine.measure.rehearsal import Observed, Rehearsals
+from tcbench.engine.session import Phase, Session
 from tcbench.engine.work import Operand, Work
 
 pytestmark = pytest.mark.usefixtures("thin_network")

@@ -15,14 +15,15 @@ from tcbench.core import messages, recording
 from tcbench.core.errors import DataError, OutOfDeviceMemory, TraceError
 from tcbench.core.messages import SEND, Building, Finished, ProfileRequest, Stepped, Tuning, decode
 from tcbench.core.record import Input, MeasureSettings
-from tcbench.core.session import Phase
+from tcbench.engine import affinity
 from tcbench.engine.accelerators import device
 from tcbench.engine.accelerators.cuda import driver
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
+from tcbench.engine.clock import HostClock
 from tcbench.engine.measure import worker
 from tcbench.engine.measure.loop import LossError
-from tcbench.hardware import affinity, machine
-from tcbench.hardware.clock import HostClock
+from tcbench.engine.session import Phase
+from tcbench.hardware import machine
 
 GPU = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from training import numpys_processor
 
-from tcbench.analysis.numerics.parity import judge, optimizer_at_most
+from tcbench.commands.numerics import plan
+from tcbench.commands.numerics.parity_judgement import judge, optimizer_at_most
 from tcbench.core.record import Cell
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.reference import norm as operations
@@ -23,7 +24,6 @@ from tcbench.engine.numerics import distances
 from tcbench.engine.numerics.distances import compare
 from tcbench.engine.rung import Rung, storage_of
 from tcbench.engine.work import HALVES
-from tcbench.run import numerics_plan as plan
 from tcbench.run.scenario import Config, load
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from training import numpys_processor, on_numpy
 
+from tcbench.commands.numerics import plan
 from tcbench.core.numerics import RANKS_TECHNIQUES
 from tcbench.engine.accelerators.device import host
 from tcbench.engine.backends.chainer import sites
@@ -21,7 +22,6 @@ from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.small import SMALL_RESNET
 from tcbench.engine.numerics import training
 from tcbench.engine.numerics.shards import RanksInTurn, StepsInTurn
-from tcbench.run import numerics_plan as plan
 from tcbench.run.scenario import load
 
 RANKS, STEPS = 4, 5

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from training import numpys_processor, on_numpy
 
+from tcbench.commands.numerics import plan
 from tcbench.core.errors import DataError
 from tcbench.core.numerics import KINDS, TrainingFinished
 from tcbench.engine.accelerators.device import host
@@ -13,7 +14,6 @@ from tcbench.engine.numerics import training, worker
 from tcbench.engine.numerics.folder import split
 from tcbench.engine.numerics.gradients import count, shares, total
 from tcbench.engine.numerics.training import DivergedError, train
-from tcbench.run import numerics_plan as plan
 from tcbench.run.scenario import load
 
 STEPS = 6

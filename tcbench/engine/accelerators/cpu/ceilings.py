@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tcbench.engine.accelerators.ceilings import launches, least_s, product
+from tcbench.engine.clock import HostClock
 from tcbench.hardware import machine
-from tcbench.hardware.clock import HostClock
 
 ROUNDS = 9
 """A ceiling is the best of them, as in STREAM (J. McCalpin, 1995)."""

@@ -8,8 +8,8 @@ from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings
 from tcbench.engine.accelerators.cpu.heap import keep_freed_memory
 from tcbench.engine.accelerators.device import Device, DeviceKind, OpenDevice
+from tcbench.engine.clock import HostClock, peak_resident_bytes
 from tcbench.hardware import machine
-from tcbench.hardware.clock import HostClock, peak_resident_bytes
 
 _LIMITS = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}
 """Variables that keep oneDNN from instructions that the processor has."""

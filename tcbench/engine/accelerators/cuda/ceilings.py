@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from tcbench.core.record import CudnnSettings
-from tcbench.core.session import Clock
 from tcbench.engine.accelerators.ceilings import COPY_BYTES, SIZE, launches, least_s, products
 from tcbench.engine.accelerators.cuda.live import CudaAccelerator
+from tcbench.engine.session import Clock
 
 ROUNDS = 15
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tcbench.core.record import Cell
-from tcbench.core.session import Session
 from tcbench.engine.accelerators.device import OpenDevice, kinds
 from tcbench.engine.backends.chainer.rungs import RUNGS as RUNGS
+from tcbench.engine.session import Session
 
 if TYPE_CHECKING:
     from tcbench.engine.feeds.base import Feed

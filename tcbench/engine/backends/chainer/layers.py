@@ -7,9 +7,9 @@ was told of its layers when it was recorded, and tells of them itself."""
 
 from typing import Any
 
-from tcbench.core.session import Layers
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.ops.node import Node
+from tcbench.engine.session import Layers
 
 _SHORT = {
     "Convolution": "conv",

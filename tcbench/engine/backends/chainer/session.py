@@ -9,7 +9,6 @@ from typing import Any
 import threadpoolctl
 
 from tcbench.core.record import Cell
-from tcbench.core.session import Facts, Layers
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
@@ -26,6 +25,7 @@ from tcbench.engine.feeds.modelled import WorkersFeed
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.models.geometry import Network as Geometry
+from tcbench.engine.session import Facts, Layers
 
 
 class Step(BaseStep):

@@ -5,10 +5,10 @@ from typing import Any
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
-from tcbench.core.session import Session
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.torch.rungs import RUNGS as RUNGS
 from tcbench.engine.rung import Package
+from tcbench.engine.session import Session
 
 DEVICES = {
     "cpu": (Package("torch", "uv pip install torch --torch-backend=cpu"),),

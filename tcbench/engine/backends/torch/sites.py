@@ -16,10 +16,10 @@ from typing import Any, Literal
 import torch
 
 from tcbench.core.errors import SelectionError
-from tcbench.core.session import Clock
 from tcbench.engine.accelerators.event_clock import EventClock
+from tcbench.engine.clock import HostClock, peak_resident_bytes
 from tcbench.engine.feeds import dali
-from tcbench.hardware.clock import HostClock, peak_resident_bytes
+from tcbench.engine.session import Clock
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Images and labels (N,)."""

@@ -1,9 +1,9 @@
 import pytest
 
+from tcbench.engine import clock
 from tcbench.engine.accelerators.ceilings import least_s
 from tcbench.engine.accelerators.cpu import ceilings
 from tcbench.engine.accelerators.cpu.onednn import library
-from tcbench.hardware import clock
 
 
 def test_the_host_is_measured_with_a_product_and_passes_over_memory() -> None:

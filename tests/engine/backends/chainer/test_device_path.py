@@ -29,8 +29,8 @@ from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec
 from tcbench.engine.backends.chainer.session import ChainerSession
+from tcbench.engine.clock import HostClock
 from tcbench.engine.feeds import dali
-from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
 
 STEPS, CAPTURED = 2, 4

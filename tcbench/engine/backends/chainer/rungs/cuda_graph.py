@@ -3,8 +3,8 @@ one thing per step. The modern static graph."""
 
 from typing import Any, ClassVar
 
-from tcbench.core.session import Phase
 from tcbench.engine.rung import EXACT, Needs, Requires, Rung
+from tcbench.engine.session import Phase
 
 
 class CudaGraph(Rung):

@@ -1,0 +1,100 @@
+"""`tcbench baseline set`, `list`, `show`, `remove`: named copies of results to compare with."""
+
+from pathlib import Path
+
+import typer
+
+from tcbench.core.text import plain
+from tcbench.show import options
+from tcbench.show.app import OUT, command, command_group, make_console
+from tcbench.show.notes import aside
+from tcbench.show.results import read_results
+
+baseline_app = command_group("baseline", "Keep results under a name, to compare others with.")
+
+
+def complete_baseline(incomplete: str) -> list[str]:
+    """Names of the baselines here."""
+    from tcbench.run import baseline
+
+    return [name for name in baseline.names(OUT) if name.startswith(incomplete)]
+
+
+NAME = typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
+
+
+@command("Keep a copy of results under a name.", "set", of=baseline_app)
+def set_(
+    name: str = NAME,
+    results: list[str] | None = options.RESULTS,
+    force: bool = options.PLAIN.option("--force", "Replace the baseline that has this name."),
+    out: Path = options.RESULTS_FOLDER,
+) -> None:
+    """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
+    from tcbench.commands.baseline import table as view
+    from tcbench.run import baseline
+
+    records = read_results(results, out).records
+    path = baseline.keep(name, records, out, replace=force)
+    typer.echo(view.kept(baseline.describe(name, path, records)))
+    for line in view.doubts(records):
+        aside(f"note: {line}")
+
+
+@command(name="list", of=baseline_app)
+def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RESULTS_FOLDER) -> None:
+    """Show the baselines here."""
+    from tcbench.commands.baseline import table as view
+    from tcbench.run import baseline
+
+    baselines = baseline.everything(out)
+    if format_ == "json":
+        typer.echo(view.to_json(baselines))
+        return
+    for found in baselines:
+        if isinstance(found, baseline.Broken):
+            aside(f"note: {plain(found.reason)}")
+    readable = [found for found in baselines if isinstance(found, baseline.Baseline)]
+    if readable:
+        make_console().print(view.table(readable))
+    elif not baselines:
+        typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
+
+
+@command(of=baseline_app)
+def show(
+    name: str = NAME,
+    details: bool = options.DETAILS,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+) -> None:
+    """Show what a baseline holds: where it is from, and its results."""
+    from tcbench.analysis.summary import speedups, summarise
+    from tcbench.commands.baseline import table as view
+    from tcbench.commands.run import table as results
+    from tcbench.core import store
+    from tcbench.run import baseline
+    from tcbench.show import simulated
+
+    path = baseline.path(name, out)
+    records = read_results([str(path)], out).records
+    held = baseline.describe(name, path, records)
+    summaries = summarise(store.current(records))
+    over_base = speedups(summaries)
+    if format_ == "json":
+        typer.echo(results.summary_json(name, path, summaries, over_base))
+        return
+    console = make_console(details=details)
+    console.say(*simulated.lines(record.environment for record in records), style="bold")
+    console.say(view.facts(held), "")
+    console.print(results.results_table(summaries, over_base))
+    console.say(*results.reasons(summaries), style="yellow")
+    console.notes(results.footnotes(summaries))
+
+
+@command(of=baseline_app)
+def remove(name: str = NAME, out: Path = options.RESULTS_FOLDER) -> None:
+    """Delete a baseline. The runs it was made of stay."""
+    from tcbench.run import baseline
+
+    typer.echo(f"removed {baseline.remove(name, out)}")

@@ -1,0 +1,71 @@
+"""`tcbench claims`: what of the talk holds on this machine."""
+
+import shlex
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.show import options
+from tcbench.show.app import command, make_console
+from tcbench.show.next_steps import NextStep, elsewhere, folder
+from tcbench.show.results import read_results, training
+
+
+@command("Say which of the talk's claims hold here.")
+def claims(
+    results: list[str] | None = options.results_argument(
+        "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
+        "numerics` (else the newest beside the records)"
+    ),
+    scenario: str | None = options.PLAIN.option(
+        "--scenario NAME",
+        "The scenario whose claims to judge, by its name or file. Default: that of the results.",
+        takes="a scenario that `tcbench list` shows, or a TOML file",
+        complete=options.complete_scenario,
+    ),
+    format_: Literal["table", "markdown", "json"] = options.format_option(("table", "markdown", "json")),
+    out: Path = options.RESULTS_FOLDER,
+    details: bool = options.DETAILS,
+) -> None:
+    """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
+    claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
+    whatever holds.
+
+    Examples:
+    tcbench claims                                    the newest run
+    tcbench claims results/*/naruse2018-*.jsonl --format markdown
+    tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
+    """
+    from tcbench.analysis.bottleneck import summarise
+    from tcbench.analysis.claims import by_timelines, scorecards
+    from tcbench.commands.claims import table as view
+    from tcbench.run.plan import lacking
+    from tcbench.run.scenario import claims_of
+
+    given = read_results(results, out, "documents")
+    seen = list(map(summarise, given.timelines))
+    sources = (by_timelines(seen), *training(given.documents, given.paths))
+    cards = scorecards(given.records, claims_of(scenario, options.words), sources, lacking)
+    if seen and len(cards) > 1:
+        raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
+    if format_ != "table":
+        typer.echo(view.to_json(cards) if format_ == "json" else view.markdown(cards))
+        return
+    console = make_console(details=details)
+    for card in cards:
+        console.say(view.title(card), style="bold")
+        console.print(view.table(card))
+        console.say(f"\n{view.tally(card)}")
+        console.print()
+    console.notes(view.notes(cards))
+    # Their results go to the folder that these came from.
+    console.offer(
+        NextStep(
+            (*shlex.split(one)[1:], *folder(out)), "measures what is missing", elsewhere(card.cell.device, card.machine)
+        )
+        for card in cards
+        for line in card.commands
+        for one in line.split(" && ")
+    )

@@ -1,0 +1,196 @@
+"""The scorecard of `tcbench claims`: the talk in 2018 beside this machine, in every format."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tcbench.analysis.claims import EMULATED, OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
+from tcbench.core.claim import Claim
+from tcbench.core.groups import grouped
+from tcbench.core.record import TAKE_ENOUGH
+from tcbench.show.bottlenecks import limit_sentence
+from tcbench.show.document import document, fields
+from tcbench.show.format import factor, number, rate
+from tcbench.show.naming import code_name
+from tcbench.show.notes import Caution
+from tcbench.show.page.page import AnyBlock, Data, Heading, Prose, Section, say
+from tcbench.show.simulated import heading, is_simulated
+from tcbench.show.tables import COUNT, Badge, Column, Table
+from tcbench.show.verdicts import STYLES
+
+IN_2018 = "held"
+"""The talk's outcome of its own claims, on a Tesla V100-16GB."""
+
+BADGES: Mapping[ClaimOutcome, Badge] = {
+    "holds": Badge("holds", "check", "good"),
+    "does not hold": Badge("does not hold", "cross", "bad"),
+    "undecided": Badge("undecided", "question", "warn"),
+    "not measured": Badge("not measured", "gone"),
+    "not testable here": Badge("not testable here", "gone"),
+}
+
+
+def title(card: Scorecard) -> str:
+    """Whose scorecard it is: scenario, machine, device, network and images."""
+    cell, environment = card.cell, card.environment
+    device = f" ({environment.device_name})" if environment else ""
+    images = f", {cell.model}, {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
+    images = "" if cell.is_own else images
+    ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
+    code = f", {code_name(card.codes)}" if card.codes else ""
+    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}{code}"
+
+
+def tally(card: Scorecard) -> str:
+    """`12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`, and what is not testable here."""
+    if not card.claims:
+        return "no claims: the scenario makes none; [[claim]] tables do"
+    n = len(card.claims)
+    holds, fails, open_, unknown, never = map(card.count, OUTCOMES)
+    return (
+        f"{holds} of {n} claim{'s' * (n > 1)} hold{'s' * (holds == 1)} here, {fails} do{'es' * (fails == 1)} not, "
+        f"{open_} {_is(open_)} undecided, {unknown} {_is(unknown)} not measured"
+        + (f", {never} {_is(never)} not testable here" if never else "")
+    )
+
+
+def _is(n: int) -> str:
+    return "is" if n == 1 else "are"
+
+
+def table(card: Scorecard) -> Table[Evaluated]:
+    """One row per claim, in the scenario's order."""
+
+    def here(evaluated: Evaluated) -> Badge:
+        badge = BADGES[evaluated.outcome]
+        return replace(badge, word=f"{badge.word} *") if evaluated.by_one_trial else badge
+
+    columns: list[Column[Evaluated]] = [
+        Column("slide", lambda evaluated: evaluated.claim.slide, COUNT, wraps=True),
+        Column("claim", lambda evaluated: evaluated.claim.says, ratio=5),
+        Column("2018", lambda evaluated: None if evaluated.claim.slide is None else IN_2018, wraps=False),
+        Column("here", here, wraps=False, style=lambda evaluated: STYLES[BADGES[evaluated.outcome].tone] or "dim"),
+        Column(heading([card.environment]), measured, ratio=6),
+    ]
+    return Table(columns, card.claims, f"Claims, {title(card)}")
+
+
+def notes(cards: Sequence[Scorecard]) -> list[str]:
+    """Hints on reading the tables."""
+    lines: list[str] = []
+    compared = [at for card in cards for evaluated in card.claims for at in evaluated.at if at.ratio is not None]
+    if any(at.unit == "steps" for at in compared):
+        lines.append(Caution(f"*: over the steps of one trial; {TAKE_ENOUGH}."))
+    if compared:
+        lines.append("(a to b): 95% interval; the whole of it decides a claim.")
+    if any(at.why.endswith(EMULATED) for card in cards for evaluated in card.claims for at in evaluated.at):
+        lines.append(
+            "emulated: this processor lacks the instructions of that precision, whose speed says nothing here."
+        )
+    if any(evaluated.claim.slide is not None for card in cards for evaluated in card.claims):
+        lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
+    return lines
+
+
+def missing(cards: Sequence[Scorecard]) -> list[str]:
+    """The commands that measure what is missing, a line each."""
+    commands = dict.fromkeys(command for card in cards for command in card.commands)
+    return [f"To measure what is missing: {command}" for command in commands]
+
+
+def section(cards: Sequence[Scorecard]) -> Section | None:
+    """A scorecard per setting; None where no scenario claims anything."""
+    cards = [card for card in cards if card.claims]
+    if not cards:
+        return None
+    blocks: list[AnyBlock] = []
+    for card in cards:
+        if len(cards) > 1:
+            blocks.append(Heading(title(card)))
+        blocks.append(Prose((say(f"{tally(card)}."),)))
+        blocks.append(Data(table(card), notes=(*notes([card]), *missing([card]))))
+    return Section("claims", "Claims", tuple(blocks))
+
+
+def markdown(cards: Sequence[Scorecard]) -> str:
+    """The same as Markdown tables, as GitHub reads them. Nothing that a record or scenario says can become markup."""
+    lines: list[str] = []
+    for card in cards:
+        lines += [f"### {_escaped(title(card))}", "", f"{_escaped(tally(card))}.", ""]
+        if card.claims:
+            lines += [*table(card).markdown(_escaped), ""]
+    return "\n".join([*lines, *(f"- {_escaped(line)}" for line in [*notes(cards), *missing(cards)])])
+
+
+def to_json(cards: Sequence[Scorecard]) -> str:
+    """Everything, units in the names; an open end is null. In form 1 ratios of several trials: at the median step."""
+    said = [*notes(cards), *missing(cards)]
+    return document("tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=said)
+
+
+def _card_json(card: Scorecard) -> dict[str, Any]:
+    return {
+        **fields(card, "scenario machine device=cell.device ranks=cell.ranks device_name=environment.device_name"),
+        "simulated": is_simulated(card.environment),
+        **fields(card, "image_size=cell.image_size input=cell.input.kind low_precision=low"),
+        "counts": {outcome: card.count(outcome) for outcome in OUTCOMES},
+        "claims": list(map(_claim_json, card.claims)),
+        "commands": card.commands,
+    }
+
+
+def _claim_json(evaluated: Evaluated) -> dict[str, Any]:
+    claim = evaluated.claim
+    return {
+        **dataclasses.asdict(claim),
+        "left": str(claim.left),
+        "right": None if claim.right is None else str(claim.right),
+        "batch_sizes": claim.batch_sizes,
+        "in_2018": None if claim.slide is None else IN_2018,
+        **fields(evaluated, "outcome why by_one_trial command"),
+        "at_batch_sizes": [
+            fields(at, "batch_size outcome")
+            | {"why": _why(at)}
+            | fields(at, "left right ratio unit more_trials out_of_memory")
+            | {"missing": [{"config": config, "batch_size": size} for config, size in at.missing]}
+            for at in evaluated.at
+        ],
+    }
+
+
+def _why(at: AtBatchSize) -> str:
+    return limit_sentence(at.bottleneck) if at.bottleneck else at.why
+
+
+def measured(evaluated: Evaluated) -> str:
+    """The figures behind an outcome: batch size by batch size, those that say the same together."""
+    if not evaluated.at:
+        return evaluated.why
+    said = grouped((_at(evaluated.claim, at), at.batch_size) for at in evaluated.at)
+    return "; ".join(f"{', '.join(map(str, sizes))}: {text}" for text, sizes in said.items())
+
+
+def _at(claim: Claim, at: AtBatchSize) -> str:
+    """One batch size: `1.52x (1.49 to 1.55)`, an outcome that is not clear from it, and why."""
+    parts = []
+    if at.ratio is not None:
+        value, low, high = map(number, (at.ratio.value, at.ratio.low, at.ratio.high))
+        ratio = f"{value}× ({low} to {high if at.ratio.high < 1000 else 'any'})"
+        limits = [limit for limit in (claim.least, claim.most) if limit not in (None, 1.0) and at.ratio.holds(limit)]
+        if claim.images_per_s is not None:
+            ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"
+        sides = ((claim.left, at.left), (claim.right, at.right))
+        chosen = [name or "" for side, name in sides if side is not None and side.best]
+        parts.append(ratio + (f" by {' over '.join(chosen)}" if chosen else ""))
+        parts += [f"the limit is {factor(limit)}" for limit in limits]
+    if at.unit != "steps":  # the table's note says it once for all
+        parts += filter(None, [_why(at)])
+    return ", ".join(parts)
+
+
+def _escaped(text: str) -> str:
+    """Text of which Markdown and HTML make nothing but text."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
+    return re.sub(r"([\\`*_\[\]|~$#!])", r"\\\1", text)

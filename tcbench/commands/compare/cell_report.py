@@ -1,0 +1,365 @@
+"""A comparison in words, made once: `comparison_report` makes a `CellReport` of each cell. The table, Markdown, JUnit,
+GitHub's annotations and the chart show these and import nothing else of the judgement. Every text is one line without
+control characters, and is not yet escaped for Markdown, XML or anything else."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tcbench.analysis.comparability import FACETS
+from tcbench.analysis.compare import CellComparison, Comparison, Metric, PhaseChange, Side
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.verdict import MOST_TRIALS
+from tcbench.core.groups import grouped
+from tcbench.core.record import STATUSES
+from tcbench.show.format import (
+    change,
+    counted,
+    factor,
+    listed,
+    milliseconds,
+    number,
+    percent,
+    quotient,
+    ratio,
+    size,
+    threshold,
+)
+from tcbench.show.naming import apart, rate_unit
+from tcbench.show.next_steps import NextStep
+from tcbench.show.sides import UNNAMED, Labels, allowed, several
+from tcbench.show.verdicts import STATUS_BADGES
+
+_DOUBTS = ("throttled", "on a busy machine", "stalled", "noisy", "not settled", *STATUSES)
+
+
+@dataclass(frozen=True)
+class CellReport(CellComparison):
+    """A cell's comparison with all that is said of it. `where`: the facts that tell the cell from others of its config
+    and batch size, by the same metric; mostly none."""
+
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        """`fp32, batch size 4`, with `where`: no other cell of the same metric shares it."""
+        return self.cell.label + (f" ({self.where})" if self.where else "")
+
+    @property
+    def where_in_table(self) -> str:
+        """`where` without the model, which has a column."""
+        return ", ".join(fact for fact in self.where.split(", ") if fact != f"model {self.cell.model}")
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """The sides that have the cell, by name."""
+        return {name: side for name, side in (("base", self.base), ("current", self.current)) if side}
+
+    def figure(self, name: str) -> tuple[str, float | None]:
+        """Return a side's figure as text without its unit (bytes have theirs), and as a number; a side without one has
+        its status as text."""
+        side = self.sides.get(name)
+        if side is None or side.figure is None:
+            return "-" if side is None or side.status == "ok" else side.status, None
+        return size(round(side.figure)) if self.metric.unit == "bytes" else number(side.figure), side.figure
+
+    @cached_property
+    def sentence(self) -> str:
+        """The reason of the verdict: the change with its interval, where a loss sits, what would decide."""
+        if self.verdict in ("missing", "new"):
+            [(name, side)] = self.sides.items()
+            state = f"{side.status}: {side.reason}" if side.reason else side.status
+            return f"not in {'current' if name == 'base' else 'base'}; {name}: {state}"
+        changed = f"{self.metric.name} {change(self.ratio.value)} ({_limits(self.ratio)})" if self.ratio else None
+        return "; ".join(filter(None, [*self.findings, changed, self.why, *self.advice]))
+
+    @property
+    def explained(self) -> bool:
+        """Whether the sentence says more than the verdict and the ratio."""
+        return self.verdict != "pass" or bool(self.findings)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the cell could not be judged."""
+        return self.verdict == "inconclusive" or self.fails_on_both
+
+    @property
+    def reasons(self) -> list[str]:
+        """The sentence's parts without the ratio, and which trials are doubtful."""
+        doubts = (f"{name}: {note}" for name, note in self.doubts)
+        return [*filter(None, [*self.findings, self.why, *self.advice]), *doubts]
+
+    @cached_property
+    def doubts(self) -> list[tuple[str, str]]:
+        """What makes trials doubtful, each with its side."""
+        return [(name, note) for name, side in self.sides.items() if side.status == "ok" for note in side.notes]
+
+    @cached_property
+    def findings(self) -> list[str]:
+        """What is sure beside the ratio: a loss of the median step, phases that take longer."""
+        return [*filter(None, [self._slower_at_median, self._slower_in])]
+
+    @property
+    def more(self) -> str:
+        """The trials that an inconclusive cell lacks, in short: `+3 trials`."""
+        lacks = self.more_trials if self.verdict == "inconclusive" and self.ratio is not None else None
+        return "" if lacks is None else f"+{counted(lacks, 'trial')}"
+
+    @property
+    def in_row(self) -> bool:
+        """Whether verdict, ratio and `more` say all of the sentence."""
+        return self.verdict == "improved" or bool(self.more and not self.findings and not self.held_back)
+
+    @cached_property
+    def median_step(self) -> str:
+        """The ratio at the median step, where slow steps tell it from that over total time. Else empty."""
+        base, current = self.base, self.current
+        if self.metric.name != "throughput" or self.ratio is None or base is None or current is None:
+            return ""
+        if not base.median_images_per_s or not current.median_images_per_s:
+            return ""
+        at_median = current.median_images_per_s / base.median_images_per_s
+        shares = [side.spikes or 0.0 for side in (base, current)]
+        spiky = abs(shares[1] - shares[0]) >= 0.005  # worth a word
+        if self.ratio.holds(at_median) and not spiky:
+            return ""
+        return quotient(at_median) + (f", spikes {' -> '.join(map(percent, shares))}" if spiky else "")
+
+    @property
+    def _slower_at_median(self) -> str:
+        """The median step's loss where that is sure and the verdict is inconclusive; else empty."""
+        if self.slower_at_median is None:
+            return ""
+        longer = 1 / self.slower_at_median
+        spikes = max(side.spikes or 0.0 for side in self.sides.values())
+        hidden = f": {percent(spikes, 0)} of the steps are spikes" if spikes >= 0.005 else ""
+        return (
+            f"the median step surely takes {factor(longer.value)} as long ({_limits(longer, factor)}); "
+            f"the mean step is not settled{hidden}"
+        )
+
+    @property
+    def _slower_in(self) -> str:
+        """The phases that surely take longer, as shares of the base's step: `slower by 5.4% of the step (4.3% to 6.5%)
+        in update`; where work moved also those that surely take less. Empty where no phase is sure."""
+
+        def share(phase: PhaseChange) -> str:
+            by = phase.slower_by
+            return "" if by is None else f"{percent(by.value)} of the step ({percent(by.low)} to {percent(by.high)})"
+
+        if self.verdict == "regression":
+            culprit = self.culprit
+            return f"slower by {share(culprit)} in {culprit.name}" if culprit and culprit.decision == "slower" else ""
+        if self.moved:
+            phases = [(p.name, p.slower_by) for p in self.phases if p.decision in ("moved", "faster")]
+            return f"work moved: {', '.join(f'{name} {change(1 + by.value)} of the step' for name, by in phases if by)}"
+        if not self.slower_phases:
+            return ""
+        whole = "the whole step lost less than the threshold"
+        if self.verdict == "inconclusive":
+            whole = "whether the whole step is slower is not settled"
+        return f"{listed([f'{p.name} is surely slower by {share(p)}' for p in self.slower_phases])}; {whole}"
+
+    @cached_property
+    def advice(self) -> list[str]:
+        """The place of a loss, or what would decide."""
+        if self.verdict == "regression" and self.metric.name == "throughput":
+            kernels = f"only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
+            return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]
+        if self.verdict != "inconclusive":
+            return []
+        if self.more_trials is not None:
+            trials = f"{counted(self.more_trials, 'more trial')} a side"
+            advice = f"at least {trials} to begin with" if self.ratio is None else f"about {trials} would decide"
+        elif self.ratio is None:
+            advice = "measure both sides again"
+        else:
+            advice = f"not even {MOST_TRIALS:,} trials a side would show on which side of the threshold it lies"
+        if self.held_back is None:
+            return [advice]
+        held = "no change at all" if self.held_back.no_change else "the threshold"
+        interval = f"{100 * self.held_back.confidence:.4g}% interval, {_limits(self.held_back.interval)}"
+        return [f"decided by its {interval}, which includes {held}", advice]
+
+    @property
+    def _place_of_loss(self) -> str:
+        """The phase that a loss sits in, and how much of the base's step that is."""
+        culprit = self.culprit
+        if culprit is None:
+            return "no single phase surely takes longer" if self.phases else ""
+        grown_s, share = culprit.change_s.value, ""
+        if self.base and self.base.figure and culprit.decision != "slower":  # else the sentence's first words say it
+            share = f", {percent(grown_s * self.base.figure / self.cell.images_per_step)} of the step"
+        return (
+            f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
+            f"{milliseconds(culprit.current_s)} on the {self.clock}{share})"
+        )
+
+    # In the chart.
+
+    @property
+    def point(self) -> float | None:
+        """The ratio, also where there are too few trials for an interval."""
+        if self.ratio is not None:
+            return self.ratio.value
+        figures = [side.figure for side in self.sides.values() if side.figure is not None]
+        return figures[1] / figures[0] if len(figures) == 2 else None
+
+    @property
+    def phase_ratio(self) -> Interval | None:
+        """The ratio if nothing had changed but the phase that a loss surely sits in."""
+        by = self.culprit.slower_by if self.culprit is not None and self.culprit.decision == "slower" else None
+        return by and 1 / Interval(1 + by.value, 1 + by.low, 1 + by.high)
+
+    @property
+    def instead(self) -> str:
+        """Words in place of a ratio."""
+        if len(self.sides) == 1:
+            [(name, side)] = self.sides.items()
+            bare = side.figure is None or self.metric.unit == "bytes"
+            state = side.status if side.figure is None else self.figure(name)[0] + f" {unit([self])}" * (not bare)
+            return f"not in {'current' if name == 'base' else 'base'}; {name}: {state}"
+        base, current = self.sides.values()
+        before, now = (STATUS_BADGES[side.status].word for side in (base, current))
+        if base.status == current.status:
+            return (self.why or "") if base.status == "ok" else f"{now} on both sides"
+        reason = f": {current.reason.removeprefix(now + ': ')}" if current.reason else ""
+        return f"{before} → {now}{reason}"
+
+
+@dataclass(frozen=True)
+class ComparisonReport(Comparison):
+    """A comparison with all that is said of it. `labels` name its sides."""
+
+    cells: tuple[CellReport, ...]
+    labels: Labels = UNNAMED
+
+    @cached_property
+    def by_metric(self) -> dict[Metric, list[CellReport]]:
+        """The cells of each metric, in order."""
+        return grouped((cell.metric, cell) for cell in self.cells)
+
+    @property
+    def headline(self) -> str:
+        """`1 regression, 2 inconclusive, 17 pass at a threshold of 3%`; says first where nothing is settled."""
+        counts = ", ".join(f"{n} {verdict}" for verdict, n in self.verdicts.items()) or "nothing to compare"
+        loud = "NOT SETTLED: nothing was proven: " if self.unsettled else ""
+        return f"{loud}{counts} at a threshold of {threshold(self.rule.threshold)}"
+
+    @property
+    def mean_lines(self) -> list[str]:
+        """A line for each metric's geometric mean."""
+        means = (
+            (mean, f"{mean.metric.name}, geometric mean over {counted(mean.cells, 'cell')}") for mean in self.means
+        )
+        return [f"{name}: {ratio(mean.ratio)}, {change(mean.ratio.value)}" for mean, name in means]
+
+    @property
+    def power_lines(self) -> list[str]:
+        """The statistical power: `a slowdown of 5% would be seen in 87 of 100 cells that vary as these do`."""
+        if self.power is None:
+            return []
+        slower, cells = threshold(self.rule.slowdown), f"in {100 * self.power:.0f} of 100 cells that vary as these do"
+        says = f"a slowdown of {slower} would be seen {cells}"
+        if self.phase_power is not None:
+            says += f"; {slower} of the step in one phase, in {100 * self.phase_power:.0f} of 100 phases"
+        return [says]
+
+    @property
+    def one_sided_lines(self) -> list[str]:
+        """A remark where a cell is decided though its interval includes the threshold."""
+        worst = 1 - self.rule.threshold
+        decided = [cell for cell in self.cells if cell.verdict in ("pass", "regression")]
+        ratios = [c.ratio if c.metric.more_is_better else 1 / c.ratio for c in decided if c.ratio]
+        says = (
+            "verdict: by a one-sided test, whose limit lies within the 95% interval: that may reach past the threshold"
+        )
+        return [says] if any(interval.holds(worst) for interval in ratios) else []
+
+    @property
+    def drift_lines(self) -> list[str]:
+        """A remark where cells were compared round by round."""
+        paired = sum(cell.by_round for cell in self.cells)
+        ratios = "the ratio" if len(self.cells) == 1 else f"{paired} of {len(self.cells)} ratios"
+        says = "machine speed drifts from round to round, so base and current are compared round by round"
+        return [f"{says}: {ratios} {'is' if paired == 1 else 'are'} paired"] if paired else []
+
+    @property
+    def facets(self) -> str:
+        """What differs between the sides."""
+        return "; ".join(FACETS.get(name, name) for name in dict.fromkeys(one.facet for one in self.differences))
+
+    def allowed(self, most: int = 8) -> list[str]:
+        """Return the differences that were let pass, a line for each facet."""
+        return allowed(self.differences, most)
+
+    def doubts(self, most: int, more: str = "") -> list[str]:
+        """Return a line for each doubtful trial; if there are over `most`, lines with their numbers that end with
+        `more`."""
+        lines = dict.fromkeys(f"{side}, {cell.name}: {note}" for cell in self.cells for side, note in cell.doubts)
+        return [*lines] if len(lines) <= most else [f"{line}{more}" for line in self.counted_doubts]
+
+    @property
+    def counted_doubts(self) -> list[str]:
+        """The doubtful trials of each side, counted by reason: `base: 14 trials noisy, 3 trials throttled, in 9
+        cells`."""
+        of_cells, lines = {(cell.machine, cell.cell): cell.doubts for cell in self.cells}, []
+        for side in ("base", "current"):
+            noted = [(key, note) for key, doubts in of_cells.items() for name, note in doubts if name == side]
+            kinds = Counter(_kind(note) for _, note in noted)
+            counts = ", ".join(f"{counted(n, 'trial')} {kind}" for kind, n in kinds.most_common())
+            lines += [f"{side}: {counts}, in {counted(len(dict(noted)), 'cell')}"] * bool(noted)
+        return lines
+
+    @property
+    def next_steps(self) -> list[NextStep]:
+        """The command that takes the greatest loss apart; none without a loss, or where no file has its records."""
+        lost = [c for c in self.cells if c.verdict == "regression" and c.metric.name == "throughput" and c.ratio]
+        if not lost or self.labels.files is None or any(cell.where for cell in self.cells):
+            return []
+        cell = min(lost, key=lambda c: c.ratio.value if c.ratio else 1.0).cell
+        chosen = ["--config", cell.config, "--bs", str(cell.batch_size)] if self.paired > 1 else []
+        return [NextStep(("diff", *self.labels.files, *chosen), "where the loss sits")]
+
+
+def comparison_report(comparison: Comparison, labels: Labels = UNNAMED) -> ComparisonReport:
+    """Return the comparison with all that is said of it."""
+    cells: dict[int, CellReport] = {}
+    for numbered in grouped((cell.metric, (n, cell)) for n, cell in enumerate(comparison.cells)).values():
+        wheres = apart([(cell.machine, cell.cell) for _, cell in numbered])
+        cells |= {n: CellReport(**vars(cell), where=where) for (n, cell), where in zip(numbered, wheres, strict=True)}
+    return ComparisonReport(**vars(comparison) | {"cells": tuple(cells[n] for n in sorted(cells))}, labels=labels)
+
+
+def unit(cells: Sequence[CellReport]) -> str:
+    """Return the unit of the figures of cells of one metric: what is counted in images elsewhere, in their own."""
+    return cells[0].metric.unit.replace("images", rate_unit(cell.cell for cell in cells).removesuffix("/s"))
+
+
+def titled(cells: Sequence[CellReport]) -> str:
+    """Return the cells' metric with its unit, which bytes bring with them: `throughput (images/s)`, `memory`."""
+    metric = cells[0].metric
+    return metric.name if metric.unit == "bytes" else f"{metric.name} ({unit(cells)})"
+
+
+def heading(cells: Sequence[CellReport]) -> str:
+    """Return what the cells are compared by: `throughput: images per second over total time`."""
+    items = rate_unit(cell.cell for cell in cells).removesuffix("/s")
+    return f"{cells[0].metric.name}: {cells[0].metric.says.replace('images', items)}"
+
+
+def reasons(cells: Iterable[CellReport], most: int = 3) -> list[str]:
+    """Return a line for each verdict that needs one, in order; cells with the same reason share it."""
+    groups = grouped(((cell.verdict, cell.sentence), cell.name) for cell in cells if cell.explained)
+    return [f"{several(names, most)}: {verdict}: {says}" for (verdict, says), names in groups.items()]
+
+
+def _limits(interval: Interval, words: Callable[[float], str] = change) -> str:
+    low, high = sorted((interval.low, interval.high))
+    return f"{words(low)} to {words(high)}"
+
+
+def _kind(note: str) -> str:
+    rest = note.split(" ", 2)[-1]
+    return next((kind for kind in _DOUBTS if rest.startswith(kind)), "doubtful")

@@ -1,0 +1,384 @@
+"""A comparison as a forest plot: a row per cell with its ratio, the interval, and the verdict as sign and word; and the
+section of the page with verdicts, the plot, and what differs beside.
+
+Owns rows, blocks of rows and their axis. Knows nothing of how a verdict came about.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, heading, titled
+from tcbench.commands.compare.table import figures
+from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
+from tcbench.show.charts.inline import tooltip
+from tcbench.show.charts.page import ChartPage, put
+from tcbench.show.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
+from tcbench.show.charts.provenance import first_panels
+from tcbench.show.charts.text import (
+    DPI,
+    LEGEND,
+    WORDS,
+    config_name,
+    drawable,
+    line_height,
+    shortened,
+    text_width,
+    wrapped,
+)
+from tcbench.show.format import counted, factor, limits, listed, quotient, ratio, threshold
+from tcbench.show.naming import apart
+from tcbench.show.page import drawings
+from tcbench.show.page.page import AnyBlock, Data, Notice, Paragraph, Piece, Points, Prose, Section, say, strong
+from tcbench.show.page.wording import spaced
+from tcbench.show.sides import UNNAMED, several
+from tcbench.show.tables import COUNT, Badge, Column, Field, Table, Tone, heads
+from tcbench.show.verdicts import FORMS, signed, tone
+
+MAX_ROWS = 600
+"""More are refused: no picture that high can be drawn or read."""
+
+_TALL = 20  # rows; a block of more has its numbers above too
+_ROW = 0.215
+_MOST_NAMES = 2.45  # for configs; longer ones are broken into lines
+_VERDICT = 2.15
+_CUT = 1.6  # of the farthest ratio: intervals are cut there, and marked
+_LEAST = 1.05  # the axis reaches this factor to either side at least
+
+_INKS: dict[Tone, str] = {"bad": LOSS, "good": GAIN, "warn": INK, "plain": INK}
+
+
+def comparison_chart(report: ComparisonReport, *, title: str = "") -> Figure:
+    """A block per machine (and setting) and metric; in it a row per cell, by batch size, then config, in the order of
+    first appearance; at the end the geometric mean. Raises SelectionError for nothing to draw or too many cells."""
+    if not report.cells:
+        raise SelectionError("nothing to compare: no cells on either side")
+    if len(report.cells) > MAX_ROWS:
+        raise SelectionError(
+            f"{len(report.cells)} cells do not fit in one chart (at most {MAX_ROWS}); compare fewer configs"
+        )
+    blocks, more = first_panels(_blocks(report), lambda block: block.title, "--config, or name fewer files")
+    ratios = [cell.ratio for cell in report.cells if cell.ratio]
+    ends = _limits(ratios, [row.point for block in blocks for row in block.rows])
+    base, current = _short(report.labels.base), _short(report.labels.current)
+    compared = "" if report.labels is UNNAMED else f"{current} against {base} · "
+    subtitle = drawable(compared + report.headline)
+    page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(report)), *more])
+    column = page.panels([block.tops[-1] for block in blocks])[:, 0]
+    figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
+    for axes, block in zip(column, blocks, strict=True):
+        page.named(axes, block.title)
+        _frame(axes, block, ends, 1 - report.rule.threshold)
+        _write_verdicts(axes, block, figures)
+    page.settle()
+    for axes, block in zip(column, blocks, strict=True):
+        for row, place in zip(block.rows, block.places, strict=True):
+            _draw_row(axes, row, place, figures)
+    return page.figure
+
+
+def _short(label: str) -> str:
+    """A side's name, of a file only what comes after the last slash."""
+    return label.rpartition("/")[2].replace(".jsonl", "") or label
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One cell, or the mean of all, which is no cell. `batch_size` is empty where it is that of the row above. `point`
+    is the ratio, also where there are too few trials for an interval."""
+
+    batch_size: str
+    name: str
+    cell: CellReport | None
+    ratio: Interval | None
+    point: float | None
+
+    @property
+    def label(self) -> str:
+        return "\n".join(wrapped(config_name(self.name), LEGEND, _MOST_NAMES))
+
+    @property
+    def height(self) -> float:
+        """Inches."""
+        return max(_ROW, 0.05 + (1 + self.label.count("\n")) * line_height(LEGEND))
+
+    @property
+    def ink(self) -> str:
+        return QUIET if self.cell is None else _INKS[tone(self.cell)]
+
+    @property
+    def verdict(self) -> str:
+        return signed(self.cell) if self.cell else ""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Rows of one metric on one machine, below each other in inches."""
+
+    title: str
+    metric: str
+    more_is_better: bool
+    rows: tuple[_Row, ...]
+
+    @cached_property
+    def tops(self) -> list[float]:
+        """Tops of the rows, and at last the foot of the last one: a batch size stands above its first row."""
+        heights = [row.height + _ROW * bool(row.batch_size) for row in self.rows]
+        return [0.0, *itertools.accumulate(heights)]
+
+    @property
+    def places(self) -> list[float]:
+        """The middle of each row."""
+        return [end - row.height / 2 for row, end in zip(self.rows, self.tops[1:], strict=True)]
+
+
+def _limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
+    """Of the axis of ratios, the same in all blocks: logarithms, so that twice and half lie as far from 1."""
+    values = [value for value in points if value is not None]
+    low, high = min([*values, 1 / _LEAST]), max([*values, _LEAST])
+    ends = [max(ratio.low, low / _CUT) for ratio in ratios] + [min(ratio.high, high * _CUT) for ratio in ratios]
+    low, high = min([low, *ends]), max([high, *ends])
+    pad = (high / low) ** 0.04
+    return low / pad, high * pad
+
+
+def _blocks(report: ComparisonReport) -> list[_Block]:
+    def key(cell: CellReport) -> tuple[str | None, Setting, str]:
+        setting = CellSummary(cell.cell, cell.machine, None, "ok", None, 0, 0).setting
+        return cell.base.machine if cell.base else cell.machine, setting, cell.metric.name
+
+    groups = grouped((key(cell), cell) for cell in report.cells)
+    settings = list(dict.fromkeys(setting for _, setting, _ in groups))
+    machines_alone = len({setting.machine for setting in settings}) == len(settings)
+    names = dict(zip(settings, apart([setting[:2] for setting in settings]), strict=True))
+    several_ranks = len({setting.cell.ranks for setting in settings}) > 1
+    blocks = []
+    for (came_from, setting, metric), cells in groups.items():
+        machine = setting[0]
+        where = machine or "unknown machine"
+        if not machines_alone:
+            where = ", ".join(filter(None, (names[setting], counted(setting[1].ranks, "rank") * several_ranks)))
+        if came_from is not None and came_from != machine:
+            where = f"{came_from} → {where}"
+        title = drawable(f"{where} · {heading(cells)}")
+        blocks.append(_Block(title, metric, cells[0].metric.more_is_better, _rows(cells)))
+    for mean in report.means:
+        places = [place for place, block in enumerate(blocks) if block.metric == mean.metric.name]
+        name = f"geometric mean of {counted(mean.cells, 'cell')}" + (" of all blocks" * (len(places) > 1))
+        block = blocks[places[-1]]
+        blocks[places[-1]] = replace(block, rows=(*block.rows, _Row("", name, None, mean.ratio, mean.ratio.value)))
+    return blocks
+
+
+def _rows(cells: Sequence[CellReport]) -> tuple[_Row, ...]:
+    configs = list(dict.fromkeys(cell.cell.config for cell in cells))
+    ordered = sorted(cells, key=lambda cell: (cell.cell.batch_size, configs.index(cell.cell.config)))
+    sizes = [None, *(cell.cell.batch_size for cell in ordered)]
+    return tuple(
+        _Row(f"batch size {size}" * (size != last), cell.cell.config, cell, cell.ratio, cell.point)
+        for cell, size, last in zip(ordered, sizes[1:], sizes, strict=False)
+    )
+
+
+def _small_print(report: ComparisonReport) -> list[str]:
+    over = {"rounds, in pairs" if cell.by_round else "trials (Welch)" for cell in report.cells if cell.ratio}
+    lines = [
+        "ratio: current over base, of the geometric means over trials · whisker: its 95% confidence interval over "
+        f"{listed(sorted(over)) or 'trials'} · hollow: inconclusive · dashed: the threshold "
+        f"({threshold(report.rule.threshold)})"
+    ]
+    if any(cell.phase_ratio for cell in report.cells):
+        lines[0] += " · pale: the interval of the named phase"
+    if report.differences:
+        lines.append("differs between base and current: " + "; ".join(report.allowed(4)))
+    if report.notes:
+        lines.append("note: " + several(report.notes, 4))
+    return [*lines, *(f"doubtful: {line}" for line in report.counted_doubts)]
+
+
+def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -> None:
+    """Ratios along x, names along y, lines at 1 and at the threshold."""
+    axes.set_xscale("log")
+    axes.set_xlim(ends)
+    axes.set_ylim(block.tops[-1], 0)
+    wide = ends[1] / ends[0] > 5
+    axes.xaxis.set_major_locator(LogLocator(2, numticks=6) if wide else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter("{x:.4g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(axis="x", labeltop=len(block.rows) > _TALL)
+    better = "current / base · Better ⟶" if block.more_is_better else "⟵ Better · current / base"
+    axes.set_xlabel(better, color=INK)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    heads = [(top + _ROW / 2, row) for top, row in zip(block.tops, block.rows, strict=False) if row.batch_size]
+    labels = [*(row.label for row in block.rows), *(row.batch_size for _, row in heads)]
+    axes.set_yticks([*block.places, *(place for place, _ in heads)], labels, size=LEGEND, color=INK)
+    for text, row in zip(axes.get_yticklabels(), block.rows, strict=False):
+        text.set_color(INK if row.cell else QUIET)
+    for text in axes.get_yticklabels()[len(block.rows) :]:
+        text.set_fontweight("bold")
+    for top, row in zip(block.tops[1:], block.rows[1:], strict=False):
+        if row.batch_size or row.cell is None:
+            axes.axhline(top, color=FAINT, linewidth=0.7)
+    axes.axvline(1, color=QUIET, linewidth=0.9, zorder=1)
+    worst = worst if block.more_is_better else 1 / worst
+    axes.axvline(worst, color=QUIET, linewidth=0.9, dashes=(4, 2), zorder=1)
+
+
+def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
+    """Right of the axes: ratios in a column `figures` points wide, and verdicts."""
+    widest = max(block.rows, key=lambda row: len(row.verdict))
+    for row, place in zip(block.rows, block.places, strict=True):
+        verdict = shortened(drawable(row.verdict), WORDS, _VERDICT)
+        beside = {"coordinates": axes.get_yaxis_transform(), "bbox": None}
+        put(axes, _figures(row), (1, place), (figures - 6, 0), ha="right", in_layout=False, **beside)
+        put(axes, verdict, (1, place), (figures, 0), ha="left", color=row.ink, in_layout=row is widest, **beside)
+
+
+def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
+    low, high = axes.get_xlim()
+    if row.point is None:
+        room = axes.bbox.width / DPI + figures / 72 - 0.2
+        words = shortened(drawable(row.cell.instead if row.cell else ""), WORDS, room)
+        put(axes, words, (low, place), (4, 0), ha="left", color=QUIET)
+        return
+    verdict = row.cell.verdict if row.cell else "mean"
+    form, size = {"mean": ("D", 5.0), "regression": ("v", 6.0), "improved": ("^", 6.0)}.get(verdict, ("o", 4.5))
+    face = PAPER if form == "o" and (row.ratio is None or verdict == "inconclusive") else row.ink
+    if (phase := row.cell.phase_ratio if row.cell else None) is not None:
+        ends = max(phase.low, low), min(phase.high, high)
+        axes.plot(ends, [place, place], color=row.ink, linewidth=12, alpha=0.3, zorder=2, solid_capstyle="butt")
+    if row.ratio is not None:
+        ends = max(row.ratio.low, low), min(row.ratio.high, high)
+        axes.plot(ends, [place, place], color=row.ink, linewidth=1.3, zorder=3, solid_capstyle="butt")
+        for end, whole, mark in ((ends[0], row.ratio.low, "<"), (ends[1], row.ratio.high, ">")):
+            cap, cap_size = ("|", 5.0) if end == whole else (mark, 4.0)
+            axes.plot([end], [place], cap, color=row.ink, markersize=cap_size, zorder=3, clip_on=False)
+    style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": row.ink, "markeredgewidth": 0.9}
+    [drawn] = axes.plot([row.point], [place], form, markersize=size, zorder=4, **style)
+    name = row.cell.cell.label if row.cell else row.name
+    tooltip(drawn, "\n".join(filter(None, [name, _figures(row), row.verdict])))
+
+
+def _figures(row: _Row) -> str:
+    """`0.950 (0.938 to 0.962)`."""
+    if row.ratio is not None:
+        return ratio(row.ratio)
+    return "" if row.point is None else f"{quotient(row.point)} (one trial)"
+
+
+def section(report: ComparisonReport) -> Section:
+    """All cells of both sides."""
+    blocks: list[AnyBlock] = [Prose((_lead(report),))]
+    if report.differences:
+        words = say(
+            "The two sides did not measure the same thing; a verdict speaks of all that differs: ", report.facets, "."
+        )
+        details = tuple(difference.says for difference in report.differences)
+        blocks.append(Notice(Badge("not alike", "warn", "warn"), words, details))
+    blocks.append(Points(_tally(report)))
+    every_cell = _table(report.cells)
+    measured = any(cell.ratio is not None for cell in report.cells)
+    blocks.append(_drawn(report, every_cell) if measured else Data(every_cell))
+    if report.notes:
+        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Not all trials are alike."), report.notes))
+    return Section("comparison", "Comparison", tuple(blocks))
+
+
+def _lead(report: ComparisonReport) -> Paragraph:
+    parts: list[str | Piece] = ["The base is ", strong(report.labels.base), ". "]
+    for mean in report.means:
+        over = counted(mean.cells, "cell")
+        parts += [
+            "Over " if mean.cells > 1 else "In ",
+            f"{over} with two trials a side or more, {mean.metric.name} is ",
+            strong(f"{factor(mean.ratio.value)} the base's"),
+            f" (geometric mean; 95% interval {limits(mean.ratio, factor)}). ",
+        ]
+    parts.append(f"A loss of more than {report.rule.threshold:.0%} that is surely there is a regression.")
+    return say(*parts, *(f" With these trials {seen}." for seen in report.power_lines))
+
+
+def _tally(report: ComparisonReport) -> tuple[tuple[Badge | None, Paragraph], ...]:
+    """A line per verdict with its cells, as many as a line takes."""
+    lines = []
+    by_verdict = grouped((cell.verdict, cell) for cell in report.cells)
+    for verdict in report.verdicts:
+        cells = by_verdict[verdict]
+        names = "; ".join(dict.fromkeys(_label(cell, report) for cell in cells[:6]))
+        more = f"; and {len(cells) - 6} more" if len(cells) > 6 else ""
+        lines.append((FORMS[verdict], say(strong(counted(_distinct(cells), "cell")), f": {names}{more}")))
+    return tuple(lines)
+
+
+def _distinct(cells: Sequence[CellReport]) -> int:
+    """The number of cells, each counted once by however many metrics it was compared."""
+    return len({(cell.machine, cell.cell) for cell in cells})
+
+
+def _label(cell: CellReport, report: ComparisonReport) -> str:
+    """A cell and, where there are several, the metric that it was compared by."""
+    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(report.by_metric) > 1 else "")
+
+
+def _drawn(report: ComparisonReport, every_cell: Table[CellReport]) -> AnyBlock:
+    """The chart with its table; the table alone where the chart would be too high."""
+    base = report.labels.base
+    try:
+        drawing = comparison_chart(report, title=f"Against {base}")
+    except SelectionError as error:
+        return Data(every_cell, notes=(str(error),))
+    metrics = listed([metric.name for metric in report.by_metric]).capitalize()
+    return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", every_cell)
+
+
+def _table(cells: Sequence[CellReport]) -> Table[CellReport]:
+    by_metric = grouped((cell.metric.name, cell) for cell in cells)
+    metrics = {name: titled(of_metric) for name, of_metric in by_metric.items()}
+    columns = (
+        *heads((one.cell for one in cells), lambda one: one.cell),
+        Column[CellReport]("config", lambda one: ", ".join(filter(None, (one.cell.config, one.where_in_table)))),
+        *([Column[CellReport]("metric", lambda one: metrics[one.metric.name])] if len(metrics) > 1 else []),
+        Column[CellReport]("verdict", lambda one: FORMS[one.verdict]),
+        *figures(),
+        Column[CellReport]("trials", _trials, COUNT),
+        Column[CellReport]("remarks", lambda one: "; ".join(one.reasons)),
+    )
+    return Table(columns, cells, f"Every cell of both sides: {listed(list(metrics.values()))}")
+
+
+def _trials(cell: CellReport) -> Field:
+    counts = [0 if side is None else side.trials_ok for side in (cell.base, cell.current)]
+    return Field(" / ".join(map(str, counts)), counts[1])
+
+
+def sentence(report: ComparisonReport) -> Paragraph:
+    """The comparison in one sentence: what is worse, else what is better, and what is not known."""
+    worse = [cell for cell in report.cells if cell.verdict == "regression"]
+    broken = [cell for cell in report.cells if cell.failing and cell.verdict != "regression"]
+    better = [cell for cell in report.cells if cell.verdict == "improved"]
+    unsure = [cell for cell in report.cells if cell.unsure]
+    parts: list[str | Piece] = []
+    for cells, one, many in ((worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")):
+        if n := _distinct(cells):
+            examples = "; ".join(_label(cell, report) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
+            says = f"{counted(n, 'cell')} {one if n == 1 else many}"
+            parts += ["; " if parts else "", strong(says), f" ({examples})"]
+    if better and not parts:
+        parts += [strong(f"{counted(_distinct(better), 'cell')} got better"), ", none surely got worse"]
+    if unsure:
+        parts += [
+            "; " if parts else "",
+            strong(f"{counted(_distinct(unsure), 'cell is', 'cells are')} not settled yet"),
+        ]
+        parts += [] if worse or broken or better else ["; none surely got worse"]
+    return say(f"Compared with {report.labels.base}: ", *(parts or [strong("nothing got worse")]), ".")

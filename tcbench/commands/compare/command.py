@@ -1,0 +1,98 @@
+"""`tcbench compare`: whether something got slower, and surely so."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from tcbench.commands.compare import outcome
+from tcbench.core.errors import NotComparableError, SelectionError
+from tcbench.core.text import plain
+from tcbench.show import options
+from tcbench.show.app import command, given
+from tcbench.show.results import newest, read_files
+from tcbench.show.sides import Labels
+
+
+@command("Compare results with earlier ones: what surely got slower?")
+def compare(
+    context: typer.Context,
+    base: str | None = typer.Argument(
+        None, metavar="BASE", help="A file or folder of records, or the id of a run. Not with --baseline."
+    ),
+    current: str | None = typer.Argument(
+        None, metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."
+    ),
+    baseline: str | None = options.PLAIN.option(
+        "--baseline NAME", "In place of BASE: what `tcbench baseline set NAME` kept.", takes=options.BASELINE
+    ),
+    out: Path = options.RESULTS_FOLDER,
+    metric: list[str] | None = outcome.METRIC,
+    threshold_: str = outcome.THRESHOLD,
+    allow: list[str] | None = outcome.ALLOW,
+    strict: bool = outcome.STRICT,
+    details: bool = options.DETAILS,
+    format_: outcome.Format = outcome.FORMAT,
+    output: Path | None = outcome.OUTPUT,
+) -> None:
+    """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
+    that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Of the two sides of a gate it shows
+    the gate's verdicts, unless --threshold or --metric asks for others. Exit codes: 0 no regression; 1 a
+    regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
+    comparable.
+
+    Examples:
+    tcbench compare results/before.jsonl results/after.jsonl
+    tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
+    tcbench compare --baseline main                              the newest run with what was kept as 'main'
+    tcbench compare --baseline main --format github --strict     in CI
+    tcbench compare v100/ h200/ --allow all --metric throughput,energy
+    """
+    from tcbench.analysis.compare import compare as compared
+    from tcbench.analysis.verdict import Rule
+    from tcbench.run import gate_file
+
+    names, rule, may_differ = outcome.metrics(metric), Rule(outcome.threshold(threshold_)), outcome.allowed(allow)
+    outcome.check_output(output)
+    (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
+    befores, afters = read_files([base_path]).records, read_files([current_path]).records
+    files = plain(str(base_path)), plain(str(current_path))
+    labels = Labels(outcome.called(base_name, befores), outcome.called(current_name, afters), files)
+    asked = given(context, ("metric", "threshold_"))
+    content = None if asked else gate_file.of(base_path, current_path)
+    if content is not None:
+        typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)
+        comparison = gate_file.comparison(content, befores, afters)
+        may_differ |= outcome.COMPARED
+    else:
+        comparison = compared(befores, afters, names, rule)
+        codes = [{record.environment.code for record in side if record.environment} for side in (befores, afters)]
+        if codes[0] == codes[1] and len(codes[0]) == 1 and not comparison.differences:
+            said = "base and current are the same code: any difference is the machine's"
+            comparison = replace(comparison, notes=(said, *comparison.notes))
+    try:
+        outcome.check_distinct(befores, afters, labels)
+        comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
+    except NotComparableError as error:
+        if format_ == "github":
+            from tcbench.commands.compare.github import command as annotation
+
+            typer.echo(annotation("error", "tcbench: not comparable", str(error)))
+        raise
+    outcome.present(comparison, labels, format_, output, details)
+    raise typer.Exit(outcome.exit_code(comparison, strict))
+
+
+def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> list[tuple[Path, str]]:
+    """The paths of the two sides' records, and their names. Raises SelectionError or StoreError."""
+    from tcbench.core import store
+    from tcbench.run import baseline as baselines
+
+    if baseline is None:
+        if base is None or current is None:
+            raise SelectionError("expected two results: tcbench compare BASE CURRENT, or --baseline NAME CURRENT")
+        return [(store.resolve(name, out), name) for name in (base, current)]
+    if current is not None:
+        raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
+    path = newest(out, says=True) if base is None else store.resolve(base, out)
+    return [(baselines.path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)]

@@ -1,0 +1,48 @@
+"""The comparison as GitHub's workflow commands: lines on standard output that become annotations of the job, escaped as
+in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts)."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from tcbench.commands.compare.cell_report import CellReport, ComparisonReport
+from tcbench.core.groups import grouped
+
+MOST_OF_A_KIND = 10
+"""GitHub shows so many errors, warnings and notices of a step; the rest it drops without a word."""
+
+Kind = Literal["error", "warning", "notice"]
+
+
+def github(report: ComparisonReport) -> str:
+    """Errors for what fails, warnings for what is inconclusive, notices for other changes; at the end the counts."""
+    cells = grouped((_kind(cell), cell) for cell in report.cells)
+    lines = [line for kind in get_args(Kind) for line in _annotations(kind, cells.get(kind, ()))]
+    says = "; ".join([report.headline, *report.mean_lines, *report.power_lines])
+    lines.append(command("notice", "tcbench", f"{report.labels.current} against {report.labels.base}: {says}"))
+    return "\n".join(lines) + "\n"
+
+
+def _kind(cell: CellReport) -> Kind | None:
+    if cell.failing:
+        return "error"
+    if cell.verdict == "inconclusive":
+        return "warning"
+    return "notice" if cell.verdict in ("improved", "changed status", "missing") else None
+
+
+def _annotations(kind: Kind, cells: Sequence[CellReport]) -> list[str]:
+    # One notice is the count of verdicts.
+    most = MOST_OF_A_KIND - (kind == "notice")
+    shown = cells if len(cells) <= most else cells[: most - 1]
+    lines = [command(kind, f"tcbench: {cell.verdict}", f"{cell.name}: {cell.sentence}") for cell in shown]
+    if len(shown) < len(cells):
+        rest = [f"{cell.name} ({cell.verdict})" for cell in cells[len(shown) :]]
+        lines.append(command(kind, f"tcbench: {len(rest)} more", "\n".join(rest)))
+    return lines
+
+
+def command(kind: Kind, title: str, message: str) -> str:
+    """One workflow command. A message may have several lines."""
+    data = message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    value = title.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={value}::{data}"

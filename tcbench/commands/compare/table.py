@@ -1,0 +1,127 @@
+"""The comparison on a terminal: a table for each metric, and what the verdicts rest on; and all of it as JSON."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, heading, reasons, unit
+from tcbench.show.app import PLAIN_WIDTH
+from tcbench.show.document import document, fields
+from tcbench.show.format import change, ratio
+from tcbench.show.notes import Caution
+from tcbench.show.tables import NUMBER, Column, ConfigTable, Field, Screen
+from tcbench.show.verdicts import STYLES, tone
+
+
+def table(report: ComparisonReport) -> str:
+    """Everything that `show` prints, without colours."""
+    console = Screen(details=True, file=io.StringIO(), width=PLAIN_WIDTH, color_system=None, force_terminal=False)
+    show(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def show(report: ComparisonReport, console: Screen) -> None:
+    """Print the tables of all metrics, then reasons, means, doubts, the count of verdicts and what to do next."""
+    lines = console.say
+    lines(f"base {report.labels.base}, current {report.labels.current}")
+    for cells in report.by_metric.values():
+        console.print()
+        lines(heading(cells), style="bold")
+        console.print(_table(cells, narrow=console.width < 100))
+        if told := reasons(cell for cell in cells if not cell.in_row):
+            console.print()
+            lines(*told)
+    console.print()
+    lines(*report.mean_lines, *report.power_lines)
+    console.notes(_remarks(report))
+    worst = "bold red" if report.failing else "yellow" if report.inconclusive else "bold"
+    lines(report.headline, style=worst)
+    console.offer(report.next_steps)
+
+
+def _remarks(report: ComparisonReport) -> list[str]:
+    remarks = []
+    if any(cell.ratio for cell in report.cells):
+        remarks.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
+    remarks += map(Caution, report.one_sided_lines)
+    remarks += report.drift_lines
+    if any(cell.median_step for cell in report.cells):
+        remarks.append(
+            "median step: the ratio at the median step, where slow steps (spikes: over 2 x the median) tell it apart."
+        )
+    remarks += map(Caution, report.notes)
+    remarks += [Caution(f"allowed to differ: {line}") for line in report.allowed()]
+    return [*remarks, *map(Caution, report.doubts(2, " (--format json names them)"))]
+
+
+def figures(unit: str = "") -> tuple[Column[CellReport], ...]:
+    """Return the columns of every renderer: both sides' figures, and their ratio."""
+
+    def side(name: str) -> Column[CellReport]:
+        return Column(f"{name}{unit}", lambda cell: Field(*cell.figure(name)), NUMBER)
+
+    def ratios(cell: CellReport) -> Field:
+        return Field(ratio(cell.ratio), cell.ratio.value if cell.ratio else None)
+
+    changes = Column[CellReport]("change", lambda cell: cell.ratio and change(cell.ratio.value), NUMBER)
+    return side("base"), side("current"), Column("ratio (95% interval)", ratios, NUMBER), changes
+
+
+def _table(cells: Sequence[CellReport], *, narrow: bool) -> ConfigTable[CellReport]:
+    """`narrow`, where there is no room for all of it: headings of two lines, no change, which the ratio says too."""
+    of = "" if cells[0].metric.unit == "bytes" else unit(cells)
+    columns = [*figures(("\n" if narrow else " ") + of if of else "")[: -1 if narrow else None]]
+    gap = "\n" if narrow else " "
+    verdict = Column[CellReport](
+        "verdict", lambda cell: f",{gap}".join(filter(None, [cell.verdict, cell.more])), wraps=False
+    )
+    columns.append(replace(verdict, style=lambda cell: STYLES[tone(cell)]))
+    if any(cell.where_in_table for cell in cells):
+        columns.insert(0, Column("where", lambda cell: cell.where_in_table, width=8))
+    if not narrow and any(cell.median_step for cell in cells):
+        columns.insert(-1, Column("median step", lambda cell: cell.median_step))
+    return ConfigTable(columns, cells, cell=lambda cell: cell.cell, min_width=16, gap=1 if narrow else 2)
+
+
+def to_json(report: ComparisonReport) -> str:
+    """One JSON object, with a line's end. A limit that is not finite is null. In form 1 `figure`, `figures` and `ratio`
+    of throughput were at the median step, which `median_step_images_per_s` is."""
+    text = document(
+        "tcbench-comparison",
+        2,
+        **fields(report.labels, "base current"),
+        **fields(report, "threshold=rule.threshold level=rule.level failing inconclusive unsettled"),
+        power=fields(report, "slowdown=rule.slowdown seen=power seen_in_a_phase=phase_power"),
+        paired_cells=report.paired,
+        verdicts=report.verdicts,
+        geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in report.means],
+        **fields(report, "differences notes"),
+        cells=[_cell_json(cell) for cell in report.cells],
+    )
+    return text + "\n"
+
+
+def _cell_json(cell: CellReport) -> dict[str, Any]:
+    of, metric = cell.cell, cell.metric
+    return {
+        "name": cell.name,
+        **fields(of, "config backend scenario batch_size ranks"),
+        "image_size": None if of.is_own else of.image_size,
+        "device": of.device,
+        "input": fields(of.input, "kind path"),
+        "metric": {"name": metric.name, "unit": unit([cell]), "more_is_better": metric.more_is_better},
+        **fields(cell, "verdict failing why"),
+        "says": cell.sentence,
+        **fields(cell, "ratio ratio_by_round=by_round held_back more_trials_a_side=more_trials phases_clock=clock"),
+        **fields(cell, "phases culprit=culprit.name moved differences"),
+        "base": cell.base and fields(cell.base, _OF_SIDE),
+        "current": cell.current and fields(cell.current, _OF_SIDE),
+    }
+
+
+_OF_SIDE = (
+    "machine cell_key=cell.key status reason trials trials_ok figure figures total_time_images_per_s=images_per_s "
+    "median_step_images_per_s=median_images_per_s spike_share=spikes notes"
+)

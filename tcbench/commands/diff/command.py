@@ -1,0 +1,163 @@
+"""`tcbench diff`: two measurements of a step side by side, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.core.errors import NotComparableError, SelectionError
+from tcbench.core.text import plain
+from tcbench.show import options
+from tcbench.show.app import command, make_console
+from tcbench.show.next_steps import of_cell
+from tcbench.show.notes import Caution
+from tcbench.show.results import chosen, parted, read_files
+from tcbench.show.sides import Labels
+
+if TYPE_CHECKING:
+    from tcbench.commands.diff.differences import Diff
+    from tcbench.core.record import Record, Selection
+
+_MOST_CELLS = 8
+"""Pairs that are shown; more want --config or --bs."""
+
+
+@command("Show why a step changed: phase by phase, layer by layer, kernel by kernel.")
+@options.selects("configs batch_sizes")
+def diff(
+    *,
+    base: str = typer.Argument(
+        metavar="BASE", help="A timeline of `tcbench profile`, a file of records, or the id of a run."
+    ),
+    current: str | None = typer.Argument(None, metavar="CURRENT", help="The same. Default, with --to: BASE itself."),
+    chosen: Selection,
+    to: str | None = options.PLAIN.option(
+        "--to CONFIG",
+        "CURRENT's config, where it is another than BASE's. Default: BASE's.",
+        takes="a config of CURRENT, where --config names one of BASE",
+    ),
+    top: int = options.PLAIN.option("--top N", "Parts to show of each kind.", 10, within=(1, None)),
+    output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+    details: bool = options.DETAILS,
+) -> None:
+    """Take the change of a step apart: what appeared, went, grew and shrank, in milliseconds, as a ratio, and as a
+    share of the step's change; with the rest the shares add up to it. Records tell phases, with intervals where both
+    sides have two trials; profiles tell layers and kernels too. Cells are matched by config and batch size; where each
+    side has one, by that. Exit code 5 for two that did not train the same.
+
+    Examples:
+    tcbench diff before.json.gz after.json.gz           phases, layers, kernels
+    tcbench diff before.jsonl after.jsonl --config fp32 --bs 8
+    tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
+    tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
+    """
+    from tcbench.commands.diff import table as view
+    from tcbench.core import store
+
+    sizes, configs = chosen.batch_sizes, chosen.configs
+    if current is None and to is None:
+        raise SelectionError("expected two results: tcbench diff BASE CURRENT, or BASE --config CONFIG --to CONFIG")
+    if to is not None and len(configs) != 1:
+        raise SelectionError(f"--to {to}: expected the config to set it beside: --config CONFIG --to {to}")
+    paths = [store.resolve(name, out) for name in (base, current or base)]
+    records, timelines = parted(paths)
+    if records and timelines:
+        raise SelectionError(
+            f"{records[0]} holds records and {timelines[0]} a timeline; expected two of one kind: "
+            "`tcbench profile` makes timelines"
+        )
+    if timelines:
+        if configs or sizes:
+            raise SelectionError("--config and --bs choose cells of records; a profile is one cell")
+        diffs, missing = _of_timelines(paths), list[str]()
+    else:
+        diffs, missing = _of_records(paths, configs, to, sizes)
+    labels = Labels(plain(base), plain(current or base))
+    if output is not None:
+        from tcbench.commands.diff.chart import diff_chart
+        from tcbench.show.charts.files import save
+
+        save(diff_chart(diffs, labels), output, options.ANOTHER_FILE)
+    if format_ == "json":
+        typer.echo(view.to_json(diffs, labels, missing))
+        return
+    console = make_console(details=details)
+    console.say(*view.simulated(diffs), style="bold")
+    for pair in diffs:
+        console.say(*view.head(pair, labels).splitlines())
+        console.say(view.headline(pair), style="bold")
+        for title, table in view.tables(pair, top):
+            console.say("", title)
+            console.print(table)
+        console.say("")
+    console.notes([*map(Caution, missing), *view.notes(diffs, bool(timelines))])
+    if output is not None:
+        console.say(f"wrote {output}")
+    cell, environment = diffs[0].base.cell, diffs[0].base.environment
+    if not timelines and cell is not None:  # layers and kernels are in profiles alone
+        machine = environment.machine if environment else None
+        says = "and the other side's: `tcbench diff` of both shows layers"
+        step = of_cell("profile", cell, says, out=out, threads=True, machine=machine)
+        console.offer(filter(None, [step]))
+
+
+def _of_timelines(paths: Sequence[Path]) -> list[Diff]:
+    from tcbench import tracing
+    from tcbench.commands.diff.differences import of_timelines
+
+    ours, theirs = map(tracing.read, paths)
+    if len(ours) != len(theirs):
+        raise NotComparableError(
+            f"{paths[0]} holds {len(ours)} timelines and {paths[1]} {len(theirs)}: not the same number of ranks"
+        )
+    return [of_timelines(before, after) for before, after in zip(ours, theirs, strict=True)]
+
+
+def _of_records(
+    paths: Sequence[Path], configs: Sequence[str], to: str | None, sizes: Sequence[int] | None
+) -> tuple[list[Diff], list[str]]:
+    """The pairs' diffs, and a line for each cell that has no partner."""
+    from tcbench.commands.diff.differences import of_records
+
+    wanted = (configs, (to,) if to is not None else configs)
+    ours, theirs = (
+        _cells(path, chosen(read_files([path]).records, names, sizes))
+        for path, names in zip(paths, wanted, strict=True)
+    )
+    if len(ours) == len(theirs) == 1:
+        return [of_records(next(iter(ours.values())), next(iter(theirs.values())))], []
+    if to is not None:  # one config a side, so that the batch sizes pair
+        theirs = {(configs[0], *key[1:]): of for key, of in theirs.items()}
+        ours = {(configs[0], *key[1:]): of for key, of in ours.items()}
+    pairs = [key for key in ours if key in theirs]
+    if not pairs:
+        raise NotComparableError(
+            f"{paths[0]} and {paths[1]} have nothing in common: no config at the same batch size; --config and --to "
+            "name two to set beside each other"
+        )
+    if len(pairs) > _MOST_CELLS:
+        raise SelectionError(f"{len(pairs)} cells in common, more than {_MOST_CELLS}: choose some by --config or --bs")
+    missing = [
+        f"{records[0].cell.label}: only in {paths[place]}"
+        for place, (side, other) in enumerate(((ours, theirs), (theirs, ours)))
+        for key, records in side.items()
+        if key not in other
+    ]
+    return [of_records(ours[key], theirs[key]) for key in pairs], missing
+
+
+def _cells(path: Path, records: Sequence[Record]) -> dict[tuple[str, int, int], list[Record]]:
+    """Records by what cells pair by. Raises SelectionError where two cells share that."""
+    from tcbench.analysis.summary import by_cell
+
+    cells: dict[tuple[str, int, int], list[Record]] = {}
+    for (_, cell), of in by_cell(records).items():
+        if cell.name in cells:
+            raise SelectionError(f"{path}: {cell.label} in several settings or on several machines; name one run")
+        cells[cell.name] = of
+    return cells

@@ -1,0 +1,186 @@
+"""Two steps side by side, part by part: tables on a terminal, sentences, and JSON."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tcbench.commands.diff.differences import Diff, DiffSide, Level, StepPart
+from tcbench.core.text import digits
+from tcbench.show.bottlenecks import doubt_words, doubtful
+from tcbench.show.document import document, fields
+from tcbench.show.format import counted, limits, listed, milliseconds, quotient
+from tcbench.show.notes import Caution
+from tcbench.show.sides import UNNAMED, Labels, allowed
+from tcbench.show.simulated import is_simulated, lines
+from tcbench.show.tables import COUNT, Column, Kind, Table
+
+_LEAST_SHARE = 0.01
+"""A step that changed by less than this share of itself, and not surely, is not shared out."""
+
+
+def signed(seconds: float) -> str:
+    """`+2.13 ms`, `-40.1 ms`."""
+    if abs(seconds) < 1e-9:  # less than any clock tells: what is left of sums of floats
+        return "0 ms"
+    return f"{'+' if seconds >= 0 else '-'}{milliseconds(abs(seconds))}"
+
+
+def headline(diff: Diff) -> str:
+    """`step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%), surely: forward +2.13 ms (96% of it)`."""
+    step = diff.step
+    base_s, current_s = step.base_s or 0.0, step.current_s or 0.0
+    within = f", 95% interval {limits(step.change, signed)}" if step.change else ""
+    change = f"{signed(step.change_s)} ({step.change_s / base_s:+.1%}{within})" if base_s else ""
+    parts = [f"step {milliseconds(base_s)} -> {milliseconds(current_s)}: {change}"]
+    if not shared_out(diff):
+        parts.append("it may not have changed at all")
+    elif diff.levels:
+        most = max(diff.levels[0].parts, key=lambda part: part.change_s * math.copysign(1, step.change_s))
+        parts.append(f"{most.name} {signed(most.change_s)}, {share(diff, most)} of it")
+        doubts = [
+            f"{name} {doubt}"
+            for name, side in (("base", diff.base), ("current", diff.current))
+            if (doubt := doubt_words(side.bottleneck))
+        ]
+        parts += [f"doubtful: {listed(doubts)}"] if doubts else []
+    return "; ".join(parts)
+
+
+def shared_out(diff: Diff) -> bool:
+    """Whether the step changed enough for shares of its change to say something."""
+    step = diff.step
+    return step.decided or (step.change is None and abs(step.change_s) >= _LEAST_SHARE * (step.base_s or 0.0))
+
+
+def share(diff: Diff, part: StepPart) -> str:
+    """The part's share of the step's change, rounded: `96%`; empty where shares say nothing."""
+    value = diff.share(part)
+    return "" if value is None or not shared_out(diff) else f"{value:.0%}".replace("-0%", "0%")
+
+
+def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
+    """The parts that changed most, and all others as one."""
+    parts, others = list(level.parts[:top]), level.parts[top:]
+    if len(others) < 2:  # one line for one part
+        return list(level.parts[: top + 1]), None
+    times = zip(*((part.base_s, part.current_s) for part in others), strict=True)
+    base_s, current_s = (math.fsum(filter(None, seconds)) for seconds in times)
+    return parts, StepPart(f"{len(others)} others", None, base_s, current_s)
+
+
+_Row = tuple[StepPart, str, str]
+"""A part, its style and a remark."""
+
+
+def tables(diff: Diff, top: int = 10) -> list[tuple[str, Table[_Row]]]:
+    """A table per level with the line above it; of parts beyond `top` the sum."""
+    whose = {"host": ", on the host", "device": ", on the GPU"}
+    return [
+        (
+            "Kernels and copies" if level.name == "kernels" else level.name.capitalize() + whose[level.clock],
+            _table(diff, level, top),
+        )
+        for level in diff.levels
+    ]
+
+
+def _table(diff: Diff, level: Level, top: int) -> Table[_Row]:
+    parts, others = shown(level, top)
+    step = StepPart("step", None, diff.step.base_s, diff.step.current_s, diff.step.change)
+    rows = [(part, "" if part.decided or part.change is None else "dim", fate(part)) for part in parts]
+    rows += [(others, "dim", "")] if others else []
+    rows += [(level.rest, "dim", "the rest"), (step, "bold", fate(diff.step))]
+    columns: list[Column[_Row]] = [
+        Column(level.name.removesuffix("s"), lambda row: row[0].name, ratio=1),
+        *([Column[_Row]("phase", lambda row: row[0].phase)] if level.name != "phases" else []),
+        Column("base", lambda row: "-" if row[0].base_s is None else row[0].base_s, _TIME),
+        Column("current", lambda row: "-" if row[0].current_s is None else row[0].current_s, _TIME),
+        Column("change", lambda row: row[0].change_s, CHANGE),
+        Column("ratio", lambda row: row[0].ratio, Kind(quotient)),
+        Column("of the\nchange", lambda row: share(diff, row[0]), COUNT),
+        *([Column[_Row]("launches", lambda row: _launches(row[0]), COUNT)] if level.name == "kernels" else []),
+        Column("", lambda row: row[2]),
+    ]
+    return Table([replace(column, style=lambda row: row[1]) for column in columns], rows, header="dim")
+
+
+CHANGE = Kind(signed)
+_TIME = Kind(lambda seconds: signed(seconds).removeprefix("+"))
+
+
+def fate(part: StepPart) -> str:
+    """`grew`; with its interval where trials give one; what may be nothing says so."""
+    if part.change is None:
+        return part.kind
+    return f"{part.kind if part.decided else 'may be nothing'} ({limits(part.change, signed)})"
+
+
+def _launches(part: StepPart) -> str:
+    if part.base_n is None and part.current_n is None:
+        return ""
+    before, after = (digits(n or 0) for n in (part.base_n, part.current_n))
+    return before if before == after else f"{before} -> {after}"
+
+
+def head(diff: Diff, labels: Labels) -> str:
+    """The two sides in one line."""
+    base, current = (
+        f"{name}: {side.label} on {side.device_name} ({counted(side.trials, 'trial')}, {counted(side.steps, 'step')})"
+        for name, side in zip((labels.base, labels.current), (diff.base, diff.current), strict=True)
+    )
+    return f"base {base}\ncurrent {current}"
+
+
+def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
+    """Remarks that the tables rest on."""
+    remarks = ["of the change: the part's change over the step's; with the rest, 100%."]
+    if any(one.step.change is None for one in diffs):
+        one = "profile" if of_timelines else "trial"
+        remarks.append(Caution(f"one {one} a side has no interval: any of these may be nothing."))
+    if any(one.step.change is not None for one in diffs):
+        remarks.append("may be nothing: the 95% interval of the change over trials holds 0.")
+    remarks += doubtful((side.label, side.bottleneck) for one in diffs for side in (one.base, one.current))
+    differences = dict.fromkeys(difference for one in diffs for difference in one.differences)
+    remarks += [Caution(f"differs beside: {line}") for line in allowed(differences)]
+    return remarks
+
+
+def simulated(diffs: Iterable[Diff]) -> list[str]:
+    """A line for each simulation among the sides."""
+    return lines(side.environment for one in diffs for side in (one.base, one.current))
+
+
+def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[str] = ()) -> str:
+    """Everything, all parts of all levels; times in seconds per step."""
+    cells = [
+        {
+            "base": _side(diff.base),
+            "current": _side(diff.current),
+            "differences": diff.differences,
+            "step": _part(diff, diff.step),
+            "levels": [
+                {
+                    **fields(level, "level=name clock"),
+                    "parts": [_part(diff, part) for part in level.parts],
+                    "rest": _part(diff, level.rest),
+                }
+                for level in diff.levels
+            ],
+        }
+        for diff in diffs
+    ]
+    return document("tcbench-diff", **fields(labels, "base current"), not_paired=missing, cells=cells)
+
+
+def _side(side: DiffSide) -> dict[str, Any]:
+    value = fields(side, "label device_name cell_key=cell.key trials steps")
+    return value | {"doubtful": doubt_words(side.bottleneck) or None, "simulated": is_simulated(side.environment)}
+
+
+def _part(diff: Diff, part: StepPart) -> dict[str, Any]:
+    return {
+        **fields(part, "name phase base_s current_s change_s change_interval_s=change decided ratio"),
+        "share": diff.share(part),
+        **fields(part, "kind base_launches_per_step=base_n current_launches_per_step=current_n"),
+    }

@@ -1,0 +1,106 @@
+"""`tcbench explain`: what holds each cell back, and what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.show import options
+from tcbench.show.app import command, make_console, stages
+from tcbench.show.next_steps import NextStep, folder, of_cell
+from tcbench.show.results import read_results
+
+if TYPE_CHECKING:
+    from tcbench.analysis.explanation import Explanation
+    from tcbench.core.timeline import Timeline
+
+
+@command("Show what limits each cell, and what to try next.")
+def explain(
+    results: list[str] | None = options.results_argument(", or timelines of `tcbench profile`"),
+    details: bool = options.details_option("Also a sentence per cell. "),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+) -> None:
+    """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced; on a CPU that
+    computes most of a step compute-bound, or its longest phase with its share), with the numbers, the rung to try next
+    and what to expect of it; beside it what was measured, where these results have it.
+    What a config that was not run would launch is timed on this machine's processor, once: the first time takes 2 to 5
+    seconds for each, some minutes for a whole ladder. On a GPU it comes from a table of what cards attain.
+
+    Examples:
+    tcbench explain                                   the newest run
+    tcbench explain results/*/naruse2018-*.jsonl --details
+    tcbench explain profile.json.gz                   what a timeline shows
+    """
+    from tcbench.commands.explain import table as view
+    from tcbench.commands.forecast import forecast
+    from tcbench.run import prediction
+    from tcbench.show import simulated
+
+    given = read_results(results, out, "timelines")
+    if given.timelines:
+        _show_timelines(given.timelines, format_ == "json")
+    if not given.records:
+        return
+    kept = "; what is finished is kept: the same command goes on from there"
+    with stages(quiet, lambda: kept) as advance:
+        explained = prediction.explained(given.records, processes=forecast.PROCESSES, progress=advance)
+    if format_ == "json":
+        typer.echo(view.to_json(explained))
+        return
+    console = make_console(details=details)
+    console.say(*simulated.lines(record.environment for record in given.records), style="bold")
+    for heading, part in view.by_setting(explained):
+        console.table(view.table(part), heading)
+    if details:
+        console.say(*view.sentences(explained), "")
+    checks = view.checks(explained)
+    if checks is not None:
+        ran = simulated.heading(record.environment for record in given.records)
+        console.table(checks, f"The model against what was {ran}:")
+    console.notes(view.notes(explained))
+    console.offer(_next_steps(explained, results or (), out))
+
+
+def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: Path) -> Iterator[NextStep]:
+    """To try a rung, to look into the fastest cell, to read all of it."""
+    from tcbench.engine.backends import DEFAULT
+
+    rates = [(e.bottleneck.images_per_s, e.summary, e.advice) for e in explained if e.bottleneck]
+    rates.sort(key=lambda row: -row[0])
+    untried = [
+        (summary, "+".join(advice.rungs))
+        for _, summary, advice in rates
+        if advice and advice.ratio is None and summary.cell.backend == DEFAULT and summary.cell.scenario_cudnn is None
+    ]
+    steps = [
+        of_cell("run", summary.cell, "tries what is next", config=config, out=out, machine=summary.machine)
+        for summary, config in untried[:1]
+    ]
+    steps += [
+        of_cell("profile", summary.cell, "where a step of the fastest goes", out=out, machine=summary.machine)
+        for _, summary, _ in rates[:1]
+    ]
+    yield from filter(None, steps)
+    yield NextStep(("report", *results, *folder(out)), "all of it on one page")
+
+
+def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
+    from tcbench.analysis.bottleneck import summarise
+    from tcbench.commands.explain import table as view
+    from tcbench.commands.roofline.roofline import costliest
+    from tcbench.run import ceilings
+
+    bottlenecks = list(map(summarise, timelines))
+    costs = [costliest(timeline, ceilings.of_record(timeline.record)) for timeline in timelines]
+    if json:
+        typer.echo(view.timelines_json(timelines, bottlenecks, costs))
+        return
+    for place, timeline in enumerate(timelines):
+        lines = [timeline.device_name, *view.lines_of(bottlenecks[place]), *view.costs_lines(costs[place])]
+        typer.echo("\n".join([*[""] * bool(place), *lines]))

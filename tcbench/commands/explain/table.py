@@ -1,0 +1,372 @@
+"""Output of `tcbench explain`: a table of cells with what holds each back, notes on how to read it, and the JSON.
+
+Also a timeline described in lines, for the commands that show one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from tcbench.analysis.advice import Gain
+from tcbench.analysis.bottleneck import COSTLIEST, INPUT, Bottleneck
+from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.phases import ALLREDUCE
+from tcbench.commands.roofline.roofline import PartCost, phase_parts, precision_of
+from tcbench.core.groups import grouped, summed
+from tcbench.core.record import TAKE_ENOUGH
+from tcbench.core.timeline import Timeline
+from tcbench.engine.backends import model_of
+from tcbench.run import ceilings
+from tcbench.show.bottlenecks import doubt_words, doubtful, limit_sentence, limit_words
+from tcbench.show.cells import outlier_lines
+from tcbench.show.document import document, fields
+from tcbench.show.format import factor, listed, milliseconds, number, percent, rate, size
+from tcbench.show.naming import rate_unit, settings_apart, stack_name
+from tcbench.show.notes import Caution
+from tcbench.show.sides import several
+from tcbench.show.simulated import heading, is_simulated
+from tcbench.show.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, Words, heads
+
+_APART = (INPUT, ALLREDUCE)
+"""Phases with a column of their own."""
+_KINDS = 6
+"""Of layers, that are named."""
+
+
+def by_setting(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
+    """The cells of each setting, whose configs stand side by side, under what tells it from the others; empty for one
+    alone. Networks and ranks have columns."""
+    names = settings_apart([explanation.summary for explanation in explanations])
+    return list(grouped(zip(names, explanations, strict=True)).items())
+
+
+def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
+    """One row per cell, batch size by batch size: verdict, what each stage needs, the next rung with its figures."""
+    return ConfigTable(
+        [
+            Column("verdict", lambda row: row.bottleneck and limit_words(row.bottleneck), wraps=False),
+            *stages(explanations),
+            *speeds(explanations),
+            Column("next", lambda row: _next(row, known=True), width=14),
+        ],
+        explanations,
+        cell=lambda row: row.summary.cell,
+        instead=lambda row: None if row.bottleneck else row.summary.status,
+        min_width=16,
+    )
+
+
+def stages(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What stands behind each cell's verdict: seconds per step that each stage needs."""
+    known = [row.bottleneck for row in explanations if row.bottleneck is not None]
+
+    def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
+        return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS, spare=True)
+
+    def phase(name: str) -> Column[Explanation]:
+        return need(name, lambda of: next((p.host_s for p in of.phases if p.name == name), None))
+
+    on_gpu = any(of.on_gpu for of in known)
+    phases = () if on_gpu else dict.fromkeys(p.name for of in known for p in of.phases if p.name not in _APART)
+    return (
+        need("input", lambda of: "beside" if of.needs.input_s is None else of.needs.input_s),
+        *([need("host", lambda of: of.needs.host_s), need("GPU", lambda of: of.needs.gpu_s)] if on_gpu else []),
+        *map(phase, phases),
+        *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
+        need("step", lambda of: of.step_s),
+    )
+
+
+def speeds(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What each cell reaches."""
+    unit = rate_unit(row.summary.cell for row in explanations)
+    return (
+        Column(unit, lambda row: row.bottleneck and row.bottleneck.images_per_s, RATE),
+        *([Column[Explanation]("FLOPs", utilisation, WHOLE_SHARE)] if any(map(utilisation, explanations)) else []),
+    )
+
+
+def advised(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What to try next, and each of its figures in a column of its own."""
+    ran = heading(row.summary.environment for row in explanations)
+    rates: dict[str, Callable[[Explanation], Any]] = {
+        "expected": lambda row: (gain := row.advice or row.undecided) and gain.expected,
+        ran: lambda row: (gain := row.advice or row.undecided) and gain.measured_images_per_s,
+    }
+    return (
+        Column("next", lambda row: row.bottleneck and _next(row), wraps=True),
+        *(Column(of, figure, RATE) for of, figure in rates.items() if any(map(figure, explanations))),
+    )
+
+
+def utilisation(explanation: Explanation) -> float | None:
+    """The declared FLOPs' rate over the device's most; None where nobody declares them, or that is not known."""
+    summary = explanation.summary
+    limits = ceilings.known(summary) if summary.gflops_s else None
+    if summary.gflops_s is None or limits is None:
+        return None
+    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.at(precision_of(summary.cell.rungs))
+
+
+class BelowRoof(NamedTuple):
+    """The computing phase of a CPU's step with most time above what the machine's ceilings allow, the share of them
+    that it reaches, and the least time of all computing phases together."""
+
+    phase: str
+    share: float
+    least_s: float
+
+
+def below_roof(explanation: Explanation) -> BelowRoof | None:
+    """Compare a cell's phases with the ceilings that are kept; None on a GPU and where they, or its work, are not
+    known."""
+    summary, bottleneck = explanation.summary, explanation.bottleneck
+    if bottleneck is None or bottleneck.on_gpu or bottleneck.unsteady or model_of(summary.cell) is None:
+        return None
+    limits, precision = ceilings.known(summary), precision_of(summary.cell.rungs)
+    if limits is None:
+        return None
+    times_s = {phase.name: phase.host_s for phase in bottleneck.phases if phase.host_s > 0}
+    known = ((part.name, part.least_s(limits, precision)) for part in phase_parts(summary.cell) if part.name in times_s)
+    least = {name: min(least_s, times_s[name]) for name, least_s in known if least_s}
+    phase = max(least, key=lambda name: times_s[name] - least[name], default=None)
+    return BelowRoof(phase, least[phase] / times_s[phase], sum(least.values())) if phase else None
+
+
+def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
+    """Notes on phases below the ceilings, and how much faster the fastest cell could compute at most."""
+    known = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
+    if not known:
+        on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
+        return [
+            "`tcbench roofline` measures what this machine can do at most; then this note says what is left to gain."
+        ] * on_cpu
+    _, fastest, below = max(known, key=lambda pair: pair[0])
+    needs_s = fastest.bottleneck.needs.host_s if fastest.bottleneck else 0.0
+    return [
+        f"Left to gain by the fastest, {fastest.summary.cell.label}: a step computes {milliseconds(needs_s)}, and "
+        f"at least {milliseconds(below.least_s)} by the machine's ceilings: at most {factor(needs_s / below.least_s)}, "
+        f"most of it in {below.phase}, at {percent(below.share, 0)} of its ceiling (--details: of every cell).",
+    ]
+
+
+def _next(explanation: Explanation, *, known: bool = False) -> Text:
+    """The rung to try next, or one that was tried and is not decided, where `known` with its figures, and what was
+    tried and is slower."""
+    gain, ran = explanation.advice or explanation.undecided, heading([explanation.summary.environment])
+    expected = RATE.interval(gain.expected) if gain and gain.expected else ""
+    measured = rate(gain.measured_images_per_s) if gain and gain.measured_images_per_s is not None else ""
+    rates = {"expected": expected, ran: measured} if known else {}
+    said = ["undecided"] * (gain is not explanation.advice)
+    figures = ", ".join([*said, *(f"{name} {figure}" for name, figure in rates.items() if figure)])
+    words = Text("none known", style="dim") if gain is None else Words(added(gain) + (figures and f": {figures}"))
+    if slower := tried_and_slower(explanation):
+        words.append(f" ({slower})", style="dim")
+    return words
+
+
+def added(gain: Gain) -> str:
+    """ "+ nhwc + fused"; "without im2col"."""
+    return "+ " + " + ".join(gain.added) if gain.added else f"without {listed(gain.removed)}"
+
+
+def tried_and_slower(explanation: Explanation) -> str:
+    """ "slower: + batched 0.86×"; empty where nothing that could be added was tried and is surely slower."""
+    tried = [f"{added(gain)} {factor(gain.ratio.value)}" for gain in explanation.slower if gain.ratio]
+    return f"slower: {', '.join(tried)}" if tried else ""
+
+
+def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
+    """The model against the measurement, for configs that add rungs to another and of which something was expected."""
+    rows = [(e, gain) for e in explanations for gain in e.checked if gain.expected is not None]
+    # From each config the smallest step up; what lies further is the sum of such steps.
+    nearest = {cell: min(more) for cell, more in grouped((e.summary.cell, len(gain.added)) for e, gain in rows).items()}
+    rows = [(e, gain) for e, gain in rows if len(gain.added) == nearest[e.summary.cell]]
+    if not rows:
+        return None
+    ran = heading(e.summary.environment for e in explanations)
+    unjudged = {e.summary.cell for e in explanations if e.summary.unit == "steps"}
+
+    def pale(row: _Checked) -> str:
+        """Where the factor may be none."""
+        return "dim" if row[0].summary.cell in unjudged or (row[1].ratio and row[1].ratio.holds(1.0)) else ""
+
+    cells = [e.summary.cell for e, _ in rows]
+    columns: list[Column[_Checked]] = [
+        *heads(cells, lambda row: row[0].summary.cell),
+        Column("from", lambda row: row[0].summary.cell.config),
+        Column("adding", lambda row: added(row[1])),
+        Column(rate_unit(cells), lambda row: row[0].bottleneck and row[0].bottleneck.images_per_s, RATE),
+        Column("expected", lambda row: row[1].expected, RATE),
+        Column(ran, lambda row: row[1].measured_images_per_s, RATE),
+        Column("factor", lambda row: row[1].ratio, FACTOR, style=pale),
+    ]
+    return Table(columns, rows)
+
+
+_Checked = tuple[Explanation, Gain]
+"""A cell, and what a rung gained that was added to it."""
+
+
+def sentences(explanations: Sequence[Explanation]) -> list[str]:
+    """A line per cell: its verdict with its numbers."""
+    lines = []
+    for e in explanations:
+        sentence = limit_sentence(e.bottleneck) if e.bottleneck else e.summary.reason or "no profiled pass"
+        below = below_roof(e)
+        roof = f"; {below.phase} is at {percent(below.share, 0)} of its ceiling" if below else ""
+        lines.append(f"{e.summary.cell.label}: {sentence}{roof}")
+    return lines
+
+
+def notes(explanations: Sequence[Explanation]) -> list[str]:
+    """Notes on how to read the tables."""
+    advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
+    evidence = grouped((gain.evidence, added(gain)) for gain in advice)
+    lines: list[str] = [*map(Caution, outlier_lines([e.summary for e in explanations])), *_left_to_gain(explanations)]
+    lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
+    if unsteady := [e.summary.cell.label for e in explanations if e.bottleneck and e.bottleneck.unsteady]:
+        lines.append(Caution(f"unsettled: one trial, and a few long steps make its mean: {several(unsteady, 3)}."))
+    if any(e.bottleneck and e.bottleneck.on_gpu for e in explanations):
+        lines.append("input, host, GPU: what each needs per step without waiting.")
+    if any(e.bottleneck and e.bottleneck.needs.input_s is None for e in explanations):
+        lines.append("beside: input is made in its own threads, and no step waits for it.")
+    if any(map(utilisation, explanations)):
+        lines.append(
+            "FLOPs: those that the step declares, in a second, over the most that `tcbench roofline` measured."
+        )
+    if any(gain.expected for e in explanations for gain in e.gains):
+        lines.append(
+            "expected: by the times of what a step would launch, relative to this cell's own step; nine of ten lie "
+            "within the limits. Empty where the model does not know both configs."
+        )
+    if any(gain.expected and math.isnan(gain.expected.high) for e in explanations for gain in e.gains):
+        lines.append(
+            Caution("± unknown: what the step launches was timed on a busy machine; it is timed again next time.")
+        )
+    if any(e.checked and e.summary.unit == "steps" for e in explanations):
+        lines.append(Caution(f"Not judged: {TAKE_ENOUGH}."))
+    if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):
+        lines.append("With many ranks: the needs of the rank that the others wait for; throughput of all of them.")
+    if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
+        lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
+    return lines + doubtful((e.summary.cell.label, e.bottleneck) for e in explanations)
+
+
+def costs_lines(costs: Sequence[PartCost]) -> list[str]:
+    """The costliest parts of a step, ranked, and where there are layers the kinds of all of them, in lines."""
+    if not costs:
+        return []
+    kinds = summed((cost.part.name.rpartition("/")[2], cost.share) for cost in costs)
+    costs = costs[:COSTLIEST]
+    lines = [f"costliest, {percent(sum(cost.share for cost in costs), 0)} of a step together:"]
+    names, phases = (max(len(getattr(cost.part, what)) for cost in costs) for what in ("name", "phase"))
+    for cost in costs:
+        part, reached = cost.part, "" if cost.of_ceiling is None else f", {percent(cost.of_ceiling, 0)} of that reached"
+        bound = f"bounded by {cost.bound}{reached}" if cost.bound else "unknown" if part.bytes else ""
+        phase = "" if part.phase == part.name else part.phase
+        line = f"  {percent(cost.share):>6}  {milliseconds(part.time_s or 0.0):>8}  {part.name:<{names}}  "
+        lines.append(f"{line}{phase:<{phases}}  {bound}".rstrip())
+    if any("/" in cost.part.name for cost in costs):
+        ranked = sorted(kinds.items(), key=lambda kind: -kind[1])[:_KINDS]
+        lines.append(f"by kind: {', '.join(f'{kind} {percent(share, 0)}' for kind, share in ranked)}")
+    if any(cost.part.bytes and not cost.bound for cost in costs):
+        lines.append("unknown: what bounds them, until `tcbench roofline` has measured this machine's ceilings")
+    return lines
+
+
+def lines_of(bottleneck: Bottleneck) -> list[str]:
+    """A timeline described in lines: the verdict, phases, waiting, kernels."""
+    lines = [f"{bottleneck.label}: {limit_sentence(bottleneck)}"]
+    phases = (
+        f"{phase.name} {milliseconds(phase.host_s)}"
+        + ("" if phase.device_s is None else f" (GPU {milliseconds(phase.device_s)})")
+        for phase in bottleneck.phases
+    )
+    steps = f"{bottleneck.steps} steps of {milliseconds(bottleneck.step_s)}"
+    lines.append(f"phases, per step: {', '.join(phases)}; {steps}")
+    if bottleneck.io_overlap is not None:
+        lines.append(f"input: {percent(bottleneck.io_overlap, 0)} of its work overlaps with other work")
+    device = bottleneck.device
+    if device is None:
+        return lines
+    idle = device.idle
+    lines.append(
+        f"GPU: busy {percent(device.busy_share, 0)}; idle, per step: {milliseconds(idle.launching_s)} while the host "
+        f"launches, {milliseconds(idle.input_s)} for input, {milliseconds(idle.synchronising_s)} synchronising, "
+        f"{milliseconds(idle.other_s)} otherwise"
+    )
+    if bottleneck.waits_for_gpu_s is not None:
+        lines.append(f"host: waits {milliseconds(bottleneck.waits_for_gpu_s)} per step for the GPU")
+    moved = "" if device.copied_bytes is None else f" ({size(round(device.copied_bytes))})"
+    lines.append(f"per step: {number(device.kernels_per_step)} kernels, {number(device.copies_per_step)} copies{moved}")
+    lines += [
+        f"  {percent(cost.share):>6}  {milliseconds(cost.time_s):>8}  {number(cost.per_step):>6} x  {cost.name}"
+        for cost in device.costliest
+    ]
+    return lines
+
+
+def to_json(explanations: Sequence[Explanation]) -> str:
+    """Everything, with units in the names. In form 1 `gains` had bounds in place of `expected`: `step_at_least_s` and
+    `images_per_s_at_most`."""
+    cells = [_cell_json(explanation) for explanation in explanations]
+    return document("tcbench-explain", 2, cells=cells, notes=notes(explanations))
+
+
+_PART = "name=part.name phase=part.phase time_s=part.time_s flops=part.flops bytes=part.bytes"
+
+
+def timelines_json(
+    timelines: Sequence[Timeline], bottlenecks: Sequence[Bottleneck], costs: Iterable[Sequence[PartCost]]
+) -> str:
+    """The same for timelines."""
+    described = [
+        {
+            **fields(timeline, "label device_name"),
+            "bottleneck": bottleneck_json(each),
+            "costliest": [fields(cost, f"{_PART} share bound of_ceiling") for cost in parts[:COSTLIEST]],
+        }
+        for timeline, each, parts in zip(timelines, bottlenecks, costs, strict=True)
+    ]
+    return document("tcbench-explain", 2, timelines=described)
+
+
+def _cell_json(explanation: Explanation) -> dict[str, Any]:
+    summary = explanation.summary
+    return {
+        "machine": summary.machine,
+        **fields(summary.cell, "model config batch_size ranks"),
+        "image_size": None if summary.cell.is_own else summary.cell.image_size,
+        **fields(summary.cell, "unit device"),
+        "simulated": is_simulated(summary.environment),
+        "key": summary.cell.key,
+        "code": [fields(code, "project version commit") for code in summary.codes],
+        "stack": stack_name(summary.codes) or None,
+        **fields(summary, "status reason"),
+        **({"flop_utilisation": utilisation(explanation)} if summary.flops else {}),
+        "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),
+        "below_roof": (below := below_roof(explanation)) and below._asdict(),
+        **fields(explanation, "next=advice gains"),
+    }
+
+
+def bottleneck_json(bottleneck: Bottleneck) -> dict[str, Any]:
+    """A bottleneck with its verdict and sentence; gaps are counted, not listed."""
+    value = dataclasses.asdict(bottleneck)
+    dominant = bottleneck.dominant
+    value |= {"dominant_phase": dominant.name if dominant else None, "doubtful": doubt_words(bottleneck) or None}
+    value |= {
+        "verdict": bottleneck.verdict,
+        "limit": limit_words(bottleneck),
+        "sentence": limit_sentence(bottleneck),
+        "images_per_s": bottleneck.images_per_s,
+    }
+    if bottleneck.device is not None:
+        value["device"] |= {"busy_share": bottleneck.device.busy_share, "gaps": len(bottleneck.device.gaps)}
+    return value

@@ -1,0 +1,138 @@
+"""`tcbench forecast`: memory, launches and images/s of a scenario on a GPU that is not here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.show import options
+from tcbench.show.app import command, make_console, stages
+
+if TYPE_CHECKING:
+    from tcbench.commands.forecast.forecast import Forecast
+    from tcbench.core.record import Selection
+
+_KEPT = "; what is finished is kept: the same command continues from there"
+
+
+def _refuse_many_ranks(value: str | None) -> None:
+    """Raise SelectionError for the options of the model of many ranks, which was removed."""
+    if value is not None:
+        raise SelectionError(
+            "--ranks, --link and --over are gone with their model; `tcbench run scaling --ranks 1,2` measures many "
+            "ranks, and `tcbench plot --kind scaling` draws them"
+        )
+
+
+@command("Forecast a scenario's needs and speed on a GPU that is not here, or on this CPU.")
+@options.selects(
+    "scenario batch_sizes configs models image_size input device threads",
+    scenario=options.OptionField(options.scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
+    device=options.WHAT.field(
+        "--device cpu",
+        "In place of --gpu, this machine's processor: what steps would launch is timed. Default: none.",
+        str,
+        "",
+        takes="`cpu`",
+    ),
+)
+def forecast(
+    *,
+    gpu: str | None = options.WHAT.option(
+        "--gpu GPU",
+        "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
+        "--device is needed.",
+        takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
+        complete=options.complete_gpu,
+    ),
+    chosen: Selection,
+    fresh: bool = options.WHAT.option("--fresh", "Compute again, ignoring kept results."),
+    _many_ranks: str | None = typer.Option(
+        None, "--ranks", "--link", "--over", hidden=True, callback=_refuse_many_ranks
+    ),
+    details: bool = options.details_option("Also every operation of every cell. "),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
+) -> None:
+    """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
+    how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time
+    to expect. With --device cpu, the step to expect of each cell on this machine, which launches in the step's order
+    what the cell would, and trains nothing.
+
+    Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
+    the command, the scenario or the GPU's file.
+
+    Examples:
+    tcbench forecast --gpu H200                        the talk's matrix on an H200
+    tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
+    tcbench forecast beyond --gpu B200 --config '*cuda_graph*' --details
+    tcbench forecast --gpu my-gpu.json --json
+    tcbench forecast --device cpu --model vgg16 --bs 4,16 --image-size 224    this machine, without running it
+    """
+    if chosen.device:
+        if gpu:
+            raise SelectionError("--device cpu forecasts this machine alone: expected no --gpu")
+        _print_here(chosen, fresh, quiet, format_ == "json", details)
+        return
+    if chosen.input:
+        raise SelectionError("--data: of a GPU that is not here only what it computes is forecast; leave it out")
+    if gpu is None:
+        raise SelectionError("expected --gpu, such as --gpu V100, or --device cpu")
+    _print(_forecast(gpu, chosen, fresh, quiet), details, format_ == "json")
+
+
+def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast:
+    from tcbench.commands.forecast import forecast as forecasts
+    from tcbench.engine.accelerators import device
+    from tcbench.hardware import gpus
+    from tcbench.run import plan
+    from tcbench.run import scenario as scenarios
+
+    card = gpus.load(gpu)
+    _, its_device = device.absent(card)
+    planned = plan.make(scenarios.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
+    with stages(quiet, lambda: _KEPT) as advance:
+        return forecasts.forecast(planned, card, fresh=fresh, progress=advance)
+
+
+def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
+    from tcbench.commands.forecast import step_times as view
+    from tcbench.engine.accelerators.device import host
+    from tcbench.run import images, prediction
+    from tcbench.run.plan import plan_of
+
+    if chosen.device != host().name:
+        raise SelectionError(f"--device {chosen.device}: expected {host().name}; of a GPU, --gpu")
+    planned = plan_of(chosen)
+    with stages(quiet, lambda: _KEPT) as advance:
+        images.check_folder(planned, advance)
+        images.generate(planned, advance)
+        cells = [each.cell for each in planned.cells if each.skip_reason is None]
+        told = prediction.predict(cells, fresh=fresh, progress=advance)
+    if json:
+        typer.echo(view.to_json(planned, told))
+        return
+    console = make_console(details=details)
+    console.say(view.headline(planned), "")
+    console.table(view.table(told))
+    console.say(*view.reasons(planned, told), style="yellow")
+    console.notes(view.notes(told))
+
+
+def _print(result: Forecast, details: bool, json: bool) -> None:
+    from tcbench.commands.forecast import table as view
+
+    if json:
+        typer.echo(view.to_json(result))
+        return
+    console = make_console(details=details)
+    if details:
+        for heading, works in view.details(result):
+            console.table(works, heading)
+    console.say(view.headline(result), "")
+    console.table(view.table(result))
+    console.say(*view.reasons(result), style="yellow")
+    console.notes(view.notes(result))
+    console.say(view.verdict(result))

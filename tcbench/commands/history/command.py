@@ -1,0 +1,90 @@
+"""`tcbench history`: cells over commits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.commands.compare import outcome
+from tcbench.core.errors import SelectionError
+from tcbench.show import options
+from tcbench.show.app import command, make_console
+from tcbench.show.notes import Caution
+from tcbench.show.results import chosen as chosen_of
+from tcbench.show.results import read_results, runs_here
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Selection
+
+
+@command("Show cells over commits, and where they regressed.")
+@options.selects("configs batch_sizes")
+def history(
+    *,
+    results: list[str] | None = options.results_argument(default="this machine's, without those that git keeps"),
+    chosen: Selection,
+    threshold: str = outcome.THRESHOLD,
+    allow: list[str] | None = outcome.ALLOW,
+    output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+    details: bool = options.DETAILS,
+) -> None:
+    """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
+    commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
+    when they were measured. Commits on unlike machines, drivers or libraries are not compared: a new line begins there
+    and says why.
+
+    Examples:
+    tcbench history                                   this machine's runs
+    tcbench history results/                          every run there
+    tcbench history --config 'fp16*' --bs 256 -o history.png
+    tcbench history results/h200 --threshold 5% --json
+    """
+    from tcbench.analysis.verdict import Rule
+    from tcbench.commands.history import table as view
+    from tcbench.commands.history.history import history as histories
+    from tcbench.core import git, store
+    from tcbench.hardware.machine import CHECKOUT
+    from tcbench.show import simulated
+    from tcbench.show.format import counted
+
+    rule = Rule(outcome.threshold(threshold))
+    paths, others = ([], 0) if results else runs_here(out)
+    results_read = read_results(results or map(str, paths), out).records
+    named = {Path(name).name.removesuffix(store.SUFFIX) for name in results or ()}
+    records = tuple(r for r in results_read if r.run_id in named or not store.OF_GATE.fullmatch(r.run_id))
+    if not records:
+        raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
+    known = [record.environment for record in records if record.environment is not None]
+    commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
+    places = git.ancestry((Path.cwd(), CHECKOUT), commits)
+    cells = histories(chosen_of(records, chosen.configs, chosen.batch_sizes), rule, outcome.allowed(allow), places)
+    wrote = f"wrote {output}"
+    if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
+        wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
+    elif output is not None:
+        from tcbench.commands.history.chart import history_chart
+        from tcbench.show.charts.files import save
+
+        save(history_chart(cells), output, options.ANOTHER_FILE)
+    left_out = ["left out: trials of gates and bisections; name a file of theirs to see it"]
+    left_out *= len(records) < len(results_read)
+    if others:
+        which = f"{counted(others, 'file')} of other machines or kept by git"
+        left_out.append(f"left out: {which}; `tcbench history {out}` shows all")
+    if format_ == "json":
+        typer.echo(view.to_json(cells))
+        for line in left_out:
+            typer.echo(line, err=True)
+        return
+    console = make_console(details=details)
+    console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
+    for heading, table in view.blocks(cells):
+        console.table(table, heading)
+    console.say(view.verdict(cells))
+    console.notes([*view.notes(cells), *map(Caution, left_out)])
+    if output is not None:
+        console.say(wrote)

@@ -1,0 +1,170 @@
+"""The texts of `tcbench history` beside its chart: a table per cell, how to read it, and the JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from tcbench.commands.history.history import History, HistoryPoint
+from tcbench.core.record import TAKE_ENOUGH
+from tcbench.show.document import document, fields
+from tcbench.show.format import changes, counted, plural, threshold
+from tcbench.show.naming import apart, rate_unit
+from tcbench.show.notes import Caution
+from tcbench.show.simulated import is_simulated
+from tcbench.show.tables import COUNT, RATE, Column, Table
+from tcbench.show.verdicts import FORMS, STYLES, signed, tone
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def blocks(history: History) -> Iterable[tuple[str, Table[HistoryPoint]] | tuple[str, Table[_NamedPoint]]]:
+    """A heading and a table per cell: by machine, scenario and network, batch size, ranks, config, as first seen. Where
+    every cell has one point, all of them are one table."""
+    # Columns line up from table to table, and are left out of all or none.
+    points = [point for cell in history.cells for point in cell.points]
+    *first, last = _columns("")
+    widths = [max((len(column.text(point)) for point in points), default=0) for column in first]
+    widths.append(last.least(points))
+    wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
+    settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]
+    configs = [cell.cell.config for cell in history.cells]
+    places = [
+        (settings.index(setting), cell.cell.batch_size, cell.cell.ranks, configs.index(config))
+        for setting, cell, config in zip(settings, history.cells, configs, strict=True)
+    ]
+    ordered = sorted(zip(places, history.cells, wheres, strict=True), key=lambda row: row[0])
+    named = [(cell.cell.label + (f" ({where})" if where else ""), cell) for _, cell, where in ordered]
+    if len(points) == len(named):
+        unit = rate_unit(cell.cell for _, cell in named).removesuffix("/s")
+        columns = [Column[_NamedPoint]("cell", lambda row: row[0])]
+        columns += [_of_named(column) for column in _columns(unit) if column.heading != "change"]
+        yield "", Table(columns, [(name, cell.points[0]) for name, cell in named])
+        return
+    for name, cell in named:
+        line = sparkline(cell.points) if len(cell.points) > 1 else ""
+        yield f"{name}  {line}".rstrip(), Table(_columns(cell.cell.unit, widths), cell.points, header="dim")
+
+
+_NamedPoint = tuple[str, HistoryPoint]
+"""A point, and the name of its cell."""
+
+
+def _of_named(column: Column[HistoryPoint]) -> Column[_NamedPoint]:
+    return Column(column.heading, lambda row: column.value(row[1]), column.kind, wraps=column.wraps, spare=column.spare)
+
+
+def sparkline(points: Sequence[HistoryPoint]) -> str:
+    """Throughput as blocks, a cross where there is none, a bar where a new line begins; a tenth at least from bottom to
+    top, so that noise looks like noise."""
+    rates = [point.images_per_s for point in points if point.images_per_s is not None]
+    low = min(rates, default=1.0)
+    span = math.log(max(max(rates, default=1.0) / low, 1.1))
+    words = ""
+    for point in points:
+        words += "|" if point.broken_by else ""
+        if point.images_per_s is None:
+            words += "✗"
+        else:
+            words += _BLOCKS[min(int(math.log(point.images_per_s / low) / span * len(_BLOCKS)), len(_BLOCKS) - 1)]
+    return words
+
+
+def notes(history: History) -> list[str]:
+    """Hints on reading the tables."""
+    lines = [
+        f"{rate_unit(cell.cell for cell in history.cells)}: geometric mean over trials; ±: 95% interval by the cell "
+        "alone (`run`: by all); one trial has none.",
+        "change: from the commit before that ran, with its 95% interval; a regression is a certain loss of more than "
+        f"{threshold(history.rule.threshold)}.",
+    ]
+    points = [point for cell in history.cells for point in cell.points]
+    if any(point.change and point.change.verdict == "inconclusive" for point in points):
+        lines.append(Caution(f"inconclusive: such a loss is neither certain nor ruled out; {TAKE_ENOUGH}."))
+    if any(point.broken_by for point in points):
+        lines.append(
+            "new line: machine, libraries or settings differ from the commit before: not compared; --allow does it."
+        )
+    if any(point.revision.name.endswith("+") for point in points):
+        lines.append("+: tracked files differed from the commit; each such run has a row of its own.")
+    return lines
+
+
+def verdict(history: History) -> str:
+    """The whole in one line."""
+    cells, commits = len(history.cells), len(history.revisions)
+    over = f"{counted(cells, 'cell')} over {counted(commits, 'commit')}"
+    verdicts = [point.change.verdict for cell in history.cells for point in cell.points if point.change]
+    if not verdicts:
+        return f"{over}: nothing to compare yet"
+    regressions = f"{history.regressions or 'no'} {plural(history.regressions or 1, 'regression')}"
+    unsure = verdicts.count("inconclusive")
+    among = f"in {counted(len(verdicts), 'comparison')}"
+    return f"{over}: {regressions} {among}" + (f", {unsure} inconclusive" if unsure else "")
+
+
+def to_json(history: History) -> str:
+    """Everything; an open end of an interval is null. In form 1 images/s were at the median step."""
+    revision = "name project_commit=code.project tcbench=code.tcbench run=code.run began_at"
+    cells = [
+        {
+            **fields(cell.cell, "config batch_size ranks scenario"),
+            "machine": cell.machine,
+            "stack": ", ".join(cell.beneath) or None,
+            "simulated": is_simulated(cell.environment),
+            "key": cell.cell.key,
+            "points": list(map(_point, cell.points)),
+        }
+        for cell in history.cells
+    ]
+    commits = [fields(one, revision) for one in history.revisions]
+    return document("tcbench-history", 2, threshold=history.rule.threshold, commits=commits, cells=cells)
+
+
+def reason(point: HistoryPoint) -> str:
+    """The words in place of a change: why a line begins, or why there is no figure."""
+    if point.broken_by:
+        return "new line: " + "; ".join(difference.says for difference in point.broken_by)
+    if point.images_per_s is None:
+        status, why = point.side.status, point.side.reason
+        return f"{FORMS['changed status'].sign} {status}: {why}" if why else status
+    return ""
+
+
+def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[HistoryPoint], ...]:
+    """`widths`: the least of each."""
+
+    def trials(point: HistoryPoint) -> str:
+        ok, trials = point.side.trials_ok, point.side.trials
+        return f"{ok}" if ok == trials else f"{ok} of {trials}"
+
+    return (
+        Column("commit", lambda point: point.revision.short, wraps=False, width=widths[0]),
+        Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1], spare=True),
+        Column(f"{unit}/s", lambda at: at.interval or at.images_per_s or at.side.status, RATE, width=widths[2]),
+        Column("trials", trials, COUNT, width=widths[3], spare=True),
+        Column("change", lambda at: at.change and at.change.ratio and changes(at.change.ratio), COUNT, width=widths[4]),
+        Column("verdict", _verdict, width=widths[5]),
+    )
+
+
+def _verdict(point: HistoryPoint) -> Text:
+    instead = reason(point)
+    if point.change is None:
+        return Text(instead, "" if point.images_per_s is not None else "yellow")
+    if instead and point.change.verdict in ("changed status", "not measured"):
+        return Text(instead, STYLES["bad" if point.regressed else "warn"])
+    return Text(signed(point.change), STYLES[tone(point.change)])
+
+
+def _point(point: HistoryPoint) -> dict[str, Any]:
+    return {
+        **fields(point, "commit=revision.name began_at=revision.began_at"),
+        **fields(point.side, "status reason trials trials_ok"),
+        **fields(point, "images_per_s interval since=since.name"),
+        **fields(point, "ratio=change.ratio verdict=change.verdict failing=regressed"),
+        **fields(point, "why=change.why more_trials=change.more_trials phase=change.culprit.name new_line=broken_by"),
+    }

@@ -1,0 +1,30 @@
+"""`tcbench list`: the scenarios, configs and rungs there are, and what GPUs can do."""
+
+from tcbench.show import options
+from tcbench.show.app import command
+
+
+@command("Show scenarios, configs and rungs, or GPUs.", name="list")
+def list_(
+    gpus: bool = options.PLAIN.option("--gpus", "GPUs: Tensor Cores, formats, software that serves them, peak rates."),
+    details: bool = options.DETAILS,
+    format_: options.TableOrJson = options.FORMAT,
+) -> None:
+    """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it.
+
+    With --gpus: which GPU has which Tensor Cores and formats, which CUDA and cuDNN still serve it, and its peak rates.
+
+    Examples:
+    tcbench list
+    tcbench list --gpus
+    """
+    if gpus:
+        from tcbench.commands.list.gpus_table import show
+
+        show(format_ == "json", details)
+        return
+    from tcbench.commands.list import table as catalogue
+    from tcbench.engine.accelerators import device
+    from tcbench.engine.backends import device_kinds
+
+    catalogue.show(device.find("auto", device_kinds()), format_ == "json")

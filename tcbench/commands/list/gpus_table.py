@@ -1,0 +1,144 @@
+"""Output of `tcbench list --gpus`: the GPUs that come with tcbench, and those that are here."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from tcbench.core.groups import grouped
+from tcbench.engine.accelerators.ceilings import Ceilings
+from tcbench.engine.accelerators.device import Served, Support, absent, kinds
+from tcbench.engine.accelerators.peaks import peak_rates
+from tcbench.hardware import gpus, tensor_cores
+from tcbench.hardware.gpus import GpuFile
+from tcbench.hardware.tensor_cores import FORMATS, Generation
+from tcbench.show.app import make_console
+from tcbench.show.document import fields, versioned
+from tcbench.show.tables import COUNT, Column, Kind, Table
+
+
+@dataclass(frozen=True)
+class _GpuRow:
+    """A GPU. `figures` and `rates`: None for one that does not come with tcbench; `here`: what `--device` takes."""
+
+    name: str
+    title: str
+    capability: tuple[int, int]
+    support: Support | None
+    figures: GpuFile | None
+    rates: Ceilings | None
+    here: tuple[str, ...]
+
+    @property
+    def tensor_cores(self) -> Generation | None:
+        return tensor_cores.of(self.capability)
+
+    @property
+    def formats(self) -> Sequence[str]:
+        return self.tensor_cores.formats if self.tensor_cores else ()
+
+
+def show(as_json: bool, details: bool = False) -> None:
+    """Print for each GPU its Tensor Cores, the software that still serves it, and its peak rates with their source."""
+    rows = tuple(_rows())
+    if as_json:
+        typer.echo(versioned(gpus=[_json(row) for row in rows]))
+        return
+    software = [one.name for one in rows[0].support.software] if rows[0].support else []
+    console = make_console(details=details)
+    console.table(Table(_columns(software), rows))
+    sources = grouped((row.rates.says, row.name) for row in rows if row.rates)
+    console.notes(
+        [
+            "`uv sync --extra NAME` installs the newest packages that serve a GPU.",
+            "TFLOP/s: dense, highest clock; 16-bit sums in float32.",
+            *(f"{', '.join(names)}: {source}" for source, names in sources.items()),
+        ]
+    )
+
+
+def _rows() -> Iterator[_GpuRow]:
+    present = [
+        (kind, device, capability)
+        for kind in kinds().values()
+        if kind.simulates is None
+        for device in kind.devices()
+        if (capability := device.compute_capability) is not None
+    ]
+    shipped = [gpus.load(name) for name in gpus.names()]
+    for figures in shipped:
+        kind, _ = absent(figures)
+        here = tuple(device.name for _, device, _ in present if device.title == figures.device_name)
+        capability = figures.compute_capability
+        support = kind.support(capability)
+        yield _GpuRow(figures.name, figures.device_name, capability, support, figures, peak_rates(figures), here)
+    titles = {figures.device_name for figures in shipped}
+    others = grouped((device.title, (kind, capability, device.name)) for kind, device, capability in present)
+    for title, those in others.items():
+        if title not in titles:
+            kind, capability, _ = those[0]
+            here = tuple(name for *_, name in those)
+            yield _GpuRow(title, title, capability, kind.support(capability), None, None, here)
+
+
+def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
+    def tera(heading: str, precision: str, needs: str = "") -> Column[_GpuRow]:
+        def peak(row: _GpuRow) -> float | None:
+            return row.rates.flops_s[precision] if row.rates and (not needs or needs in row.formats) else None
+
+        return Column(heading, peak, Kind(lambda flops_s: f"{flops_s / 1e12:.0f}"))
+
+    def generation(row: _GpuRow) -> str:
+        return f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
+
+    def versions(place: int) -> Column[_GpuRow]:
+        served = Column[_GpuRow](software[place], lambda row: row.support and _versions(row.support.software[place]))
+        return replace(served, wraps=False, spare=True)
+
+    return [
+        Column("GPU", _name, wraps=False),
+        Column("capability", lambda row: "{}.{}".format(*row.capability), wraps=False),
+        Column("Tensor Cores", generation, wraps=False),
+        Column(
+            "formats",
+            lambda row: " ".join(fmt if fmt in row.formats else " " * len(fmt) for fmt in FORMATS),
+            wraps=False,
+        ),
+        tera("fp32", "fp32"),
+        tera("tf32", "tf32", "tf32"),
+        tera("16-bit", "fp16"),
+        Column("GB/s", lambda row: row.figures and f"{row.figures.memory_bandwidth_bytes_s / 1e9:.0f}", COUNT),
+        *map(versions, range(len(software))),
+        Column("extra", lambda row: row.support and (row.support.extra or "none"), wraps=False, spare=True),
+    ]
+
+
+def _name(row: _GpuRow) -> Text:
+    return Text.assemble(row.name, (f" ({', '.join(row.here)})", "green") if row.here else "")
+
+
+def _versions(served: Served) -> str:
+    if served.first and served.last:
+        return f"{served.first} to {served.last}"
+    if served.last:
+        return f"up to {served.last}"
+    return f"{served.first} on" if served.first else "newest"
+
+
+def _json(row: _GpuRow) -> dict[str, Any]:
+    rates, support = row.rates, row.support
+    return {
+        **fields(row, "name device_name=title devices=here compute_capability=capability"),
+        **fields(row, "tensor_core_generation=tensor_cores.number architecture=tensor_cores.architecture"),
+        "formats": {fmt: fmt in row.formats for fmt in FORMATS} if row.tensor_cores else None,
+        **fields(row, "multiprocessors=figures.multiprocessors memory_bytes=figures.memory_bytes"),
+        **fields(row, "memory_bandwidth_bytes_s=figures.memory_bandwidth_bytes_s"),
+        "peak_fp32_flops_s": rates and rates.flops_s["fp32"],
+        "peak_tf32_flops_s": rates.flops_s["tf32"] if rates and "tf32" in row.formats else None,
+        "peak_fp16_flops_s": rates and rates.flops_s["fp16"],
+        **fields(row, "peak_source=rates.says"),
+        "software": [fields(served, "name first last") for served in support.software] if support else [],
+        "extra": support and support.extra,
+    }

@@ -1,0 +1,107 @@
+"""Output of `tcbench list`."""
+
+import typer
+from rich.text import Text
+
+from tcbench.engine.accelerators.device import Device, selectors
+from tcbench.engine.backends import DEFAULT, backend, names
+from tcbench.engine.models import MODELS
+from tcbench.engine.models.geometry import Network
+from tcbench.engine.rung import Requires, Rung
+from tcbench.run import scenario as scenarios
+from tcbench.run.plan import emulation, missing, why_not
+from tcbench.show.app import make_console
+from tcbench.show.document import fields, versioned
+from tcbench.show.tables import COUNT, Column, Table
+
+
+def show(device: Device, as_json: bool) -> None:
+    """Scenarios with their configs; rungs with what each needs and whether `device` has it."""
+    shipped = [scenarios.load(name).on(device.kind) for name in scenarios.shipped()]
+    rungs = [
+        (name, rung, _missing(name, rung, device)) for name in names() for rung in backend(name).RUNGS.rungs.values()
+    ]
+    if as_json:
+        described = [
+            {
+                **fields(scenario, "name title"),
+                "path": str(scenario.path),
+                **fields(scenario, "batch_sizes models image_size=model.image_size"),
+                "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in scenario.configs],
+            }
+            for scenario in shipped
+        ]
+        pieces = [
+            {
+                "name": rung.name,
+                "backend": backend_name,
+                "says": rung.says,
+                "needs": _needs(rung.requires),
+                "parity": str(rung.parity),
+                "source": rung.source,
+                "missing": lacking,
+            }
+            for backend_name, rung, lacking in rungs
+        ]
+        typer.echo(versioned(device=device.name, scenarios=described, rungs=pieces))
+        return
+    console = make_console()
+    for scenario in shipped:
+        sizes = ",".join(map(str, scenario.batch_sizes))
+        console.print(Text.assemble((scenario.name, "bold"), f"  {scenario.title}"))
+        pixels = f"{scenario.model.image_size}x{scenario.model.image_size} pixels"
+        console.say(f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.model.variant}")
+        for config in scenario.configs:
+            reason = why_not(config, device)
+            console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))
+        console.print()
+    columns: list[Column[tuple[str, Rung, str | None]]] = [
+        Column("rung", lambda row: row[1].name if row[0] == DEFAULT else f"{row[0]}/{row[1].name}", wraps=False),
+        Column("what it does", lambda row: row[1].says),
+        Column("needs", lambda row: _needs(row[1].requires)),
+        Column("parity", lambda row: str(row[1].parity)),
+        Column(
+            f"on {device.name}",
+            lambda row: row[2] or _runs(row[1], device),
+            style=lambda row: "yellow" if row[2] else "green",
+        ),
+    ]
+    console.table(Table(columns, rungs, gap=1))
+    console.print(Table(_MODELS, [*MODELS.items()]))
+    console.say("", f"devices: {', '.join(selectors())}; virtual ones are simulated")
+
+
+_MODELS: tuple[Column[tuple[str, Network]], ...] = (
+    Column("model", lambda row: row[0]),
+    Column("parameters", lambda row: f"{row[1].parameters(1000):,}", COUNT, wraps=True),
+    Column(
+        "MACs per image", lambda row: f"{row[1].macs(row[1].variants[0], 224, 1000) / 1e9:.2f} G", COUNT, wraps=True
+    ),
+    Column("least image", lambda row: f"{row[1].min_image_size}x{row[1].min_image_size}"),
+    Column("definition", lambda row: row[1].source),
+)
+"""The models that backends build, as published: for images of 224x224 in 1000 classes."""
+
+
+def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
+    """The thing that the device or installation lacks for the rung, or else for its backend; None where nothing is."""
+    packages = Requires(packages=tuple(backend(backend_name).DEVICES.get(device.kind, ())))
+    return missing(rung.requires, device) or missing(packages, device) or emulation(rung.requires, device)
+
+
+def _runs(rung: Rung, device: Device) -> str:
+    """ "yes", and how where the processor lacks instructions that it needs not."""
+    needed = rung.requires.instructions
+    return f"yes, {needed.without}" if needed and rung.requires.is_emulated(device.instructions) else "yes"
+
+
+def _needs(requires: Requires) -> str:
+    needs = [package.module for package in requires.packages]
+    needs += [f"{need.rung} (with {need.when})" if need.when else need.rung for need in requires.rungs]
+    if requires.devices is not None:
+        needs += sorted(requires.devices)
+    if requires.compute_capability:
+        needs.append("compute capability {}.{}".format(*requires.compute_capability))
+    if requires.instructions:
+        needs.append(" or ".join(requires.instructions.any_of))
+    return ", ".join(needs)

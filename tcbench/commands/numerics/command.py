@@ -1,0 +1,203 @@
+"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; are configs where their rungs say?"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tcbench.core.errors import SelectionError
+from tcbench.show import options
+from tcbench.show.app import command
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Selection
+
+TIMEOUT_S = 7200.0
+
+
+def loss_scale(text: str | None) -> float | None:
+    """The value of --scale: a power of two, as "1024" or "2^10". Raises SelectionError."""
+    if text is None:
+        return None
+    power = re.fullmatch(r"\s*2\^(-?[0-9]{1,3})\s*", text, re.ASCII)
+    number = re.fullmatch(r"\s*[0-9]{1,30}(\.[0-9]{1,30})?\s*", text, re.ASCII)
+    value = 2.0 ** int(power[1]) if power else float(text) if number else 0.0
+    if not 2.0**-20 <= value <= 2.0**60 or math.frexp(value)[0] != 0.5:
+        shown = text.strip() if len(text) < 30 else f"{text.strip()[:27]}..."
+        raise SelectionError(f"--scale {shown}: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10")
+    return value
+
+
+@command("Train in fp16 and fp32 side by side; look at gradients.")
+@options.selects("scenario device")
+def numerics(
+    *,
+    rungs: bool = options.WHAT.option("--rungs", "Check each config of the scenario against its rungs' tolerances."),
+    ranks: int | None = options.WHAT.option(
+        "--ranks N",
+        "Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
+        "Default: one rank, in several precisions.",
+        within=(2, 4096),
+    ),
+    second_order: bool = options.WHAT.option(
+        "--second-order",
+        "Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
+        "with it --bs 1024, --steps 24, --seeds 3.",
+    ),
+    config: list[str] | None = options.WHAT.option(
+        "--config NAME",
+        "With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
+        "one --config. Default: all.",
+        takes=options.CONFIGS,
+        read=options.config_names,
+        complete=options.complete_config,
+    ),
+    chosen: Selection,
+    data: Path | None = options.WHAT.option(
+        "--data FOLDER",
+        "Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
+        "generated images, a small ResNet.",
+        takes="a folder of class folders of JPEGs",
+    ),
+    bs: int | None = options.WHAT.option(
+        "--bs N", "Batch size. Default: 32; with --data the scenario's first.", within=(2, 65536)
+    ),
+    image_size: int | None = options.WHAT.option(
+        "--image-size PIXELS", "Side of the square images. Default: 16; with --data the scenario's.", within=(8, 8192)
+    ),
+    seeds: int | None = options.HOW.option(
+        "--seeds N", "Runs of each technique, each from its own weights. Default: 5.", within=(1, 1000)
+    ),
+    steps: int | None = options.HOW.option(
+        "--steps N", "Steps of each run. Default: 240; with --rungs 5.", within=(1, 1_000_000)
+    ),
+    learning_rate: float | None = options.HOW.option(
+        "--lr RATE",
+        "Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
+        takes="a rate above 0 and up to 1000000, such as 0.001",
+        holds=lambda x: 0 < x <= 1e6,
+    ),
+    scale: str | None = options.HOW.option(
+        "--scale 2^K",
+        "The static loss scale. Default: the middle of the range that the gradients show to be safe.",
+        takes="a power of two from 2^-20 to 2^60",
+        read=loss_scale,
+    ),
+    global_batch: int | None = options.HOW.option(
+        "--global-batch N",
+        "Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
+        within=(2, 10**9),
+    ),
+    margin: float | None = options.HOW.option(
+        "--margin SHARE",
+        "Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
+        "0.1 of the loss.",
+        takes="a share between 0 and 1, such as 0.02",
+        holds=lambda x: 0 < x < 1,
+    ),
+    threads: int | None = options.HOW.option(
+        "--threads N", "Threads of each run. Default: 1; with --data or --rungs all usable cores.", within=(1, 4096)
+    ),
+    timeout: float | None = options.HOW.option(
+        "--timeout SECONDS",
+        "A run that takes longer is ended. Default: 7200.",
+        takes="seconds above 0 and up to 1000000",
+        holds=lambda x: 0 < x <= 1e6,
+    ),
+    out: Path = options.out_option("Document and charts"),
+    details: bool = options.DETAILS,
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
+) -> None:
+    """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, and bf16, from
+    the same weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
+    equivalence test over seeds. With --ranks, the same question of many ranks: with linear scaling of the learning rate
+    and gradual warm-up, without warm-up, without scaling, each against one rank at the same global batch.
+    With --second-order, how many steps SGD and K-FAC take to a loss at a large batch.
+
+    Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
+    --rungs, 1 when a config is farther off than its rungs declare.
+
+    Examples:
+    tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
+    tcbench numerics --scale 2^40             your own static loss scale
+    tcbench numerics --global-batch 32        one machine alone: gradients are not so small
+    tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
+    tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
+    tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer?
+    tcbench numerics --rungs                  every config against the one without its last rung
+    """
+    from tcbench.commands.numerics import plan
+    from tcbench.commands.numerics.call import Call
+    from tcbench.engine.accelerators import device as devices
+    from tcbench.engine.backends import device_kinds
+    from tcbench.hardware import machine
+    from tcbench.run import scenario as scenarios
+    from tcbench.run.plan import refuse
+
+    static_scale = loss_scale(scale)
+    target = devices.find(chosen.device, device_kinds(("chainer",)))
+    if devices.kind_of(target.name).simulates is not None:
+        raise SelectionError(f"--device {target.name}: a simulated device computes no numbers; --device cpu works")
+    refuse(target, ("chainer",))
+    loaded = scenarios.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
+    call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json", details)
+    of_one_rank = {"--scale": scale, "--global-batch": global_batch}
+    of_precisions = {"--data": data, "--lr": learning_rate, "--margin": margin, "--ranks": ranks, **of_one_rank}
+    if rungs:
+        given = {"--bs": bs, "--image-size": image_size, "--seeds": seeds, "--second-order": second_order or None}
+        _none_of(given | of_precisions, "--rungs", "its steps are those that tolerances are declared for")
+        from tcbench.commands.numerics.parity import hold
+
+        hold(call, loaded, options.config_names(config), steps or plan.PARITY_STEPS, threads)
+        return
+    _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
+    asked = plan.NumericsRequest(
+        steps=steps,
+        batch_size=bs,
+        image_size=image_size,
+        learning_rate=learning_rate,
+        global_batch=plan.GLOBAL_BATCH if global_batch is None else global_batch,
+        data=None if data is None else data.absolute(),
+        threads=threads,
+        ranks=ranks or 1,
+    )
+    if second_order:
+        why = "both methods train alike in fp32, each at the best of four learning rates"
+        _none_of(of_precisions, "--second-order", why)
+        from tcbench.commands.numerics.training import race
+        from tcbench.core.record import KfacSettings
+
+        large = bs or plan.LARGE_BATCH
+        asked = replace(asked, steps=steps or plan.RACE_STEPS, batch_size=large, global_batch=large)
+        setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None)
+        race(call, setting, loaded.train.kfac or KfacSettings(), seeds or plan.RACE_SEEDS)
+        return
+    if ranks is not None:
+        _none_of(of_one_rank, "--ranks", "all of its runs are in fp32")
+    from tcbench.analysis.numerics.judgement import Margins
+    from tcbench.commands.numerics.training import train
+
+    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
+    margins = None if margin is None else Margins(margin, margin)
+    train(call, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)
+
+
+def _none_of(given: dict[str, Any], where: str, why: str) -> None:
+    """Raises SelectionError for the first option that has no meaning here."""
+    for name, value in given.items():
+        if value is not None:
+            raise SelectionError(f"{name}: has no meaning with {where}: {why}")
+
+
+def _images(data: Path) -> Any:
+    """The folder's images, to train on and to test with. Raises DataError."""
+    from tcbench.engine.feeds.dataset import scan
+    from tcbench.engine.numerics.folder import HELD_OUT_EVERY, split
+
+    remedy = f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class"
+    remedy += "; without --data it trains on generated images"
+    return split(scan(data.absolute(), remedy))

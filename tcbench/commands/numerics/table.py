@@ -1,0 +1,274 @@
+"""The output of `tcbench numerics` beside its pictures: tables, words, and the JSON that is kept."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from tcbench.analysis.numerics import judgement
+from tcbench.analysis.numerics.equivalence import Equivalence
+from tcbench.analysis.numerics.judgement import Margins, TechniqueCosts, TechniqueVerdict, Word
+from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, GradientKind, TrainingSetting
+from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
+from tcbench.show.document import encoded, fields
+from tcbench.show.format import factor, ratio, size
+from tcbench.show.notes import Caution
+from tcbench.show.tables import COUNT, Column, Kind, Table
+
+_STYLES: dict[Word, str] = {
+    "trains like fp32": "green",
+    "trains like one rank": "green",
+    "does not": "red",
+    "undecided": "yellow",
+}
+
+
+def setting_line(document: Document) -> str:
+    """The training, in one line."""
+    s = document.setting
+    data = "generated patterns" if s.data is None else s.data
+    ranks = f"{s.ranks} ranks of {s.batch_size // s.ranks}: global " if s.ranks > 1 else ""
+    return (
+        f"{s.model} on {data}, {s.image_size}x{s.image_size}, {s.n_classes} classes, {ranks}batch size {s.batch_size}, "
+        f"{s.steps} steps, learning rate {s.learning_rate:g}, momentum {s.momentum:g}, {s.device}"
+    )
+
+
+def about(document: Document) -> list[str]:
+    """A picture's small print: machine, model, data, settings, version."""
+    s, here = document.setting, document.environment
+    replicas, pixels = _factors(s)
+    also = f" × {pixels:.3g} for fewer pixels" if pixels > 1 else ""
+    data = "generated patterns" if s.data is None else f"images of {Path(s.data).name}"
+    return [
+        *([here.device_name] if here else []),
+        f"{s.model} {s.variant}",
+        f"{s.image_size} × {s.image_size} {data}",
+        f"batch size {s.batch_size}",
+        f"learning rate {s.learning_rate:g}",
+        "loss not divided"
+        if s.loss_divisor == 1
+        else f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas{also}",
+        *([f"tcbench {here.tcbench}"] if here else []),
+    ]
+
+
+def _factors(s: TrainingSetting) -> tuple[float, float]:
+    """The factors of the loss's divisor: the replicas of a global batch, and what makes up for a feature map that is
+    smaller than that of the scenario's model, which the small network alone needs (`plan`)."""
+    replicas = s.global_batch / s.batch_size
+    return replicas, s.loss_divisor / replicas if s.data is None else 1.0
+
+
+SMALL_RATE = 1e-3
+"""The learning rate that a schedule ends with: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
+
+
+def why_lines(document: Document) -> list[str]:
+    """Why this setting shows what the techniques are for."""
+    s = document.setting
+    if s.ranks > 1:
+        n, rate, own = s.ranks, s.learning_rate, s.batch_size // s.ranks
+        decays = ", ".join(str(round(at * s.steps)) for at in DECAYS)
+        return [
+            f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
+            "applies the mean of their gradients once: what ranks compute, without sending anything.",
+            f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
+            f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of "
+            f"90 epochs. All divide it by 10 at steps {decays}.",
+            f"One rank, its own batch and rate: {n} steps of {own} images for each step of {s.batch_size}.",
+        ]
+    lines = []
+    replicas, pixels = _factors(s)
+    if s.loss_divisor != 1:
+        share = (
+            f"one replica's share of the mean over a global batch of {s.global_batch:,} images (the talk's slide 34 "
+            "has 4096 GPUs x 32)"
+        )
+        lines.append(
+            f"Small gradients: the loss is divided by {s.loss_divisor:,g}, as {share}."
+            if pixels <= 1
+            else f"Small gradients: the loss is divided by {s.loss_divisor:,g} = {replicas:,.5g} x {pixels:.3g}. "
+            f"{replicas:,.5g}: it is {share}. {pixels:.3g}: a gradient that flows back is divided by the pixels of the "
+            "last feature map, which are fewer here than in the scenario's model on ImageNet (rounded down to a power "
+            "of two)."
+        )
+    if s.learning_rate <= SMALL_RATE:
+        lines.append(
+            f"Small updates: a learning rate of {s.learning_rate:g} is what a schedule ends with; a step moves a "
+            "weight by less than half of float16's spacing, so without a float32 copy it rounds back."
+        )
+    else:
+        lines.append(
+            f"Learning rate {s.learning_rate:g}: updates are not as small as at the end of a schedule "
+            f"({SMALL_RATE:g}), where float32 master weights are needed most."
+        )
+    return lines
+
+
+def gradients_table(document: Document) -> Table[int]:
+    """Shares of both kinds of gradients at each loss scale."""
+    used = round(math.log2(document.static_scale))
+    parts = [(kind, what) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
+
+    def share(kind: GradientKind, what: str) -> Column[int]:
+        heading = f"{kind}: {what}" if what == "zero" else what
+        return Column(heading, lambda k: getattr(judgement.whole(document.gradients, k)[kind], what), Kind(_share))
+
+    scale = Column[int]("loss scale", lambda k: f"{'static: ' if k == used else ''}2^{k}", COUNT, wraps=True)
+    return Table([scale, *(share(*part) for part in parts)], sorted({*judgement.SCALES, used}))
+
+
+def _share(value: float) -> str:
+    if not value:
+        return "0"
+    return "<0.01%" if value < 1e-4 else f"{value:.2%}"
+
+
+def safe_line(document: Document) -> str:
+    """The smallest and the largest safe scale."""
+    scales, used = judgement.safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
+    if scales.smallest is None or scales.largest is None:
+        return f"No gradients were seen; {used}."
+    if scales.smallest > scales.largest:
+        return (
+            f"No loss scale is safe: from 2^{scales.smallest} on at most {LOST_AT_MOST:.0%} of the gradients become "
+            f"zero, but above 2^{scales.largest} some overflow; {used}."
+        )
+    n, steps = judgement.steps_seen(document.gradients), document.setting.steps
+    return (
+        f"Safe loss scales: 2^{scales.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
+        f"zero) to 2^{scales.largest} (none overflows), by {n} of {steps} steps; {used}."
+    )
+
+
+def bfloat16_line(document: Document) -> str:
+    """The share that is lost in bfloat16, which has float32's exponents."""
+    lost = max(zero_in_bfloat16(judgement.magnitudes(document.gradients, kind)) for kind in KINDS)
+    share = _share(lost) if lost else "none"
+    return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
+
+
+def costs_table(document: Document) -> Table[TechniqueCosts]:
+    """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
+    process neither time nor memory says anything."""
+    rows = judgement.costs(document)
+    alone = document.setting.ranks == 1
+
+    def ended(row: TechniqueCosts) -> bool:
+        return None not in (row.train_time_s, row.peak_memory_bytes, row.accuracy)
+
+    def of(heading: str, figure: Callable[[TechniqueCosts], object], kind: Kind = COUNT) -> Column[TechniqueCosts]:
+        return Column(heading, lambda row: figure(row) if ended(row) else None, kind)
+
+    def time_ratio(row: TechniqueCosts) -> str:
+        return f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio)
+
+    figures = [of("test loss", lambda row: row.test_loss, _LOSS), of("accuracy (95%)", _accuracy)]
+    if any(row.memory_ratio is not None for row in rows) and alone:
+        figures.insert(0, of("vs fp32", lambda row: row.memory_ratio, Kind("{:.2f}×".format)))
+    if alone:
+        figures[:0] = [
+            of("time", lambda row: row.train_time_s, Kind("{:.1f} s".format)),
+            of("vs fp32", time_ratio),
+            of("memory", lambda row: row.peak_memory_bytes, Kind(lambda n_bytes: size(round(n_bytes)))),
+        ]
+    first = figures[0]
+    figures[0] = replace(
+        first, value=lambda row: first.value(row) if ended(row) else Text("did not get to the end", "red")
+    )
+    return Table([Column("technique", lambda row: ALL_TECHNIQUES[row.technique].label), *figures], rows)
+
+
+def _accuracy(row: TechniqueCosts) -> str | None:
+    if row.accuracy is None:
+        return None
+    half = (row.accuracy.high - row.accuracy.low) / 2
+    some = "" if row.ok == row.runs else f" ({row.ok} of {row.runs} seeds)"
+    return f"{row.accuracy.value:.1%}" + (f" ± {100 * half:.1f}" if half else "") + some
+
+
+_LOSS = Kind(lambda loss: f"{loss:.3f}" if loss < 1000 else f"{loss:.4g}")
+
+
+def verdicts_table(document: Document, judged: Sequence[TechniqueVerdict]) -> Table[TechniqueVerdict]:
+    """A technique's word and why."""
+    columns: list[Column[TechniqueVerdict]] = [
+        Column("technique", lambda verdict: ALL_TECHNIQUES[verdict.technique].label),
+        Column("verdict", lambda verdict: verdict.word, style=lambda verdict: _STYLES[verdict.word]),
+        Column(f"difference from {document.setting.base.label}, same seed (90%)", lambda verdict: verdict.reason),
+    ]
+    return Table(columns, judged)
+
+
+def notes(document: Document, margins: Margins) -> list[str]:
+    """Notes that explain the tables."""
+    whose = "fp32's" if document.setting.ranks == 1 else "that of one rank"
+    like = judgement.like(document)
+    lines = [
+        f"{like}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
+        f"and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
+    ]
+    if document.setting.ranks > 1:
+        return lines
+    if document.setting.device == "cpu":
+        lines.append(
+            Caution("On the CPU fp16 computes in fp32 and only stores 16 bits: its time is that of the conversions.")
+        )
+        lines.append(
+            "memory: the whole process's, most of which is the program. Ratios: fp32's figure over the technique's, as "
+            "in Yamamoto's table."
+        )
+    if any(run.technique == "dynamic" and run.status == "ok" for run in document.runs):
+        runs = [run for run in document.runs if run.technique == "dynamic"]
+        skipped = sum(run.skipped_steps for run in runs) / len(runs)
+        ends = sorted({round(math.log2(run.last_scale)) for run in runs})
+        shown = f"2^{ends[0]}" if len(ends) == 1 else f"2^{ends[0]} to 2^{ends[-1]}"
+        begin = round(math.log2(runs[0].first_scale))
+        lines.append(f"Dynamic scale: from 2^{begin} to {shown}, {skipped:.3g} steps skipped on average.")
+    return lines
+
+
+def to_json(document: Document, margins: Margins) -> str:
+    """The document, raw, with all that is derived from it under "derived"; readers of documents ignore that."""
+    raw: dict[str, Any] = msgspec.to_builtins(document)
+
+    def test_json(test: Equivalence | None, relative: bool) -> dict[str, Any] | None:
+        if test is None:
+            return None
+        figures = fields(test, "difference=mean low high margin")
+        if relative:
+            figures = {name: math.expm1(x) if math.isfinite(x) else x for name, x in figures.items()}
+        return figures | fields(test, "decision seeds=pairs")
+
+    raw["derived"] = {
+        "margins": {"test_loss": margins.loss, "accuracy": margins.accuracy},
+        "verdicts": [
+            fields(v, "technique verdict=word reason")
+            | {"test_loss": test_json(v.loss, True), "accuracy": test_json(v.accuracy, False)}
+            for v in judgement.verdicts(document, margins)
+        ],
+        "shares": [
+            {"log2_scale": k, **judgement.whole(document.gradients, k)}
+            for k in sorted({*judgement.SCALES, round(math.log2(document.static_scale))})
+        ],
+        "layers": [
+            {"kind": x.kind, "layer": x.layer, **msgspec.to_builtins(shares(x.magnitudes, 0))}
+            for x in document.gradients.layers
+        ],
+        "non_zero": {kind: judgement.magnitudes(document.gradients, kind).non_zero for kind in KINDS},
+        "safe_log2_scales": judgement.safe(document.gradients),
+        "costs": [
+            fields(row, "technique runs ok train_time_s peak_memory_bytes accuracy=accuracy.value")
+            | fields(row, "accuracy_low=accuracy.low accuracy_high=accuracy.high test_loss")
+            | fields(row, "fp32_time_over_this=time_ratio.value fp32_time_over_this_low=time_ratio.low")
+            | fields(row, "fp32_time_over_this_high=time_ratio.high fp32_memory_over_this=memory_ratio")
+            for row in judgement.costs(document)
+        ],
+    }
+    return json.dumps(json.loads(encoded(raw)), ensure_ascii=False)

@@ -1,0 +1,131 @@
+"""`tcbench plot`: records as charts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.show import options
+from tcbench.show.app import command
+from tcbench.show.app import given as words_given
+from tcbench.show.results import by_age, named, place, read_results
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Record
+
+
+@command("Draw results as the talk does.")
+def plot(
+    context: typer.Context,
+    results: list[str] | None = options.RESULTS,
+    output: Path | None = options.picture_option(),
+    kind: Literal["throughput", "ladder", "networks", "scaling"] | None = options.PLAIN.option(
+        "--kind KIND", "throughput, ladder, networks or scaling. Default: throughput; networks where a run has several."
+    ),
+    slide: int | None = options.PLAIN.option(
+        "--slide N",
+        "One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
+        takes="one of 12, 21, 27, 31, 33",
+        holds=lambda n: n in (12, 21, 27, 31, 33),
+    ),
+    by: Literal["setting", "machine"] = options.PLAIN.option(
+        "--by WHAT",
+        "setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per config.",
+        "setting",
+    ),
+    config: list[str] | None = options.PLAIN.option(
+        "--config GLOB",
+        "Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
+        "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
+        takes="configs by name or glob; with --by machine `best`",
+        read=options.config_names,
+    ),
+    out: Path = options.RESULTS_FOLDER,
+) -> None:
+    """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up.
+
+    Examples:
+    tcbench plot                                      the newest run's throughput
+    tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
+    tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
+    tcbench plot --kind ladder -o ladder.pdf          what each rung buys
+    tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
+    tcbench plot results --by machine --config fp32,best    machines beside each other
+    """
+    from tcbench.show.charts.files import save
+
+    if by == "machine" and (kind not in (None, "throughput") or slide is not None):
+        raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
+    if config and slide is not None:
+        raise SelectionError(f"--slide {slide} has its own configs: not with --config")
+    configs = options.config_names(config)
+    draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
+    given = read_results(results, out)
+    try:
+        figure = draw(given.records)
+    except SelectionError as error:
+        other = _drawable(given.paths if results else [out], draw)
+        if other is None:
+            raise
+        again = shlex.join(["tcbench", "plot", str(other), *words_given(context, without=("results",))])
+        raise SelectionError(f"{error}; a run can be drawn: {again}") from None
+    what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
+    output = place(output, given.paths, f"{what}.png")
+    save(figure, output, options.ANOTHER_FILE)
+    typer.echo(f"wrote {output}")
+
+
+def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by: str, configs: Sequence[str]) -> Any:
+    """The figure that is asked for. Raises SelectionError where these records do not have what it shows."""
+    from tcbench.analysis.summary import base_config, summarise
+    from tcbench.commands.plot.ladder_chart import ladder_chart
+    from tcbench.commands.run.chart import machines_chart, slide_chart, throughput_chart
+    from tcbench.commands.run.networks_chart import networks, networks_chart
+    from tcbench.commands.run.scaling import curves
+    from tcbench.commands.run.scaling_chart import scaling_chart
+
+    summaries = summarise(records)
+    measured = list(dict.fromkeys(summary.cell.config for summary in summaries))
+    if configs and by == "setting":
+        keep = named(configs, measured)
+        summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
+        records = tuple(record for record in records if record.cell.config in keep)
+    if by == "machine":
+        return machines_chart(summaries, _beside(configs, measured, base_config(summaries)))
+    if slide is not None:
+        return slide_chart(summaries, slide)
+    if kind == "ladder":
+        return ladder_chart(summaries)
+    of_one_scenario = len({summary.cell.scenario for summary in summaries}) == 1
+    if kind == "networks" or (kind is None and of_one_scenario and networks(summaries)):
+        return networks_chart(summaries)
+    if kind == "scaling":
+        return scaling_chart(curves(records))
+    return throughput_chart(summaries)
+
+
+def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) -> Path | None:
+    """The newest run of several of which the figure can be drawn."""
+    from tcbench.core import store
+
+    runs = [run for path in paths for run in by_age(path) or [path]]
+    for path in runs[:20] if len(runs) > 1 else ():  # more take too long
+        with contextlib.suppress(TcbenchError):
+            draw(store.current(store.read([path]).records))
+            return path
+    return None
+
+
+def _beside(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
+    """What --by machine draws: the configs named, else the base, where it ran, and the best. Raises SelectionError."""
+    if not configs:
+        return [*(config for config in measured if config == base), "best"]
+    chosen = (["best"] if name == "best" else named([name], measured) for name in configs)
+    return list(dict.fromkeys(config for names in chosen for config in names))

@@ -1,0 +1,234 @@
+"""`tcbench profile`: one cell, and when everything in its steps ran."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import typer
+
+from tcbench.core import files
+from tcbench.core.errors import SelectionError, TcbenchError, TraceError
+from tcbench.show import options
+from tcbench.show.app import SOME_CELL_FAILED, command, interruptible, make_console, stages
+from tcbench.show.next_steps import NextStep
+from tcbench.show.notes import save_each
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Cell, Selection
+    from tcbench.core.timeline import Timeline
+    from tcbench.run.launcher import Launcher
+    from tcbench.run.plan import Plan, PlannedCell
+    from tcbench.run.runner import Listener
+
+Tool = Literal["auto", "nsys", "cupti", "ranges"]
+
+Ran = TypeVar("Ran")
+
+_TIMED_S = 5.0
+"""Budget of the timed pass that comes before the profiled one: enough to be steady."""
+
+
+@command("Record one cell's timeline: a trace, a picture, a summary.")
+@options.selects(
+    "scenario batch_sizes device input models image_size ranks ...",
+    without="quick configs trials budget_s target max_time_s timeout_s launcher",
+    batch_sizes=options.WHAT.field(
+        "--bs N",
+        "Batch size. Default: the scenario's first.",
+        int | None,
+        read=lambda n: None if n is None else (n,),
+        within=(1, 999_999),
+    ),
+    models=options.WHAT.field(
+        "--model NAME",
+        "A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
+        takes=options.NETWORKS,
+        read=options.model_names,
+        complete=options.complete_model,
+    ),
+    ranks=options.WHAT.field(
+        "--ranks N",
+        "So many processes that train together, by mpirun on this machine: a timeline of each.",
+        int,
+        1,
+        read=lambda n: (n,),
+        within=(1, 999_999),
+    ),
+)
+def profile(
+    config: str = typer.Argument(
+        metavar="CELL",
+        help="A config's name, or rungs joined by '+'; its batch size is --bs.",
+        autocompletion=options.complete_config,
+    ),
+    steps: int = options.HOW.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
+    tool: Tool = options.HOW.option(
+        "--tool TOOL",
+        "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used, on a CPU "
+        "ranges.",
+        "auto",
+    ),
+    host: bool = options.HOW.option(
+        "--host", "The host's Python functions instead of a timeline: py-spy samples them for some seconds."
+    ),
+    *,
+    chosen: Selection,
+    out: Path = options.out_option("Files"),
+    quiet: bool = options.QUIET,
+) -> None:
+    """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
+    (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: a
+    file for www.speedscope.app, which shows in which Python functions the steps spend their time.
+
+    Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
+
+    Examples:
+    tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
+    tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
+    tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
+    tcbench profile fp32 --bs 8 --host                 the host's functions, for www.speedscope.app
+    """
+    from tcbench.commands.profile import profiler
+    from tcbench.tracing import perfetto
+
+    options.tune(chosen)
+    plan, planned = _planned(replace(chosen, configs=options.config_names([config], "CELL")), steps)
+    stderr, stdout = make_console(stderr=True), make_console()
+    if host:
+        stdout.say(*_sampled(plan, planned, tool, out, quiet))
+        return
+    recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
+    stem = _stem(out / plan.device.machine, planned.cell)
+    take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, options.ANOTHER_FOLDER)
+    taken = _with_progress(take.run, plan, planned, quiet)
+    if not taken.timelines:
+        raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
+
+    def draw() -> object:
+        from tcbench.commands.timeline.chart import timeline_chart
+
+        return timeline_chart(taken.timelines)
+
+    trace = stem.with_name(stem.name + ".json.gz")
+    perfetto.write(taken.timelines, trace, taken.record)
+    pictures = save_each({stem.with_name(stem.name + ".png"): draw}, "picture")
+    left = [trace, *pictures]
+    summary = "\n".join(_summary(replace(timeline, record=taken.record)) for timeline in taken.timelines)
+    text = stem.with_name(stem.name + ".txt")
+    files.write(text, f"{summary}\n".encode(), options.ANOTHER_FOLDER)
+    left += [text, *taken.files]
+    stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
+    endings = [path.name.removeprefix(f"{stem.name}.") for path in left]
+    stdout.say(summary, "", f"wrote {stem}.{{{','.join(endings)}}}")  # as a shell takes it
+    if pictures and (zoom := _close_up(taken.timelines[0])):
+        words = ("timeline", str(trace), "--zoom", f"{zoom[0]:g}:{zoom[1]:g}", "-o", "zoomed.png")
+        stdout.offer([NextStep(words, "from near; ui.perfetto.dev opens the trace too")])
+
+
+def _close_up(timeline: Timeline) -> tuple[float, float] | None:
+    from tcbench.commands.timeline.chart import close_up  # with matplotlib, which may be missing
+
+    return close_up(timeline)
+
+
+def _with_progress(run: Callable[[Listener], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
+    """Make the input ready, and run the one trial."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.run import images
+    from tcbench.show.progress import RunProgress
+
+    with stages(quiet) as advance:
+        images.check_folder(plan, advance)
+        images.generate(plan, advance)
+    progress = RunProgress(make_console(stderr=True, quiet=quiet), estimate([planned.cell]), 1)
+    with interruptible(lambda: "; nothing was kept"), progress:
+        return run(progress.listen)
+
+
+def _sampled(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, quiet: bool) -> list[str]:
+    """Sample the host's functions; say where they are and how to see them."""
+    from tcbench.commands.profile import profiler
+
+    for is_set, option in ((planned.cell.host_speed != 1, "--host-speed"), (planned.cell.ranks > 1, "--ranks")):
+        if is_set:
+            raise SelectionError(f"--host samples one process of this host as it is; leave {option} out")
+    if tool != "auto":
+        raise SelectionError(f"--tool {tool} records a timeline; leave it out with --host, which takes py-spy")
+    stem = _stem(out / plan.device.machine, planned.cell, "host")
+    run = functools.partial(profiler.sample_host, planned, plan.timeout_s, stem)
+    record, samples = _with_progress(run, plan, planned, quiet)
+    if samples is None:
+        raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
+    return [
+        f"wrote {samples}",
+        "Open it at www.speedscope.app; the phases are the functions below `profile` (loop.py).",
+    ]
+
+
+class _Failed(TcbenchError):
+    """The cell did not run to its end."""
+
+    exit_code = SOME_CELL_FAILED
+
+
+def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
+    """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
+    import msgspec
+
+    from tcbench.run.plan import PlannedCell, plan_of
+
+    made = plan_of(replace(chosen, max_time_s=_TIMED_S), first=True)
+    if len(made.cells) != 1:
+        models = {planned.cell.model for planned in made.cells}
+        named = "; ".join(
+            f"{planned.cell.model}: {planned.cell.label}" if len(models) > 1 else planned.cell.label
+            for planned in made.cells[:3]
+        )
+        more = "; ..." if len(made.cells) > 3 else ""
+        raise SelectionError(f"profile takes one cell, this names {len(made.cells)}: {named}{more}")
+    (planned,) = made.cells
+    if planned.skip_reason is not None:
+        raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")
+    measure = msgspec.structs.replace(planned.cell.measure, profiled_steps=steps)
+    return made, PlannedCell(msgspec.structs.replace(planned.cell, measure=measure))
+
+
+def _launcher(plan: Plan) -> Launcher:
+    """mpirun, where there are ranks to start: recordings are read here, so they run here. Raises SelectionError."""
+    from tcbench.run.launcher import find_for
+    from tcbench.run.ranks import probe_largest
+
+    [cell] = [planned.cell for planned in plan.cells]
+    _, launcher = find_for(plan, "mpirun" if cell.ranks > 1 else None, asked=True)
+    probe_largest(launcher, [cell])
+    return launcher
+
+
+def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
+    """The name of this profile's files, without suffix: the cell, and when (UTC). Makes the folder."""
+    ranks = f"-ranks{cell.ranks}" if cell.ranks > 1 else ""
+    name = re.sub(r"[^\w.+-]", "_", f"{what}-{cell.config}-bs{cell.batch_size}{ranks}-{cell.device}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TraceError(f"{folder}: cannot be made ({error.strerror}); name another folder with --out") from None
+    return folder / f"{name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+
+
+def _summary(timeline: Timeline) -> str:
+    """What holds the cell back, and the costliest parts of its step."""
+    from tcbench.analysis.bottleneck import summarise
+    from tcbench.commands.explain.table import costs_lines
+    from tcbench.commands.roofline.roofline import costliest
+    from tcbench.run import ceilings
+    from tcbench.show.bottlenecks import limit_sentence
+
+    costs = costliest(timeline, ceilings.of_record(timeline.record))
+    verdict = f"{timeline.label} on {timeline.device_name}: {limit_sentence(summarise(timeline))}"
+    return "\n".join([verdict, *costs_lines(costs)])

@@ -1,0 +1,119 @@
+"""From results to the page: what is shown, in which order. A pure function; the template writes it down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tcbench import __version__
+from tcbench.analysis.claims import Scorecard
+from tcbench.analysis.compare import Comparison
+from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.summary import CellSummary, speedups
+from tcbench.commands.claims import table as scorecard
+from tcbench.commands.compare import chart as comparing
+from tcbench.commands.compare.cell_report import comparison_report
+from tcbench.commands.diff import chart as changes
+from tcbench.commands.diff.differences import Diff
+from tcbench.commands.explain import chart as bottlenecks
+from tcbench.commands.plot import ladder_chart as rungs
+from tcbench.commands.plot.ladder import climbs
+from tcbench.commands.report import environment, summary, trials
+from tcbench.commands.run import chart as throughput
+from tcbench.commands.run import scaling_chart as scaling
+from tcbench.commands.run.scaling import curves
+from tcbench.commands.timeline import chart as timelines
+from tcbench.core.record import Record
+from tcbench.core.text import plain
+from tcbench.core.timeline import Timeline
+from tcbench.show.format import counted, listed, size
+from tcbench.show.page.drawings import Swatches
+from tcbench.show.page.page import Page
+from tcbench.show.page.settings import Settings
+from tcbench.show.sides import Labels
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison, what its base is called, and the cells that surely changed, part by part."""
+
+    comparison: Comparison
+    base: str
+    diffs: tuple[Diff, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReportInput:
+    """All that a page is made of. `records`: what `store.current` leaves, one at least; `explanations`: of the same;
+    `notes`: what was said of the files; `beside`: the file of all trials, where the page shows fewer (MOST_TRIALS)."""
+
+    records: tuple[Record, ...]
+    explanations: tuple[Explanation, ...]
+    cards: tuple[Scorecard, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
+    compared: Compared | None = None
+    notes: tuple[str, ...] = ()
+    title: str | None = None
+    beside: str | None = None
+
+
+def build(results: ReportInput) -> Page:
+    """The page of some results."""
+    summaries = tuple(one.summary for one in results.explanations)
+    settings = Settings.of(summaries)
+    ratios = speedups(summaries)
+    over_base = {s.key: ratio for s, ratio in zip(summaries, ratios, strict=True)}
+    swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))
+    all_climbs = climbs(summaries)
+    compared = results.compared
+    told = comparison_report(compared.comparison, Labels(compared.base)) if compared else None
+    scaled = curves(results.records)
+    more = [*filter(None, [scaling.sentence(scaled)])]
+    # Whoever compares asks first of all what changed.
+    sections = [
+        comparing.section(told) if told else None,
+        changes.section(compared.diffs, compared.base) if compared else None,
+        summary.section(settings, over_base, results.explanations, all_climbs, more, results.notes),
+        throughput.section(settings, over_base, swatches),
+        scaling.section(scaled, settings, swatches),
+        rungs.section(all_climbs, settings),
+        scorecard.section(results.cards),
+        bottlenecks.section(results.explanations, settings),
+        timelines.section(results.timelines, summaries),
+        environment.section(results.records, settings),
+        trials.section(results.records, swatches, results.beside),
+    ]
+    first, *others = [section for section in sections if section is not None]
+    first = replace(first, blocks=(*summary.notices(settings), *first.blocks))
+    return Page(
+        title=plain(" ".join((results.title or _title(summaries)).split())),
+        lead=comparing.sentence(told) if told else summary.lead(settings, over_base),
+        facts=tuple(_facts(results.records, summaries, settings)),
+        sections=(first, *others),
+        paints=tuple(map(swatches.paint, swatches.configs)),
+        hatches=swatches.hatches,
+        made_by=f"tcbench {__version__}",
+    )
+
+
+def _title(summaries: Sequence[CellSummary]) -> str:
+    models = listed([*names]) if len(names := {s.cell.model: s for s in summaries}) < 4 else f"{len(names)} networks"
+    devices = list(dict.fromkeys(s.environment.device_name for s in summaries if s.environment))
+    if not devices:
+        return f"{models} training"
+    return f"{models} training on {devices[0] if len(devices) == 1 else f'{len(devices)} devices'}"
+
+
+def _facts(records: Sequence[Record], summaries: Sequence[CellSummary], settings: Settings) -> list[str]:
+    """The line under the title: what all results share, how many there are, and when they were measured."""
+    facts = list(settings.common)
+    machines = {s.environment.machine: s.environment for s in summaries if s.environment}
+    if len(machines) == 1:
+        [only] = machines.values()
+        facts.append(f"{counted(only.cpus, 'core')}, {size(only.memory_bytes)}")
+    ran = {s.trials for s in summaries if s.status != "skipped"}
+    if ran:
+        trials_each = str(min(ran)) if len(ran) == 1 else f"{min(ran)} to {max(ran)}"
+        noun = "trial" if ran == {1} else "trials"
+        facts.append(f"{counted(len(summaries), 'cell')}, {trials_each} {noun} each")
+    days = sorted({record.started_at[:10] for record in records})
+    facts.append(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")
+    return facts

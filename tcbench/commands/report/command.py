@@ -1,0 +1,181 @@
+"""`tcbench report`: everything that results tell, as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
+from tcbench.core.text import plain
+from tcbench.show import options
+from tcbench.show.app import command, refuse_input
+from tcbench.show.notes import aside
+from tcbench.show.results import PROFILES, files_beside, place, read_files, read_results, training
+from tcbench.show.results import Results as Given
+from tcbench.show.sides import Labels
+from tcbench.show.streams import STANDARD_OUTPUT, write_file
+
+if TYPE_CHECKING:
+    from tcbench.analysis.claims import AskedClaims, OtherSource, Scorecard
+    from tcbench.commands.report.build import Compared
+    from tcbench.core.record import Cell, Record
+    from tcbench.core.timeline import Timeline
+
+_PAGES = (".html", ".htm")
+
+
+@command("Write one HTML file with everything that results show.")
+def report(
+    context: typer.Context,
+    results: list[str] | None = options.results_argument(
+        ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those that lie beside the records "
+        "are shown too"
+    ),
+    output: Path | None = options.output_option("An .html file. Default: beside the results."),
+    compare: str | None = options.PLAIN.option(
+        "--compare BASE",
+        "Compare with these results: a file, a folder or a run's id. Default: none.",
+        takes=options.RUN,
+    ),
+    baseline: str | None = options.PLAIN.option(
+        "--baseline NAME",
+        "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
+        takes=options.BASELINE,
+    ),
+    title: str | None = options.PLAIN.option(
+        "--title TEXT", "The page's title. Default: made of what was trained and where.", takes="any text"
+    ),
+    out: Path = options.RESULTS_FOLDER,
+) -> None:
+    """Write one HTML file that opens without a network: what is fastest, what brought it, what would help and how sure
+    that is; charts, claims, timelines, a comparison, the environment, and a table of every trial.
+
+    Examples:
+    tcbench report                                    the newest run, as RUN-report.html beside it
+    tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
+    tcbench report --baseline main                    with a comparison
+    tcbench report results/ profile.json.gz           several runs, and a timeline
+    """
+    from tcbench.commands.report.build import ReportInput, build
+    from tcbench.show.page.render import render
+    from tcbench.show.page.settings import MOST_TRIALS
+
+    if output is not None and output != STANDARD_OUTPUT and output.suffix.lower() not in _PAGES:
+        raise SelectionError(f"{output}: expected a file name that ends in {' or '.join(_PAGES)}")
+    if compare is not None and baseline is not None:
+        raise SelectionError("--compare and --baseline both name a base: expected one of them")
+
+    from tcbench.run import prediction
+
+    given = read_results(results, out, "documents")
+    page_path = place(Path("report.html") if output == STANDARD_OUTPUT else output, given.paths, "report.html")
+    output = output or page_path
+    trials_path = page_path.with_name(f"{page_path.stem}-trials.csv")  # all trials, where the page has no room for them
+    refuse_input(context, trials_path)
+    records = given.records
+    explanations = prediction.explained(records, processes=0, progress=lambda *_: None)
+    timelines, notes = _timelines(given)
+    page = build(
+        ReportInput(
+            records=records,
+            explanations=explanations,
+            cards=_scorecards(records, training(given.documents, given.paths)),
+            timelines=tuple(timelines),
+            compared=_compared(given, compare, baseline, out),
+            notes=(*given.notes, *notes),
+            title=title,
+            beside=trials_path.name,
+        )
+    )
+    for note in notes:
+        aside(f"note: {note}")
+    written = [output]
+    if len(records) > MOST_TRIALS:
+        from tcbench.commands.export.formats import to_csv
+
+        write_file(trials_path, to_csv(records, "trial").encode(), options.ANOTHER_FILE)
+        written.append(trials_path)
+    write_file(output, render(page).encode(), options.ANOTHER_FILE)
+    typer.echo(f"wrote {' and '.join(map(str, written))}")
+
+
+def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
+    """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read,
+    or was taken in other settings, is left out, and a note says so. Raises TraceError."""
+    from msgspec.structs import replace
+
+    from tcbench import tracing
+    from tcbench.core.record import MeasureSettings
+    from tcbench.show.charts.provenance import MAX_PANELS
+
+    timelines = list(given.timelines)
+    there = files_beside(given.paths, PROFILES)
+    for path in given.traces:
+        there.pop(path.resolve(), None)
+    measure = MeasureSettings()  # a profile has its own number of steps
+    measured = {replace(record.cell, measure=measure) for record in given.records}
+    notes = []
+    newest_first = sorted(there.values(), key=lambda path: (-path.stat().st_mtime, path))
+    for trace in newest_first[: max(0, MAX_PANELS - len(timelines))]:
+        try:
+            taken = tracing.read(trace)
+            if any(each.record and replace(each.record.cell, measure=measure) not in measured for each in taken):
+                notes.append(plain(f"{trace}: taken in other settings than these results; left out"))
+                continue
+            timelines += taken
+        except (TraceError, StoreError) as error:
+            notes.append(plain(f"{error}; left out"))
+    return timelines, notes
+
+
+def _scorecards(records: Sequence[Record], sources: Sequence[OtherSource]) -> tuple[Scorecard, ...]:
+    """By the scenarios that come with tcbench; others claim nothing here."""
+    from tcbench.analysis.claims import AskedClaims, scorecards
+    from tcbench.run.plan import lacking
+    from tcbench.run.scenario import claims_of
+
+    known: Callable[[Cell], AskedClaims] = claims_of(None, options.words)
+
+    def asked(cell: Cell) -> AskedClaims:
+        try:
+            return known(cell)
+        except ScenarioError:
+            return AskedClaims(cell.scenario, ())
+
+    return scorecards(records, asked, sources, lacking)
+
+
+def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -> Compared | None:
+    """The comparison that was asked for; of a gate's records alone, its own with its verdicts. Raises
+    NotComparableError where the two sides have no cell in common."""
+    from tcbench.analysis.compare import compare
+    from tcbench.commands.compare.outcome import check_distinct
+    from tcbench.commands.diff.differences import changed
+    from tcbench.commands.report.build import Compared
+    from tcbench.core import store
+    from tcbench.run import baseline as baselines
+    from tcbench.run import gate_file
+
+    gates = [both for path in given.paths if (both := gate_file.both_of(path))]
+    of_gate = gates[0] if gates and {*given.paths} <= {*gates[0].values()} else None
+    current = of_gate["current"] if of_gate else given.paths[0] if len(given.paths) == 1 else None
+    if baseline is not None:
+        path, name = baselines.path(baseline, out), f"baseline {baseline}"
+    elif base is not None:
+        path, name = store.resolve(base, out), base
+    elif of_gate is not None:
+        path, name = of_gate["base"], "the gate's base"
+    else:
+        return None
+    content = gate_file.of(path, current) if current is not None else None
+    before = read_files([path]).records
+    after = read_files([of_gate["current"]]).records if of_gate else given.records
+    check_distinct(before, after, Labels(plain(name), "these results"))
+    comparison = gate_file.comparison(content, before, after) if content else compare(before, after)
+    if not comparison.paired:
+        raise NotComparableError(f"{name}: no config and batch size in common with these results")
+    name = content.names[0] if content else name
+    return Compared(comparison, plain(name), changed(comparison, before, after))

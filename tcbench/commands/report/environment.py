@@ -1,0 +1,137 @@
+"""The origin of the numbers: machines, their software, the settings, and the runs."""
+
+from collections.abc import Iterable, Sequence
+
+from tcbench.core.groups import grouped
+from tcbench.core.record import Record
+from tcbench.show import simulated
+from tcbench.show.format import counted, libraries, listed, size
+from tcbench.show.naming import project_name, tcbench_name
+from tcbench.show.page.page import AnyBlock, Data, FactList, Heading, Section
+from tcbench.show.page.settings import MOST_RUNS, Settings
+from tcbench.show.tables import COUNT, Column, Table, many_ranks
+
+
+def section(records: Sequence[Record], settings: Settings) -> Section:
+    """A list of facts per machine, its packages, and a table of runs."""
+    machines = grouped((record.environment.machine, record) for record in records if record.environment)
+    blocks: list[AnyBlock] = []
+    for machine, here in machines.items():
+        blocks += [Heading(machine), FactList(tuple(_facts(here)))]
+        packages = _packages(here)
+        if packages.rows:
+            blocks.append(Data(packages, folded=True))
+    if not machines:
+        blocks.append(FactList((("machine", "no trial lived to tell"),)))
+    blocks.append(Heading("Settings"))
+    blocks.append(FactList(tuple(_settings(records, settings))))
+    blocks.append(Heading("Runs"))
+    blocks.append(Data(_runs(records)))
+    return Section("environment", "Environment", tuple(blocks))
+
+
+def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
+    """One value each, or all where trials differ."""
+    # Trials of a file share them.
+    environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
+    ranks = [e.ranks for e in environments if e.ranks is not None]
+    codes, gpus = [e.code for e in environments], [e.gpu for e in environments if e.gpu is not None]
+    facts: dict[str, Iterable[str | None]] = {
+        "device": (e.device_name for e in environments),
+        "simulation": simulated.lines(environments),
+        "GPU": (
+            f"{gpu.name}, compute capability {'.'.join(map(str, gpu.compute_capability))}, {gpu.multiprocessors} SMs, "
+            f"{size(gpu.memory_bytes)}"
+            for gpu in gpus
+        ),
+        "driver": (f"{g.driver} (CUDA up to {g.driver_cuda})" if g.driver_cuda else g.driver for g in gpus if g.driver),
+        "GPU state": map(_state, records),
+        "processor": (f"{e.cpu}, {counted(e.cpus, 'usable core')}" for e in environments),
+        "memory": (size(e.memory_bytes) for e in environments),
+        "system": (f"{e.os}, kernel {e.kernel}" for e in environments),
+        "Python": (e.python for e in environments),
+        "BLAS": (e.blas for e in environments),
+        "computed by": libraries(environments),
+        "ranks": (f"{one.engine}; {one.binding}; started by {one.launcher}" for one in ranks),
+        "hosts": [", ".join(dict.fromkeys(host for one in ranks for host in one.hosts))],
+        "tcbench": [tcbench_name(codes).removeprefix("tcbench ")],
+        "project": [project_name(codes).removeprefix("project ")],
+    }
+    texts = ((name, "; ".join(dict.fromkeys(filter(None, values)))) for name, values in facts.items())
+    return ((name, text) for name, text in texts if text)
+
+
+def _state(record: Record) -> str | None:
+    if record.gpu is None:
+        return None
+    state = record.gpu.state
+    facts = []
+    if state.power_limit_w is not None:
+        facts.append(f"power limit {state.power_limit_w:.0f} W")
+    if state.sm_clock_set_mhz is not None:
+        facts.append(f"SM clock set to {state.sm_clock_set_mhz} MHz")
+    switches = {"ECC": state.ecc, "MIG": state.mig}
+    facts += [f"{name} {'on' if on else 'off'}" for name, on in switches.items() if on is not None]
+    return ", ".join(facts) or None
+
+
+def _packages(records: Sequence[Record]) -> Table[tuple[str, list[str]]]:
+    environments = {id(record.environment): record.environment for record in records}.values()
+    versions = grouped(pair for environment in environments if environment for pair in environment.packages.items())
+    columns = (
+        Column[tuple[str, list[str]]]("package", lambda row: row[0]),
+        Column[tuple[str, list[str]]]("version", lambda row: ", ".join(dict.fromkeys(row[1]))),
+    )
+    return Table(columns, sorted(versions.items()), "Packages")
+
+
+def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
+    cells = tuple(dict.fromkeys(record.cell for record in records))
+
+    def all_of(values: Iterable[str]) -> str:
+        return listed(list(dict.fromkeys(values)))
+
+    yield "scenario", all_of(cell.scenario for cell in cells)
+    networks = [cell for cell in cells if not cell.is_own]
+    own = [cell.model for cell in cells if cell.is_own]
+    yield "model", all_of([*own, *(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in networks)])
+    if networks:
+        yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in networks)
+    yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
+    if many_ranks(cells):
+        yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
+    trained = [
+        f"learning rate {c.train.learning_rate:g}, momentum {c.train.momentum:g}, weight decay "
+        f"{c.train.weight_decay:g}, loss scale {c.train.loss_scale:g}, seed {c.seed}"
+        for c in networks
+    ]
+    yield "training", all_of([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
+    passes = (
+        f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
+        f"steps at least, in blocks of {m.block_steps}"
+        for m in dict.fromkeys(cell.measure for cell in cells)
+    )
+    yield "timed pass", all_of(passes)
+    if len(settings.parts) > 1:
+        yield "settings", str(len(settings.parts))
+    if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
+        yield "decoding", decoding
+
+
+def _runs(records: Sequence[Record]) -> Table[list[Record]]:
+    runs = grouped((record.run_id, record) for record in records)
+    title = "Runs" if len(runs) <= MOST_RUNS else f"The last {MOST_RUNS:,} of {len(runs):,} runs"
+    columns: list[Column[list[Record]]] = [
+        Column("run", lambda run: run[0].run_id),
+        Column("scenario", lambda run: listed(list(dict.fromkeys(record.cell.scenario for record in run)))),
+        Column("began (UTC)", lambda run: when(min(record.started_at for record in run))),
+        Column("cells", lambda run: len({record.cell for record in run}), COUNT),
+        Column("trials", len, COUNT),
+        Column("ok", lambda run: sum(record.status == "ok" for record in run), COUNT),
+    ]
+    return Table(columns, [*runs.values()][-MOST_RUNS:], title)
+
+
+def when(started_at: str) -> str:
+    """ "2026-11-21 03:56:58"; what is no such time as it stands."""
+    return started_at[:19].replace("T", " ")

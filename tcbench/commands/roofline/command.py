@@ -1,0 +1,107 @@
+"""`tcbench roofline`: how near phases and layers come to the machine's ceilings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
+from tcbench.show import options
+from tcbench.show.app import command, make_console, stages
+from tcbench.show.results import chosen as chosen_of
+from tcbench.show.results import place, read_results
+
+if TYPE_CHECKING:
+    from tcbench.analysis.summary import CellSummary
+    from tcbench.core.record import Selection
+
+
+@command("Show phases and layers under the machine's roofline.")
+@options.selects("batch_sizes configs")
+def roofline(
+    *,
+    results: list[str] | None = options.results_argument(
+        ", or profiles; beside records, these give layers their times"
+    ),
+    output: Path | None = options.picture_option(),
+    chosen: Selection,
+    every: bool = options.WHAT.option(
+        "--all", "Every cell. Default: each batch size's base, and its fastest of each precision."
+    ),
+    fresh: bool = options.WHAT.option("--fresh", "Measure the ceilings again, ignoring kept ones."),
+    layers: bool = options.WHERE.option("--layers", "Also every layer."),
+    details: bool = options.DETAILS,
+    format_: options.TableOrJson = options.FORMAT,
+    out: Path = options.RESULTS_FOLDER,
+) -> None:
+    """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
+    product and a copy, measured here the first time (up to a minute) and kept; for a GPU that is not here, its
+    published peak.
+
+    S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
+
+    Examples:
+    tcbench roofline                                  the newest run
+    tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
+    tcbench roofline profile.json.gz --layers         with the time of each layer
+    """
+    from tcbench.analysis.summary import by_code, summarise
+    from tcbench.commands.roofline import table as view
+    from tcbench.commands.roofline.chart import roofline_chart
+    from tcbench.commands.roofline.roofline import base_and_fastest, fastest
+    from tcbench.commands.roofline.roofline import roofline as under_roof
+    from tcbench.engine.accelerators.ceilings import UNKNOWN
+    from tcbench.run import ceilings
+    from tcbench.show.charts.files import save
+
+    def device_of(summary: CellSummary) -> tuple[str | None, str, int]:
+        return summary.machine, summary.cell.device, summary.cell.threads
+
+    given = read_results(results, out, "profiles")
+    summaries = chosen_of(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
+    rooflines, groups = [], by_code(given.records)
+    for on_device in grouped((device_of(summary), summary) for summary in summaries).values():
+        trials = ([record for record in groups[summary.key] if record.status == "ok"] for summary in on_device)
+        those = [under_roof(*one, UNKNOWN, given.timelines) for one in zip(on_device, trials, strict=True)]
+        with stages(quiet=False) as advance:
+            limits = ceilings.of(on_device[0], fastest(those), fresh=fresh, progress=advance)
+        rooflines += [replace(one, ceilings=limits) for one in those]
+    rooflines.sort(key=lambda one: summaries.index(one.summary))
+    output = place(output, given.paths, "roofline.png")
+    save(roofline_chart(rooflines, every=every), output, options.ANOTHER_FILE)
+    if format_ == "json":
+        typer.echo(view.to_json(rooflines))
+        return
+    console = make_console(details=details)
+    console.say(*map(view.headline, dict.fromkeys(one.ceilings for one in rooflines)), "")
+    pairs = base_and_fastest(rooflines)
+    shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
+    console.table(view.phases_table(shown))
+    for one_cell in shown if layers else ():
+        console.table(view.layers_table(one_cell), one_cell.summary.cell.label)
+    console.notes(view.notes(shown, len(rooflines), layers=layers))
+    console.say(f"wrote {output}")
+
+
+def _able(summaries: Sequence[CellSummary]) -> list[CellSummary]:
+    """The measured cells of known layers or of declared work. Raises SelectionError when there are none."""
+    from tcbench.engine.backends import builds_models, model_of
+
+    measured = [s for s in summaries if s.images_per_s is not None]
+    able = [s for s in measured if model_of(s.cell) or s.flops]
+    if measured and not able and not any(builds_models(s.cell.backend) for s in measured):
+        raise SelectionError(
+            f"{measured[0].cell.config} declares no FLOPs; own.step(..., flops=..., bytes=...) does "
+            "(docs/own-step.md), and `tcbench explain` shows where its time goes"
+        )
+    if measured and not able:
+        model = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
+        raise SelectionError(f"nothing is known of the layers of {model}; `tcbench list` shows what is")
+    if not able:
+        raise SelectionError("no measured cell to show here; `tcbench run` makes some")
+    return able

@@ -1,0 +1,112 @@
+"""Output of `tcbench roofline` beside its chart: tables of phases and layers, and the JSON."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tcbench.commands.roofline.roofline import CellRoofline, WorkPart
+from tcbench.engine.accelerators.ceilings import Ceilings
+from tcbench.show.bottlenecks import doubt_words, doubtful
+from tcbench.show.document import document, fields
+from tcbench.show.format import number
+from tcbench.show.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
+
+
+def headline(ceilings: Ceilings) -> str:
+    """A device's ceilings in one line."""
+    rates = [f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in _flops_s(ceilings).items()]
+    rates.append(f"{number(ceilings.memory_bytes_s / 1e9)} GB/s")
+    return f"{ceilings.device_name}: {', '.join(rates)}: {'; '.join([ceilings.says, *reached(ceilings)])}"
+
+
+def reached(ceilings: Ceilings) -> list[str]:
+    """Those that are not what was measured, but what a step reached above it."""
+    return [f"the ceiling of {name} is what {one.by} reached" for name, one in sorted(ceilings.reached.items())]
+
+
+def _flops_s(ceilings: Ceilings) -> dict[str, float]:
+    return {name: ceilings.at(name) for name in ceilings.flops_s}
+
+
+_Row = tuple[CellRoofline, WorkPart]
+
+
+def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
+    """One row per cell and phase that computes; a cell is named in its first."""
+    columns = (
+        *heads((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
+        Column[_Row]("config", lambda row: row[0].summary.cell.config),
+    )
+
+    def first(column: Column[_Row]) -> Column[_Row]:
+        return replace(column, value=lambda row: column.value(row) if row[1] is row[0].phases[0] else None)
+
+    rows = [(roofline, part) for roofline in rooflines for part in roofline.phases]
+    return Table((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *_FIGURES), rows)
+
+
+def layers_table(roofline: CellRoofline) -> Table[_Row]:
+    """One row per layer and direction."""
+    names = (Column[_Row]("layer", lambda row: row[1].name), Column[_Row]("phase", lambda row: row[1].phase))
+    return Table((*names, *_FIGURES), [(roofline, part) for part in roofline.layers])
+
+
+_FIGURES: tuple[Column[_Row], ...] = (
+    Column("GFLOP", lambda row: row[1].flops / 1e9, NUMBER, spare=True),
+    Column("MB", lambda row: row[1].bytes / 1e6, NUMBER, spare=True),
+    Column("FLOP/B", lambda row: row[1].intensity, NUMBER),
+    Column("least", lambda row: row[1].least_s(row[0].ceilings, row[0].precision), SECONDS, spare=True),
+    Column("took", lambda row: row[1].time_s, SECONDS),
+    Column("GFLOP/s", lambda row: row[1].flops_s / 1e9 if row[1].flops and row[1].flops_s else None, NUMBER),
+    Column("of roof", lambda row: row[1].share_of_roof(row[0].ceilings, row[0].precision), WHOLE_SHARE),
+)
+
+
+def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool = False) -> list[str]:
+    """Notes on how to read the tables, which show these of `n_cells`."""
+    lines = [
+        "FLOP: a multiply-accumulate counts as two. MB: each operand moved once. least: the shortest time that the "
+        "ceilings allow. A phase below the roof may hold layers at it."
+    ]
+    if len(rooflines) < n_cells:
+        lines.insert(
+            0, f"Of each batch size the base, and the fastest of each precision; --all shows all {n_cells} cells."
+        )
+    if layers and any(r.layers and not any(part.time_s for part in r.layers) for r in rooflines):
+        lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
+    if many_ranks(roofline.summary.cell for roofline in rooflines):
+        lines.append("With many ranks: what each of them does and reaches, on its own device.")
+    if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
+        lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
+    return lines + doubtful((one.summary.cell.label, one.bottleneck) for one in rooflines)
+
+
+def to_json(rooflines: Iterable[CellRoofline]) -> str:
+    """Everything, with units in the names."""
+    return document("tcbench-roofline", cells=list(map(_cell_json, rooflines)))
+
+
+def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
+    ceilings = roofline.ceilings
+
+    def part_json(part: WorkPart) -> dict[str, Any]:
+        value = fields(part, "name phase flops bytes flop_per_byte=intensity time_s flops_s")
+        return value | {"floor_s": part.least_s(ceilings, roofline.precision)}
+
+    return {
+        "machine": roofline.summary.machine,
+        **fields(roofline.summary.cell, "model config batch_size ranks"),
+        **({} if roofline.summary.cell.is_own else fields(roofline.summary.cell, "image_size variant")),
+        **fields(roofline.summary.cell, "device"),
+        "precision": roofline.precision,
+        "doubtful": doubt_words(roofline.bottleneck) or None,
+        "ceilings": {
+            "device_name": ceilings.device_name,
+            "flops_s": _flops_s(ceilings),
+            "bandwidth_bytes_s": ceilings.memory_bytes_s,
+            "reached_by": {name: one.by for name, one in sorted(ceilings.reached.items())},
+            **fields(ceilings, "measured says processor_time_lost=lost"),
+        },
+        "phases": list(map(part_json, roofline.phases)),
+        "layers": list(map(part_json, roofline.layers)),
+    }

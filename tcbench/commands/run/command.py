@@ -1,0 +1,279 @@
+"""`tcbench run`: plan, measure, store, show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.show import options
+from tcbench.show.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given, make_console, stages
+from tcbench.show.next_steps import NextStep, again, of_run
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Cell, Record, Selection
+    from tcbench.run.launcher import Launcher
+    from tcbench.run.plan import Plan
+    from tcbench.run.rounds import Rounds
+
+
+@command("Run a scenario; keep records and a chart.")
+@options.selects("scenario quick batch_sizes ranks configs device models ...")
+def run(
+    context: typer.Context,
+    chosen: Selection,
+    out: Path = options.OUT_FOLDER,
+    resume: bool = options.WHERE.option("--resume", "Add what is missing to the newest run of the same cells."),
+    allow: Literal["code"] | None = options.ALLOW_CODE,
+    label: str | None = options.WHERE.option(
+        "--label NAME",
+        "Ends the run's name, after its date. Default: none.",
+        takes="1 to 80 letters, digits, `_`, `.` and `-`",
+    ),
+    dry_run: bool = options.WHERE.option("--dry-run", "Show what would run, and stop."),
+    quiet: bool = options.QUIET,
+    format_: options.TableOrJson = options.FORMAT,
+) -> None:
+    """Run a scenario's configs at its batch sizes; print a table, keep records and a chart.
+
+    Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
+    when some cell failed; 130 when interrupted.
+
+    Examples:
+    tcbench run                                     the whole ladder on the best device here
+    tcbench run --quick                             the best config against the base, in under a minute on most machines
+    tcbench run --bs 32,64,128,256 --config 'fp16*'  the fp16 half at the talk's batch sizes
+    tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
+    tcbench run naruse2018 --data /data/imagenet/train --bs 32
+    tcbench run scaling --ranks 1,2,4               many ranks: over MPI, or NCCL on GPUs
+    tcbench run --resume                            the same command again, after an interrupt: only what is missing
+    """
+    from tcbench.core.store import run_id_suffix
+    from tcbench.run import images
+    from tcbench.run.launcher import find_for
+    from tcbench.run.plan import plan_of
+
+    of_label = run_id_suffix(label)
+    options.tune(chosen)
+    plan = plan_of(chosen)
+    with stages(quiet) as advance:
+        images.check_folder(plan, advance)
+    plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
+    if dry_run:
+        _show_plan(plan, out, format_ == "json")
+        return
+    whole = ["run", *given(context, without=_OF_ONE_RUN)] if chosen.configs or chosen.quick else []
+    earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
+    failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
+    if failed:
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+_OF_ONE_RUN = {"configs", "quick", "fresh_autotune", "resume", "label", "quiet", "format_"}
+"""Options that the proposal to run a scenario's other configs too does not repeat."""
+
+
+def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
+    """A run of the plan, or what is left of one, with the time that it will take: as the last here did, or on this
+    machine as it is now."""
+    from tcbench.hardware import load
+    from tcbench.run import prediction, rounds
+    from tcbench.show.results import recent
+
+    _, earlier = recent(out / plan.device.machine, (planned.cell.model for planned in plan.cells))
+    return rounds.start(plan, before, load.slowdown(), prediction.foreseen(plan), earlier)
+
+
+def _show_plan(plan: Plan, out: Path, json: bool) -> None:
+    from tcbench.commands.run import planning
+
+    state = _start(plan, out)
+    if json:
+        typer.echo(planning.plan_json(plan, state))
+        return
+    stdout = make_console()
+    stdout.say(*filter(None, (planning.plan_line(plan), plan.left_out, planning.rounds_line(state))))
+    stdout.print(planning.plan_table(plan, state))
+
+
+_Earlier = tuple[Path | None, tuple["Record", ...], str]
+"""A run's file and records, and a line about them."""
+
+
+def _run(
+    plan: Plan,
+    launcher: Launcher,
+    out: Path,
+    ending: str,
+    earlier: _Earlier,
+    quiet: bool,
+    json: bool,
+    whole: Sequence[str],
+) -> bool:
+    """Run a plan to its end, store and show it. `whole` as in `_next_steps`. True when some cell failed."""
+    from tcbench.commands.run import ahead as built_ahead
+    from tcbench.commands.run import planning
+    from tcbench.commands.run import table as console
+    from tcbench.core import messages, store
+    from tcbench.run import images
+    from tcbench.run.checkup import disturbances
+    from tcbench.run.ranks import probe_largest
+    from tcbench.run.runner import COOLING_S, Launch, Runner
+    from tcbench.show.format import counted
+    from tcbench.show.progress import RunProgress
+
+    stderr = make_console(stderr=True, quiet=quiet)
+    say = stderr.say
+    resumed, before, whether = earlier
+    path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
+    fresh: list[Record] = []
+    state = _start(plan, out, before)
+    ahead = list(state.ahead())
+
+    def to_run() -> list[Cell]:
+        return [planned.cell for planned, _ in ahead if planned.skip_reason is None]
+
+    try:
+        cores = probe_largest(
+            launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
+        )
+        with store.Store(path) as records:
+            found = list(disturbances())  # before all cores are busy with what follows
+            with stages(quiet) as advance:
+                images.generate(plan, advance)
+                compiled = built_ahead.build(to_run(), plan.device.name, advance)
+            say(planning.plan_line(plan))
+            if plan.left_out:
+                say(plan.left_out)
+            if (library := _library(plan)) is not None:
+                say(library)
+            if compiled:
+                say(compiled)
+            for finding in found:
+                say(f"note: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
+            if whether:
+                say(whether)
+            say(planning.rounds_line(state))
+            expected = replace(state.costs, remaining=tuple(to_run()))
+            with RunProgress(stderr, expected, state.certain()) as progress:
+                launch = Launch(variables={messages.CORES: str(cores)})
+                settings: dict[str, Any] = {"launch": launch, "launcher": launcher, "plan": plan.key}
+                runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, cooling_s=COOLING_S, **settings)
+                while ahead:
+                    progress.begin(console.round_label(state), to_run(), state.certain())
+                    for attempt, record in enumerate(runner.run(ahead[:1])):
+                        records.append(record)
+                        fresh.append(record)
+                        state = state.after(record)
+                        ahead = list(state.ahead())
+                        progress.finished(record, to_run(), again=attempt == 0 and runner.repeats(record))
+        wanted = {planned.cell.key for planned in plan.cells}
+        records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
+        failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
+        _show_results(records_now, path, out, failed, json, whole)
+    except KeyboardInterrupt:
+        stored = len(store.read([path]).records)  # an interrupt may come just after one was written
+        where = f"{counted(stored, 'record')} kept in {path}" if stored else "nothing was measured yet"
+        typer.echo(f"\ninterrupted; {where}; go on with: {command_again(resume=bool(stored))}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        store.remove_empty(path)
+    return failed
+
+
+def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
+    """The newest run of the scenario that is of this plan, with its records; and a line that says which run is gone
+    on with, or why none is. Raises SelectionError where its code was another and `allow` is not "code"."""
+    from tcbench.core import store
+    from tcbench.hardware.machine import other_code
+    from tcbench.run.rounds import differences
+    from tcbench.show.format import counted
+
+    apart = ""
+    for path in store.newest_first(out, plan.device.machine, plan.scenario.name, ending):
+        before = store.current(store.read([path]).records)
+        if not (differing := differences(plan, before)):
+            break
+        apart = apart or f", as {path} is of another selection: {differing}"
+    else:
+        return None, (), f"nothing to resume: a new run{apart}"
+    code = other_code(before)
+    if code and allow is None:
+        raise SelectionError(
+            f"--resume: {path} was measured with other code: {code}; --allow code adds to it all the same, "
+            "without --resume a new run begins"
+        )
+    of_other = f", of other code: {code}" if code else ""
+    return path, before, f"resuming {path}: {counted(len(before), 'record')} there{of_other}"
+
+
+def _library(plan: Plan) -> str | None:
+    """The library that will compute, why no faster one, and what brings that; None where packages' versions say it."""
+    from tcbench.engine.accelerators.device import kind_of
+    from tcbench.engine.backends import DEFAULT
+
+    kind = kind_of(plan.device.name)
+    if not any(planned.cell.backend == DEFAULT for planned in plan.cells) or (library := kind.library()) is None:
+        return None
+    shortfall = kind.shortfall()
+    return f"{library} computes" + (f": {shortfall}" if shortfall else "")
+
+
+def _show_results(
+    records: Sequence[Record], path: Path, out: Path, failed: bool, json: bool, whole: Sequence[str]
+) -> None:
+    """The table or its JSON; beside the records the chart of throughput, or that of networks where there are several,
+    and that of scaling over ranks; what to do next. `whole`: the words for all configs, where some were chosen."""
+    from tcbench.analysis.summary import speedups, summarise
+    from tcbench.commands.run import networks_chart as of_networks
+    from tcbench.commands.run import scaling_table as scaling
+    from tcbench.commands.run import table as console
+    from tcbench.commands.run.scaling import curves
+    from tcbench.show import simulated
+    from tcbench.show.notes import save_each
+
+    def draw() -> Any:
+        from tcbench.commands.run.chart import throughput_chart
+
+        return of_networks.networks_chart(summaries) if beside else throughput_chart(summaries)
+
+    def draw_scaling() -> Any:
+        from tcbench.commands.run.scaling_chart import scaling_chart
+
+        return scaling_chart(scaled)
+
+    summaries = summarise(records)
+    ratios, scaled, beside = speedups(summaries), curves(records), of_networks.networks(summaries)
+    drawings: dict[Path, Callable[[], Any]] = {}
+    if measured := any(summary.images_per_s for summary in summaries):
+        drawings[path.with_suffix(".png")] = draw
+        if scaled and not beside:
+            drawings[path.with_name(f"{path.stem}-scaling.png")] = draw_scaling
+    if json:
+        save_each(drawings)
+        typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
+        return
+    stdout = make_console()
+    stdout.print()
+    stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
+    stdout.table(console.results_table(summaries, ratios))
+    if scaled:
+        stdout.table(scaling.table(scaled))
+    if beside:
+        stdout.table(of_networks.table(beside))
+    stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
+    stdout.say(*console.reasons(summaries), style="yellow")
+    stdout.notes([*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())])
+    charts = save_each(drawings)
+    stdout.say(f"{console.tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
+    steps = [again("runs again what failed; its log is in the record")] if failed else []
+    if measured:
+        steps.append(of_run("explain", path, out, "what holds each cell back, and what to try next"))
+        steps.append(of_run("report", path, out, "all of it on one page"))
+    if whole and not beside:
+        steps.append(NextStep(tuple(whole), "all configs of the scenario: what each rung buys"))
+    stdout.offer(steps)

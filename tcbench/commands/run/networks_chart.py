@@ -1,0 +1,120 @@
+"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table.
+
+Owns which bars stand together. Knows nothing of how bars are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, base_config, best
+from tcbench.analysis.summary import ratio as ratio_of
+from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
+from tcbench.engine.models import MODELS
+from tcbench.show.format import factor, listed, ratio
+from tcbench.show.tables import COUNT, RATE, Column, Table
+
+if TYPE_CHECKING:  # the table does without matplotlib
+    from matplotlib.figure import Figure
+
+    from tcbench.show.charts.bars import BarGroup
+
+
+@dataclass(frozen=True)
+class NetworkResult:
+    """One network in one setting at one batch size. `base` and `best`: None where nothing was measured. `speedup`: the
+    best over the base."""
+
+    model: str
+    batch_size: int
+    image_size: int
+    parameters: int
+    macs_per_image: int
+    base: CellSummary | None
+    best: CellSummary | None
+    speedup: Interval | None
+
+
+def networks(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ...]:
+    """One result per network, setting and batch size, in the order of the summaries; none where they are of fewer than
+    two networks that `tcbench.engine.models` knows."""
+    known = [summary for summary in summaries if summary.cell.model in MODELS]
+    if len({summary.cell.model for summary in known}) < 2:
+        return ()
+    groups = grouped(((summary.setting, summary.cell.batch_size), summary) for summary in known)
+    return tuple(_result(group) for group in groups.values())
+
+
+def _result(group: Sequence[CellSummary]) -> NetworkResult:
+    cell, model = group[0].cell, MODELS[group[0].cell.model]
+    named = base_config(group)
+    base = next((s for s in group if s.cell.config == named and s.images_per_s), None)
+    fastest = best(group)
+    return NetworkResult(
+        cell.model,
+        cell.batch_size,
+        cell.image_size,
+        model.parameters(cell.n_classes),
+        model.macs(cell.variant, cell.image_size, cell.n_classes),
+        base,
+        fastest,
+        ratio_of(fastest, base) if fastest and base and fastest is not base else None,
+    )
+
+
+def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
+    """A group per network, its base and its best config; a panel per batch size. Raises SelectionError for one."""
+    from tcbench.show.charts.bars import panel_chart
+    from tcbench.show.charts.provenance import by_setting, provenance_of
+    from tcbench.show.charts.text import config_name
+
+    results = networks(summaries)
+    if not results:
+        raise SelectionError("results of one network: expected several, such as those of `tcbench run networks`")
+    shown = [s for result in results for s in (result.base, result.best) if s is not None]
+    # As if of one model: what networks have in common is said once.
+    model = f"{len({result.model for result in results})} networks"
+    alike = [replace(summary, cell=msgspec.structs.replace(summary.cell, model=model)) for summary in shown]
+    provenance = provenance_of(by_setting(alike))
+    panels = [
+        (f"batch size {batch_size}", [_group(one) for one in results if one.batch_size == batch_size])
+        for batch_size in sorted({result.batch_size for result in results})
+    ]
+    rows = [[(config, config_name(config))] for config in dict.fromkeys(summary.cell.config for summary in shown)]
+    scenarios = listed(list(dict.fromkeys(summary.cell.scenario for summary in shown)))
+    note = "with each: MACs of one image's forward pass; over the best: how many times as fast as the base"
+    title, subtitle = "Throughput by network", f"Scenario {scenarios}"
+    return panel_chart(panels, rows, provenance.common, title, subtitle, [note], axis="network")
+
+
+def _group(result: NetworkResult) -> BarGroup:
+    from tcbench.show.charts.bars import Bar
+
+    bars = [Bar(result.base.cell.config, result.base)] if result.base else []
+    if result.best is not None and result.best is not result.base:
+        note = factor(result.speedup.value) if result.speedup else ""
+        bars.append(Bar(result.best.cell.config, result.best, note))
+    return f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", bars or [Bar("fp32", None)]
+
+
+def table(results: Sequence[NetworkResult]) -> Table[NetworkResult]:
+    """A row per network: its parameters, its arithmetic for one image of this size, images/s of base and best."""
+    return Table(_COLUMNS, results, gap=1)
+
+
+_COLUMNS: tuple[Column[NetworkResult], ...] = (
+    Column("network", lambda result: f"{result.model} {result.image_size}²", wraps=False),
+    Column("parameters", lambda result: f"{result.parameters:,}", COUNT),
+    Column("MACs", lambda result: f"{result.macs_per_image / 1e9:.2f} G", COUNT),
+    Column("batch", lambda result: result.batch_size, COUNT),
+    Column("base", lambda result: result.base and result.base.images_per_s, RATE),
+    Column("best", lambda result: result.best and result.best.images_per_s, RATE),
+    Column("best/base", lambda result: ratio(result.speedup), COUNT),
+    Column("the best", lambda result: result.best and result.best.cell.config),
+)

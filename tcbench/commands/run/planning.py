@@ -1,0 +1,107 @@
+"""A plan before it runs: its cells, its rounds, and its JSON."""
+
+from collections import Counter
+
+from rich.text import Text
+
+from tcbench.run.plan import Plan, PlannedCell
+from tcbench.run.rounds import Rounds
+from tcbench.show.document import fields, versioned
+from tcbench.show.format import counted, duration
+from tcbench.show.tables import Column, Table, heads
+
+
+def plan_table(plan: Plan, rounds: Rounds) -> Table[PlannedCell]:
+    """The cells that a run would measure, how often by what it expects them to cost, and those it would skip."""
+    trials = _trials_ahead(rounds)
+    about = "" if plan.budget_s is None else "about "
+
+    def will_run(planned: PlannedCell) -> Text:
+        if planned.skip_reason:
+            return Text(f"skipped: {planned.skip_reason}", style="yellow")
+        return Text(about + counted(trials[planned.place], "trial"))
+
+    columns = (
+        *heads((planned.cell for planned in plan.cells), lambda planned: planned.cell),
+        Column[PlannedCell]("config", lambda planned: planned.cell.config),
+        Column[PlannedCell]("will run", will_run),
+    )
+    return Table(columns, plan.cells)
+
+
+_STEP_UNKNOWN = "no time estimate before the first trial of a step of your own"
+
+
+def rounds_line(rounds: Rounds) -> str:
+    """The trials and the time that are ahead, as far as is known before they begin."""
+    trials = _trials_ahead(rounds).values()
+    if not trials:
+        skipped = all(planned.skip_reason for planned in rounds.cells)
+        if skipped:
+            return "nothing to measure: every cell is skipped"
+        return _spent(rounds) if rounds.ended_by_budget() else "nothing is missing: all trials are there"
+    least, most, needed_s = min(trials), max(trials), rounds.ahead_s()
+    each = _each(least, most)
+    is_guess = rounds.costs.is_guess(planned.cell for planned in rounds.cells if planned.skip_reason is None)
+    if rounds.budget_s is None:
+        return f"{each}, {_STEP_UNKNOWN}" if is_guess else f"{each}, about {duration(needed_s)}"
+    until = f"rounds over all cells within {duration(rounds.budget_s)}"
+    if is_guess:
+        return f"{until}; the first is always completed; {_STEP_UNKNOWN}"
+    if rounds.spent_s + needed_s > rounds.budget_s:
+        return f"{until}: the first, which is always completed, takes longer: about {duration(needed_s)}"
+    at_most = "" if rounds.trials is None else f", at most {counted(rounds.trials, 'trial')} each"
+    return f"{until}{at_most}: about {each}, about {duration(needed_s)}"
+
+
+def _spent(rounds: Rounds) -> str:
+    """What a run has come to that its budget ended, and what adds to it."""
+    there = [len(over) for planned, over in zip(rounds.cells, rounds.over, strict=True) if not planned.skip_reason]
+    budget, each = duration(rounds.budget_s or 0.0), _each(min(there), max(there))
+    return f"the budget of {budget} is spent, with {each}; --resume with a larger --budget adds to them"
+
+
+def _each(least: int, most: int) -> str:
+    return f"{counted(most, 'trial')} each" if least == most else f"{least} to {counted(most, 'trial')} each"
+
+
+def _trials_ahead(rounds: Rounds) -> Counter[int | None]:
+    """The number of trials to come of the cells that will run, by their places in the plan."""
+    return Counter(planned.place for planned, _ in rounds.ahead() if planned.skip_reason is None)
+
+
+def plan_line(plan: Plan) -> str:
+    """A run in one line, before it starts."""
+    skipped = sum(planned.skip_reason is not None for planned in plan.cells)
+    cell = plan.cells[0].cell
+    cells = counted(len(plan.cells) - skipped, "cell")
+    network = f"{cell.model}, " if len({planned.cell.model for planned in plan.cells}) == 1 else ""
+    what = {"generated": "generated JPEGs", "synthetic": "synthetic images", "modelled": f"input {cell.input.label}"}
+    images = f", {network}{cell.image_size}x{cell.image_size} pixels, {what.get(cell.input.kind, cell.input.path)}"
+    return (
+        f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {cells}"
+        + (f" ({skipped} skipped)" if skipped else "")
+        + ("" if cell.input.kind == "own" else images)
+        + f", {counted(cell.threads, 'thread')}"
+        + (" per rank" if any(p.cell.ranks > 1 for p in plan.cells) else "")
+    )
+
+
+def plan_json(plan: Plan, rounds: Rounds) -> str:
+    """The plan as JSON."""
+    trials = _trials_ahead(rounds)
+    cells = [
+        {
+            **fields(planned.cell, "config model batch_size ranks key"),
+            "expected_trials": trials[planned.place],
+            "skip_reason": planned.skip_reason,
+        }
+        for planned in plan.cells
+    ]
+    return versioned(
+        scenario=plan.scenario.name,
+        **fields(plan, "device=device.name device_title=device.title machine=device.machine trials budget_s"),
+        expected_s=rounds.ahead_s(),
+        timeout_s=plan.timeout_s,
+        cells=cells,
+    )

@@ -1,0 +1,250 @@
+"""Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one; and
+the section of the page with the table behind them.
+
+Owns the axes and the lines on them. Knows nothing of how figures came about.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary
+from tcbench.commands.run.scaling import Curve, Point
+from tcbench.commands.run.scaling_table import EFFICIENCY, CurveRow, columns, head, notes, rows
+from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
+from tcbench.show.charts.inline import tooltip
+from tcbench.show.charts.labels import around, label
+from tcbench.show.charts.page import ChartPage, set_ticks
+from tcbench.show.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill, legend_rows
+from tcbench.show.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print, titled
+from tcbench.show.charts.text import DPI, LABEL, WORDS, drawable, shortened
+from tcbench.show.format import counted, factor, limits, milliseconds, number
+from tcbench.show.naming import rate_unit
+from tcbench.show.page import drawings
+from tcbench.show.page.drawings import Swatches
+from tcbench.show.page.page import Paragraph, Section, say, strong
+from tcbench.show.page.settings import Settings
+from tcbench.show.page.wording import spaced
+from tcbench.show.tables import Column, Field, Table
+from tcbench.show.verdicts import why_missing
+
+_HEIGHT = 2.7
+_MARKERS = "osD^v<>pXP"
+_MARK = 6.5  # points
+_MOST_TICKS = 8
+_SUBTITLES = {
+    "weak": "Weak scaling: the same batch size on each rank",
+    "strong": "Strong scaling: the same batch over all ranks",
+}
+
+
+def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks") -> Figure:
+    """A row of two panels for each batch size per rank (weak scaling) and each global batch (strong scaling): images/s
+    of all ranks on logarithmic axes, with each config's ideal line from its base, and percent of it. Raises
+    SelectionError."""
+    if not curves:
+        raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
+    rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
+    if not rows:
+        raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
+    # Weak scaling, then strong scaling, the longest first.
+    length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
+    ordered = sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)
+    keys, more = first_panels(ordered, lambda key: _name(*key[1:]), "--config, or name fewer files", MAX_PANELS // 2)
+    lacking = _without_number(curves)
+    rows = {key: rows[key] for key in keys}
+    curves = [curve for line in rows.values() for curve in line]
+    summaries = [point.summary for curve in curves for point in curve.points]
+    provenance = provenance_of({curve.setting: _on_one_rank(curve) for curve in curves})
+    configs = list(dict.fromkeys(curve.config for curve in curves))
+    styles = _styles(configs)
+    kinds = dict.fromkeys(curve.kind for curve in curves)
+    lines = [drawable("no number: " + "; ".join(lacking))] if lacking else []
+    notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
+    unit = rate_unit(summary.cell for summary in summaries)
+    page = ChartPage(titled(title, summaries), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
+    named = legend_rows(configs)
+    page.legend([[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in named])
+    grid = page.panels([_HEIGHT] * len(rows), 2)
+    for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
+        name = " · ".join(filter(None, [_name(kind, images), provenance.names[setting]]))
+        page.heading(left, shortened(name, LABEL + 1, page.room))
+        _frame(left, right, line, unit)
+    for axes in grid[-1]:
+        axes.set_xlabel("ranks")
+    page.settle()
+    for line, (left, right) in zip(rows.values(), grid, strict=True):
+        _draw(left, line, styles, lambda point: point.images_per_s, lambda value: f"{number(value)} {unit}")
+        _draw(right, line, styles, lambda point: point.efficiency, lambda value: f"{value:.1%}")
+        _write_efficiencies(right, line)
+    return page.figure
+
+
+def _name(kind: str, images: int) -> str:
+    return f"batch size {images} per rank" if kind == "weak" else f"global batch {images}"
+
+
+def _on_one_rank(curve: Curve) -> list[CellSummary]:
+    """Its summaries, so that settings are not told apart by the ranks that a curve runs over."""
+    return [replace(point.summary, cell=msgspec.structs.replace(point.summary.cell, ranks=1)) for point in curve.points]
+
+
+def _how(curves: Sequence[Curve]) -> str:
+    """A note on reading the lines."""
+    over_one = all(curve.base is not None and curve.base.cell.ranks == 1 for curve in curves)
+    ideal = (
+        "the throughput of one rank" if over_one else "as much throughput of each rank as on the fewest of the line,"
+    )
+    return f"dashed: the ideal, {ideal} times the ranks · efficiency: throughput over the ideal"
+
+
+def _without_number(curves: Sequence[Curve]) -> list[str]:
+    """The cells that have no number, each with the reason in a few words."""
+    points = (point for curve in curves for point in curve.points if point.images_per_s is None)
+    return list(dict.fromkeys(f"{point.summary.cell.label}: {why_missing(point.summary)}" for point in points))
+
+
+def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A marker and a colour for each config: that of its bars in other charts, or where these are told apart by hatches
+    alone, another shade of its family while there is one."""
+    colours: dict[str, str] = {}
+    for config in configs:
+        ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
+        shades = [fill(config).colour, *ramp]
+        colours[config] = next((shade for shade in shades if shade not in colours.values()), shades[0])
+    return {
+        config: {
+            "color": colours[config],
+            "marker": marker,
+            "markersize": _MARK,
+            "markeredgecolor": PAPER,
+            "markeredgewidth": 0.7,
+            "linewidth": 1.6,
+        }
+        for config, marker in zip(configs, itertools.cycle(_MARKERS), strict=False)
+    }
+
+
+def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
+    """Ranks along x on both; throughput from the least to the ideal of the most, and percent with 100% among them."""
+    ranks = sorted({point.ranks for curve in line for point in curve.points})
+    ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(ranks[0] / 1.25, ranks[-1] * 1.25)
+        set_ticks(axes.xaxis, ticks, str)
+        axes.tick_params(labelsize=LABEL)
+    values = [point.images_per_s.value for curve in line for point in curve.points if point.images_per_s]
+    values += [_ideal(curve, ranks[-1]) for curve in line if curve.base is not None]
+    left.set_yscale("log", base=2)
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    left.set_ylim(low / 1.4, high * 1.25)
+    # Not the uppermost, whose number would touch the heading.
+    rates = [float(tick) for tick in LogLocator(10, subs=(1, 2, 5)).tick_values(low / 1.4, high)]
+    within = [tick for tick in rates if low / 1.4 <= tick <= high]
+    set_ticks(left.yaxis, within, lambda value: f"{value:g}" if 0.01 <= value < 1e4 else number(value))
+    left.set_ylabel(f"Better ⟶\n{unit}, log scale", color=INK)
+    shares = [1.0, *(point.efficiency.value for curve in line for point in curve.points if point.efficiency)]
+    foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)
+    right.set_ylim(foot, max(shares) + 0.12 * (max(shares) - foot))
+    percents = [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(foot, max(shares))]
+    set_ticks(right.yaxis, [tick for tick in percents if foot <= tick <= max(shares) + 1e-9], "{:.0%}".format)
+    right.set_ylabel("efficiency", color=INK)
+
+
+def _ideal(curve: Curve, ranks: float) -> float:
+    """Images/s on so many ranks if each were as fast as one of the base's."""
+    assert curve.base is not None and curve.base.images_per_s is not None
+    return curve.base.images_per_s.value * ranks / curve.base.cell.ranks
+
+
+def _draw(
+    axes: Axes,
+    line: Sequence[Curve],
+    styles: Mapping[str, Mapping[str, Any]],
+    of: Callable[[Point], Interval | None],
+    write: Callable[[float], str],
+) -> None:
+    """A line for each config with its whiskers, and the ideal ones; of what `of` says of a point."""
+    low, high = axes.get_ylim()
+    end = max(point.ranks for curve in line for point in curve.points)
+    for curve in line:
+        if curve.base is not None:
+            start = curve.base.cell.ranks
+            ideal = [_ideal(curve, n) if axes.get_yscale() == "log" else 1.0 for n in (start, end)]
+            axes.plot([start, end], ideal, color=QUIET, linewidth=0.9, dashes=(4, 2.5), zorder=1.5)
+    for curve in line:
+        places = [(point, interval) for point in curve.points if (interval := of(point)) is not None]
+        xs, style = [point.ranks for point, _ in places], styles[curve.config]
+        ends = [(max(interval.low, low), min(interval.high, high)) for _, interval in places]
+        axes.vlines(xs, [a for a, _ in ends], [b for _, b in ends], color=style["color"], linewidth=1.0, zorder=2.2)
+        axes.plot(xs, [interval.value for _, interval in places], **style, zorder=3, clip_on=False)
+        marks = axes.scatter(xs, [interval.value for _, interval in places], s=(2 * _MARK) ** 2, alpha=0, zorder=3.5)
+        says = ((point.summary.cell.label, write(at.value), limits(at, write)) for point, at in places)
+        tooltip(marks, *(f"{name}\n{value} ({within})" for name, value, within in says))
+
+
+def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
+    """Percent beside each point but the bases, where there is room."""
+    places = [
+        (point, (float(point.ranks), point.efficiency.value))
+        for curve in line
+        for point in curve.points
+        if point.efficiency is not None and point.summary is not curve.base
+    ]
+    taken = around([tuple(axes.transData.transform(at)) for _, at in places], _MARK / 144 * DPI)
+    for point, at in places:
+        words = f"{point.efficiency.value:.0%}" if point.efficiency else ""
+        label(axes, words, at, taken, gap=_MARK / 144 * DPI + 5, size=WORDS, zorder=5)
+
+
+def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> Section | None:
+    """All curves; None where no cell has several ranks."""
+    if not curves:
+        return None
+    title = "Throughput and efficiency against ranks"
+    several = len({part.setting[0] for part in settings.parts}) > 1
+    heads = (
+        *([Column[CurveRow]("machine", lambda row: row.point.summary.machine)] if several else []),
+        Column[CurveRow]("batch", lambda row: Field(head(row.curve), row.curve.images)),
+        Column[CurveRow]("config", lambda row: swatches.config(row.curve.config)),
+    )
+    every_cell = Table((*heads, *columns(curves)), [*rows(curves)], "Every cell on a curve of scaling")
+    remarks = notes(curves)
+    chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", every_cell, remarks)
+    return Section("scaling", "Scaling over ranks", (chart,))
+
+
+def sentence(curves: Sequence[Curve]) -> Paragraph | None:
+    """The cell with the highest throughput of all on several ranks: how many times as fast as its base it is, its
+    efficiency, and its all-reduce. None where no cell of several ranks was measured."""
+    points = [
+        (point.images_per_s.value, curve, point)
+        for curve in curves
+        for point in curve.points
+        if curve.kind == "weak" and point.images_per_s and point.summary is not curve.base and curve.base
+    ]
+    if not points:
+        return None
+    _, curve, point = max(points, key=lambda entry: entry[0])
+    assert curve.base is not None and point.speedup is not None and point.efficiency is not None
+    exchange = "" if point.allreduce is None else f"; {milliseconds(point.allreduce.time_s.value)} of a step "
+    if point.allreduce is not None:
+        exchange += "are what is left of the all-reduce" if point.allreduce.overlaps else "are the all-reduce"
+    return say(
+        strong(spaced(point.summary.cell.label)),
+        f" trains {factor(point.speedup.value)} as fast as on {counted(curve.base.cell.ranks, 'rank')}, with ",
+        "an efficiency of ",
+        strong(EFFICIENCY.interval(point.efficiency)),
+        f"{exchange}.",
+    )

@@ -1,0 +1,158 @@
+"""Scaling over ranks in words: a table of its figures, how to read it, and the JSON."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tcbench.analysis.stats import Interval
+from tcbench.commands.run.scaling import AllReduce, Curve, Imbalance, Point
+from tcbench.core.record import Cell
+from tcbench.show.document import fields
+from tcbench.show.format import duration, limits, number, percent
+from tcbench.show.naming import rate_unit
+from tcbench.show.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, Column, Kind, Table, config_in_ladder
+
+
+@dataclass(frozen=True)
+class CurveRow:
+    """A cell on a curve. `batch` and `config` as a ladder shows them, which are empty but in a curve's first row."""
+
+    curve: Curve
+    point: Point
+    batch: str = ""
+    config: str = ""
+
+
+def rows(curves: Sequence[Curve]) -> Iterator[CurveRow | None]:
+    """A row per cell, curve by curve; None between batch sizes."""
+    above: Curve | None = None
+    for curve in curves:
+        new = above is None or head(above) != head(curve)
+        if new and above is not None:
+            yield None
+        config = config_in_ladder(_cell(curve), _cell(above) if above and not new else None)
+        first, *others = curve.points
+        yield CurveRow(curve, first, head(curve) if new else "", config)
+        yield from (CurveRow(curve, point) for point in others)
+        above = curve
+
+
+def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
+    """What the table of results, which has the images/s of all ranks, does not say."""
+    unit = rate_unit(map(_cell, curves))
+
+    def exchange(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[CurveRow]:
+        def left(row: CurveRow) -> str:
+            return mark if row.point.allreduce and row.point.allreduce.overlaps else ""
+
+        return Column(heading, lambda row: row.point.allreduce and figure(row.point.allreduce), kind, mark=left)
+
+    def slowest(row: CurveRow) -> str:
+        return f" ({row.point.imbalance.slowest})" if row.point.imbalance else ""
+
+    return (
+        Column("ranks", lambda row: row.point.ranks, COUNT),
+        Column(unit, lambda row: row.point.images_per_s or row.point.summary.status, RATE, on="page"),
+        Column(f"{unit}\nper rank", lambda row: row.point.images_per_s_per_rank or row.point.summary.status, NUMBER),
+        Column("speed-up", lambda row: row.point.speedup, FACTOR, on="page"),
+        Column("efficiency", lambda row: row.point.efficiency, EFFICIENCY),
+        Column("95% interval", lambda row: efficiency_limits(row.point.efficiency), on="page"),
+        Column("90 epochs\nof ImageNet", lambda row: row.point.time_to_train_s, Kind(duration), on="page"),
+        exchange("all-\nreduce", lambda of: of.time_s, SECONDS, " left"),
+        exchange("algo\nGB/s", lambda of: of.algorithm_bytes_s, _GIGABYTES),
+        exchange("bus\nGB/s", lambda of: of.bus_bytes_s, _GIGABYTES),
+        Column(
+            "imbalance\n(slowest)", lambda row: row.point.imbalance and row.point.imbalance.share, SHARE, mark=slowest
+        ),
+        Column("slowest in", lambda row: row.point.imbalance and _steps(row.point.imbalance), on="page"),
+        Column("fastest rank", lambda row: row.point.imbalance and str(row.point.imbalance.fastest), on="page"),
+        Column("cores\nper rank", lambda row: ", ".join(map(str, row.point.cores)), COUNT),
+    )
+
+
+def _steps(uneven: Imbalance) -> str:
+    return f"{uneven.slowest_in} of {len(uneven.steps)} steps"
+
+
+def table(curves: Sequence[Curve]) -> Table[CurveRow]:
+    """A row per cell, curve by curve."""
+    names = (
+        Column[CurveRow]("batch", lambda row: row.batch, wraps=False),
+        Column[CurveRow]("config", lambda row: row.config, width=8),
+    )
+    return Table((*names, *columns(curves)), [*rows(curves)], gap=1)
+
+
+def head(curve: Curve) -> str:
+    """The batch size that a curve's cells share: "8", each rank's, or "16 in all"."""
+    return f"{curve.images}" if curve.kind == "weak" else f"{curve.images} in all"
+
+
+def _cell(curve: Curve) -> Cell:
+    return curve.points[0].summary.cell
+
+
+def efficiency_limits(interval: Interval | None) -> str:
+    """ "90.8% to 93.4%"; a base over itself has none."""
+    return "" if interval is None or interval.low == interval.high else limits(interval, percent)
+
+
+def _within(efficiency: Interval) -> str:
+    """Nothing where the interval is of no width, as of a base over itself."""
+    if efficiency.low == efficiency.high:
+        return ""
+    return f"({100 * efficiency.low:.0f} to {100 * efficiency.high:.0f})" if efficiency.high < 10 else "(any)"
+
+
+EFFICIENCY = Kind(percent, within=_within)
+"""92.1% (91 to 93)."""
+_GIGABYTES = Kind(lambda bytes_s: number(bytes_s / 1e9))
+"""Of 10^9 bytes, as nccl-tests write them: 1.36."""
+
+
+def notes(curves: Sequence[Curve]) -> list[str]:
+    """Notes on how to read the table."""
+    points = [point for curve in curves for point in curve.points]
+    lines = ["efficiency: throughput over that of one rank times the ranks; docs/ranks.md defines every figure."]
+    lines += [
+        f"{curve.config}, batch size {head(curve)}: over {curve.base.cell.ranks} ranks, the fewest measured."
+        for curve in curves
+        if curve.base is not None and curve.base.cell.ranks > 1
+    ]
+    if any(point.allreduce for point in points):
+        lines.append(
+            "all-reduce: per step, of the rank that comes to it last and waits for nobody; bandwidths as nccl-tests "
+            "define them."
+        )
+    if any(point.allreduce and point.allreduce.overlaps for point in points):
+        lines.append("left: the exchange runs beside other phases; what is left of it tells no bandwidth.")
+    if any(point.imbalance for point in points):
+        lines.append(
+            "imbalance: work of the slowest rank before the all-reduce over the mean of all, less 1; and which it is "
+            "in most steps."
+        )
+    engines = {s.environment.ranks for s in (p.summary for p in points) if s.environment and s.environment.ranks}
+    lines += sorted({"ranks: " + "; ".join(filter(None, (ranks.engine, ranks.binding))) for ranks in engines})
+    return lines
+
+
+def to_json(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Curves, for the JSON of `tcbench run`."""
+    return [
+        {
+            **fields(curve, "kind config images base_ranks=base.cell.ranks"),
+            "cells": [
+                {
+                    **fields(point, "key=summary.cell.key ranks images_per_s images_per_s_per_rank time_to_train_s"),
+                    **fields(point, "cores_per_rank=cores speedup efficiency allreduce_s=allreduce.time_s"),
+                    **fields(point, "allreduce_overlaps=allreduce.overlaps allreduce_bytes=allreduce.bytes"),
+                    **fields(point, "algorithm_bandwidth_bytes_s=allreduce.algorithm_bytes_s"),
+                    **fields(point, "bus_bandwidth_bytes_s=allreduce.bus_bytes_s imbalance=imbalance.share"),
+                    **fields(point, "slowest_rank=imbalance.slowest fastest_rank=imbalance.fastest"),
+                    "steps": point.imbalance.steps if point.imbalance else [],
+                }
+                for point in curve.points
+            ],
+        }
+        for curve in curves
+    ]

@@ -1,0 +1,134 @@
+"""Standard output of `tcbench run`, the parts that other commands share, and their JSON."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import BASE, CellSummary, base_config, best, judged
+from tcbench.core.record import TAKE_ENOUGH
+from tcbench.run.rounds import Rounds
+from tcbench.show import cells
+from tcbench.show.cells import Row
+from tcbench.show.document import fields, versioned
+from tcbench.show.format import counted, factor, limits, listed, milliseconds
+from tcbench.show.notes import Caution
+from tcbench.show.simulated import emulated, is_simulated
+from tcbench.show.tables import ConfigTable, keyed
+
+
+def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> ConfigTable[Row]:
+    """One row per cell. `speedups` holds each cell's ratio over the base, in the order of `summaries`."""
+    return ConfigTable(
+        cells.columns(summaries),
+        [Row(*pair) for pair in zip(summaries, speedups, strict=True)],
+        cell=lambda row: row.summary.cell,
+        instead=lambda row: row.summary.status if row.summary.images_per_s is None else None,
+        gap=1,
+        min_width=16,
+    )
+
+
+def sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
+    """The fastest cell's factor over the base, as the page's first sentence has it, and how sure that is; empty where
+    nothing was set over a base."""
+    base = base_config(summaries)
+    over = [(s, by) for s, by in zip(summaries, speedups, strict=True) if by is not None and s.cell.config != base]
+    winner = best(s for s, _ in over)
+    if winner is None:
+        return ""
+    summary, by = next(pair for pair in over if pair[0] is winner)
+    name = f"{summary.cell.config}, batch size {summary.cell.batch_size}"
+    if summary.key not in judged(summaries):
+        return f"{name}: {factor(by.value)} {base} by one trial each, not judged."
+    undecided = ": undecided, either may be the faster" if by.holds(1.0) else ""
+    return f"{name}: {factor(by.value)} {base} (95% interval {limits(by, factor)}){undecided}."
+
+
+def reasons(summaries: Sequence[CellSummary]) -> list[str]:
+    """Why a cell has no number, or only some of its trials succeeded: a line each."""
+    lines = [f"{s.cell.label}: {s.status}: {s.reason or ''}" for s in summaries if s.images_per_s is None]
+    lines += [
+        f"{s.cell.label}: only {s.trials_ok} of {s.trials} trials succeeded"
+        for s in summaries
+        if s.images_per_s is not None and s.trials_ok < s.trials
+    ]
+    return lines
+
+
+def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
+    """Notes on how to read the table of results."""
+    lines: list[str] = []
+    if busy := cells.busy_line([summary for summary in summaries if summary.images_per_s]):
+        lines.append(Caution(f"†: {busy}; stop it and measure again."))
+    lines += [
+        Caution(
+            f"Stalled: one step of {s.cell.label} took {s.stall_s:.3g} s (median "
+            f"{milliseconds(s.step_time_median_s)}): the process was stopped, or waited; measure again."
+        )
+        for s in summaries
+        if s.stall_s and s.step_time_median_s
+    ]
+    lines += map(Caution, cells.outlier_lines(summaries))
+    if any(summary.images_per_s and not summary.settled for summary in summaries):
+        lines.append(Caution("*: step times had not settled when the warm-up ended."))
+    budgets_s = sorted({budget_s for summary in summaries for budget_s in summary.tuning_budgets_s})
+    if len(budgets_s) > 1:
+        within = listed([f"{budget_s:g} s" for budget_s in budgets_s])
+        lines.append(
+            Caution(f"cuDNN's plans were tuned within different budgets: {within}; --fresh-autotune makes one.")
+        )
+    units = {summary.unit for summary in summaries if summary.images_per_s}
+    if units == {"steps"}:
+        lines.append(Caution(f"±: over the steps of one trial each, not judged; {TAKE_ENOUGH}."))
+    elif units:
+        of_one = " or ".join([cells.BY_THE_RUN] * ("run" in units) + ["over its steps"] * ("steps" in units))
+        shared = ", with the noise that the run's cells share" * (
+            sum(s.images_per_s is not None for s in summaries) > 1
+        )
+        of_one = of_one and f"; of a cell with one trial, {of_one}"
+        lines.append(f"±: 95% interval over trials{shared}{of_one}.")
+    return lines + [Caution(f"{line[:1].upper()}{line[1:]}.") for line in emulated(s.cell for s in summaries)]
+
+
+def summary_json(
+    run_id: str,
+    path: Path,
+    summaries: Sequence[CellSummary],
+    speedups: Sequence[Interval | None],
+    scaling: Sequence[dict[str, Any]] = (),
+) -> str:
+    """The table as JSON. `scaling`: the curves, as `tcbench.commands.run.scaling_table` writes them."""
+    base, columns = base_config(summaries), cells.columns(summaries)
+    rows = [
+        {
+            **fields(summary.cell, "config backend batch_size ranks model image_size device"),
+            "simulated": is_simulated(summary.environment),
+            **fields(summary, "status reason trials trials_ok unit=cell.unit images_per_s step_time_s"),
+            "speedup_over_fp32": speedup if base == BASE else None,
+            "speedup": None if speedup is None else {"over": base, "ratio": speedup},
+            **fields(summary, "peak_memory_bytes processor_time_lost=lost"),
+            "phase_host_s": dict(summary.phase_host_s),
+            **keyed(columns, Row(summary, speedup)),
+        }
+        for summary, speedup in zip(summaries, speedups, strict=True)
+    ]
+    return versioned(run_id=run_id, results=str(path), cells=rows, **({"scaling": scaling} if scaling else {}))
+
+
+def round_label(rounds: Rounds) -> str:
+    """The round of the next trial, of as many as there can be: "round 2 of at most 5"; empty where that is one. How
+    many a budget has time for changes with every trial; the ETA says it."""
+    if rounds.trials == 1:
+        return ""
+    most = "at most " * (rounds.budget_s is not None)
+    of = "" if rounds.trials is None else f" of {most}{rounds.trials}"
+    return f"round {next(rounds.ahead())[1] + 1}{of}"
+
+
+def tally(summaries: Sequence[CellSummary]) -> str:
+    """`18 cells ok, 2 skipped`."""
+    counts = Counter(summary.status for summary in summaries)
+    ok = counts.pop("ok", 0)
+    return ", ".join([f"{counted(ok, 'cell')} ok", *(f"{n} {status}" for status, n in counts.items())])

@@ -1,0 +1,242 @@
+"""`tcbench submit`: one run on several kinds of machine of a cluster."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from tcbench.core.errors import ClusterError, SelectionError
+from tcbench.show import options
+from tcbench.show.app import SOME_CELL_FAILED, command, command_again, interruptible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tcbench.commands.submit.cluster import Job, Target
+    from tcbench.core.record import Selection
+
+CLUSTER = options.Group("Where it runs")
+
+
+def _names(option: str, text: str | None) -> list[str]:
+    """The names of an option, each once. Raises SelectionError."""
+    names = list(dict.fromkeys(text.split(","))) if text is not None else []
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name, re.ASCII):
+            raise SelectionError(f"{option} {text!a}: expected names with commas between them")
+    return names
+
+
+_TAKEN = ("array", "wrap", "output", "error", "job-name", "open-mode")
+
+
+def _sbatch_options(given: Sequence[str] | None) -> dict[str, str | bool]:
+    """Options of sbatch by their names. Raises SelectionError."""
+    options: dict[str, str | bool] = {}
+    for text in given or ():
+        name, has_value, value = text.partition("=")
+        if name in _TAKEN:
+            raise SelectionError(f"--sbatch {name}: tcbench sets that itself, and follows the job by it")
+        if name == "signal":
+            raise SelectionError(
+                "--sbatch signal: a signal ahead of the time limit would kill the trial that runs; without one every "
+                "trial that has ended is on disk, and --resume goes on"
+            )
+        if not re.fullmatch(r"[a-z][a-z-]+", name, re.ASCII) or not value.isprintable() or (has_value and not value):
+            raise SelectionError(f"--sbatch {text!a}: expected an option of sbatch, such as account=me or exclusive")
+        options[name.replace("-", "_")] = value if has_value else True
+    return options
+
+
+@command("Run a scenario on a cluster: one Slurm job for each partition or GPU.")
+@options.selects(
+    "scenario batch_sizes ranks configs device models ...",
+    scenario=options.OptionField(options.scenario_argument(), str),
+)
+def submit(
+    *,
+    chosen: Selection,
+    partition: str | None = CLUSTER.option(
+        "--partition NAME,NAME,...",
+        "Partitions: a job in each. Default, with --gpu: the cluster's own.",
+        takes="partitions of the cluster",
+        read=functools.partial(_names, "--partition"),
+    ),
+    gpu: str | None = CLUSTER.option(
+        "--gpu TYPE,TYPE,...",
+        "Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
+        "Default, with --partition: any.",
+        takes="types of GPU of the cluster",
+        read=functools.partial(_names, "--gpu"),
+    ),
+    time: int = CLUSTER.option("--time MINUTES", "A job is ended then; --resume goes on.", 60, within=(1, 10_000_000)),
+    sbatch: list[str] | None = CLUSTER.option(
+        "--sbatch OPTION",
+        "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. Default: none.",
+        takes="an option of sbatch that `submit` does not set",
+        read=_sbatch_options,
+    ),
+    out: Path = options.OUT_FOLDER,
+    resume: bool = options.WHERE.option("--resume", "Submit only what has not come to its end."),
+    allow: Literal["code"] | None = options.ALLOW_CODE,
+    dry_run: bool = options.WHERE.option("--dry-run", "Show the sbatch scripts, and stop."),
+    quiet: bool = options.QUIET,
+) -> None:
+    """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;
+    follow the jobs. An interrupt ends the following, not the jobs.
+
+    Exit code: 0 when every job has come to its end with every cell ok, skipped or out of memory; 2 for a mistake in the
+    command or the scenario, and where the cluster does not take a job; 3 when some cell or job failed; 130 when
+    interrupted.
+
+    Examples:
+    tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
+    tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
+    tcbench submit naruse2018 --partition a100,h100 --dry-run
+    tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
+    """
+    from tcbench.core.store import run_id_suffix
+    from tcbench.engine.accelerators.device import host
+    from tcbench.engine.rung import Package
+    from tcbench.run.plan import plan_of
+
+    on_gpus = _runs_on_gpus(chosen.device)
+    # As far as it can be made without the device.
+    plan = plan_of(replace(chosen, device=host().name) if on_gpus else chosen, remote=True)
+    submitit = Package("submitit", "uv sync --extra slurm")
+    if not dry_run and not submitit.is_installed():
+        raise ClusterError(f"submit needs the package {submitit.module}: {submitit.install}")
+    from tcbench.commands.submit import cluster
+
+    if gpu and not on_gpus:
+        raise SelectionError(f"--gpu {gpu} with --device {chosen.device}: expected --partition, or no --device")
+    partitions, types = _names("--partition", partition), _names("--gpu", gpu)
+    if dry_run and (partitions or types) and which("sbatch") is None:
+        gpus = cluster.unchecked(partitions, types)
+        _say("note: no sbatch here: partitions and GPUs are not checked", quiet)
+    else:
+        gpus = cluster.gpus()
+    request = cluster.Request(
+        time_min=time,
+        ranks=max(planned.cell.ranks for planned in plan.cells),
+        on_gpus=on_gpus,
+        options=_sbatch_options(sbatch),
+    )
+    if left_out := sorted(name for name in os.environ if name.startswith("SBATCH_")):
+        _say(f"note: {', '.join(left_out)}: jobs do not get these; --sbatch OPTION asks for what they say", quiet)
+    work = []
+    for target in cluster.targets(partitions, types, gpus):
+        words = ["run", str(chosen.scenario), *options.words(chosen)]
+        words += ["--out", str(out.absolute()), "--label", target.name]
+        words += ["--resume"] * resume + (["--allow", allow] if allow else [])
+        folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
+        script = cluster.script(target, plan.scenario.name, words, folder, request, gpus)
+        if dry_run:
+            typer.echo(script)
+        else:
+            work.append((target, words, cluster.executor(folder, script)))
+    if dry_run:
+        return
+    jobs: list[Job] = []
+    with interruptible(lambda: f"; {_how_to_go_on(jobs)}"):
+        _begin(work, jobs, resume, quiet)
+        failed = _follow(jobs, out, plan.scenario.name, quiet)
+    if failed:
+        typer.echo(f"Next: {command_again(resume=True)}   (runs again what failed)")
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+def _runs_on_gpus(device: str) -> bool:
+    """Whether a job of this --device is to be given GPUs. Raises SelectionError for no device."""
+    from tcbench.engine.accelerators.device import kind_of
+
+    if device == "auto":
+        return True
+    kind = kind_of(device)
+    return not kind.is_host and kind.simulates is None
+
+
+def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], resume: bool, quiet: bool) -> None:
+    """Submit what has to run, and add it to `jobs`; with `resume` also what runs already, and without what has come to
+    its end. All or nothing: raises ClusterError where the cluster does not take one of them."""
+    from tcbench.commands.submit import cluster
+
+    submitted: list[Job] = []
+    for target, words, executor in work:
+        last = cluster.last(executor, target) if resume else None
+        same = last is not None and _measured(last.command) == _measured(words)
+        if last is not None and not last.ended:
+            if not same:
+                cluster.cancel(submitted)
+                raise ClusterError(
+                    f"{target.name}: job {last.id} still runs `{cluster.shown(last.command)}`; wait for its end, or "
+                    f"end it with: scancel {last.id}"
+                )
+            jobs.append(last)
+        elif last is not None and same and last.exit_code == 0:
+            _say(f"{target.name}: nothing is missing: job {last.id} has done all", quiet)
+        else:
+            try:
+                job = cluster.submit(executor, target, words)
+            except ClusterError:
+                cluster.cancel(submitted)
+                raise
+            submitted.append(job)
+            jobs.append(job)
+
+
+def _measured(words: Sequence[str]) -> list[str]:
+    """The words that say what is measured: all up to the job's label, after which stands how it resumes."""
+    return [*words[: words.index("--label") + 2]]
+
+
+def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
+    """Say how the jobs go until all have ended. True when one has not done all."""
+    from tcbench.commands.submit import cluster
+    from tcbench.core import store
+    from tcbench.show.format import counted
+
+    failed, said = False, dict[str, str]()
+    for job in cluster.follow(jobs):
+        records = store.latest(out, None, scenario, store.run_id_suffix(job.target.name))
+        # An older run's are not this job's.
+        if records is not None and records.stat().st_mtime < job.submitted_at:
+            records = None
+        n = records.read_bytes().count(b"\n") if records else 0
+        measured = f", {counted(n, 'record')} in {records}" if records else ""
+        bad = job.ended and job.exit_code != 0
+        failed = failed or bad
+        if not job.ended:
+            line = f"{job.target.name}: job {job.id} is {job.state}{measured}"
+        elif not bad:
+            line = f"{job.target.name}: job {job.id} has done all{measured}"
+        else:
+            early = f"early ({job.state})" if job.exit_code is None else f"with exit code {job.exit_code}"
+            how = f"job {job.id} has ended {early}"
+            why = f": {job.last_line}" if job.last_line else ""
+            line = f"{job.target.name}: {how}{measured}{why}; its log: {job.log}"
+        if said.get(job.id) != line:
+            said[job.id] = line
+            _say(line, quiet and not bad)
+    return failed
+
+
+def _say(line: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(line, err=True)
+
+
+def _how_to_go_on(jobs: Sequence[Job]) -> str:
+    """A line with the commands that come back to the jobs and that end them."""
+    again = f"go on with: {command_again(resume=True)}"
+    if not jobs:
+        return f"nothing was submitted; {again}"
+    ids = " ".join(job.id for job in jobs)
+    return f"the jobs go on without; follow them with: {command_again(resume=True)}; end them with: scancel {ids}"

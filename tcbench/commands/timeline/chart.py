@@ -1,0 +1,466 @@
+"""The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other; and
+the section of the page with their phases.
+
+Every panel has the same time scale, from the beginning of its own first step that is shown. Work too fine to be drawn
+by itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that
+are smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tcbench.analysis import intervals
+from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
+from tcbench.analysis.phases import PhaseCost
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
+from tcbench.core.timeline import Span, Timeline
+from tcbench.show.bottlenecks import limit_sentence
+from tcbench.show.charts.inline import tooltip
+from tcbench.show.charts.page import MARGIN, WIDTH, ChartPage, boxes
+from tcbench.show.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
+from tcbench.show.charts.provenance import first_panels
+from tcbench.show.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
+from tcbench.show.format import milliseconds, number
+from tcbench.show.naming import another_session
+from tcbench.show.page import drawings
+from tcbench.show.page.page import Section
+from tcbench.show.simulated import marked
+from tcbench.show.tables import SECONDS, Column, Table
+
+DEFAULT_STEPS = 3
+SINGLE = 300
+"""At most so many spans of a row are drawn one by one; more are merged."""
+READABLE = 12
+"""About so many in a row have room for their names."""
+
+_WORDS = {
+    "io": ("IO",),
+    "forward": ("FWD",),
+    "backward": ("BWD",),
+    "allreduce": ("AR",),
+    "factors": ("FACTORS", "FAC"),
+    "inverse": ("INVERSE", "INV"),
+    "precondition": ("PRECONDITION", "PRE"),
+    "update": ("UPD",),
+    "replay": ("REPLAY", "RPL"),
+}
+_SOURCES = {
+    "nsys": "recorded by Nsight Systems",
+    "cupti": "recorded through CUPTI",
+    "simulated": "recorded by the simulation",
+    "ranges": "recorded by tcbench's own ranges",
+}
+_ROOM = WIDTH - 2 * MARGIN - 0.55  # inches of a panel; the rest is for the names of rows
+_FACTS = 2.4  # inches beside a name, for its figures
+_WAITING = Fill(PAPER, "//////")
+_PAD = 0.05
+_GAP = 0.05
+_BIN_PIXELS = 2
+_EDGED = 0.06  # inches
+_FEWEST = 5  # of a shortened name, so many characters at least
+
+
+def timeline_chart(
+    timelines: Sequence[Timeline],
+    zoom: tuple[float, float] | None = None,
+    steps: int | None = None,
+    *,
+    step: int | None = None,
+) -> Figure:
+    """Draw timelines under each other. `zoom`: begin and end of the part to show, in ms on the time axis of the picture
+    without it. `steps`: so many whole steps of the slowest cell (3); the first one that was recorded is left out where
+    there are enough others, since it starts with an empty GPU. `step`: begin with the step of this number. Raises
+    SelectionError for nothing to draw, and for a step or a part that was not recorded."""
+    if not timelines:
+        raise SelectionError("no timeline to draw; `tcbench profile` records one")
+    timelines, more = first_panels(timelines, lambda timeline: timeline.label, "--config or --bs, or name fewer files")
+    window = _window(timelines, zoom, steps, step)
+    panels = [
+        _Panel(timeline, summarise(timeline), _first(timeline, steps, step).begin_s, *window) for timeline in timelines
+    ]
+    return _page(panels, zoom, more)
+
+
+def close_up(timeline: Timeline) -> tuple[float, float] | None:
+    """The zoom in which names can be read: on so many kernels in a row, or layers where nothing is known of kernels, as
+    take longest together in the first step shown. None without any."""
+    step = _first(timeline, None, None)
+    spans = [s for s in timeline.of("gpu", "kernel") or timeline.of("host", "layer") if s.step == step.step]
+    if not spans:
+        return None
+    rows = zip(spans, spans[READABLE - 1 :] or spans[-1:], strict=False)
+    first, last = max(rows, key=lambda row: row[1].end_s - row[0].begin_s)
+    return round((first.begin_s - step.begin_s) * 1e3, 2), round((last.end_s - step.begin_s) * 1e3, 2)
+
+
+def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
+    """The step that stands at 0 ms."""
+    there = timeline.steps
+    if not there:
+        raise SelectionError(f"{timeline.label}: no steps in this timeline; nothing to draw")
+    if number is not None:
+        step = next((span for span in there if span.step == number), None)
+        if step is None:
+            numbers = [span.step for span in there if span.step is not None]
+            known = f"{numbers[0]} to {numbers[-1]}" if numbers else "steps without numbers"
+            raise SelectionError(f"--step {number}: {timeline.label} has {known}")
+        return step
+    shown = min(steps or DEFAULT_STEPS, len(there))
+    return there[min(1, len(there) - shown)]
+
+
+def _window(
+    timelines: Sequence[Timeline], zoom: tuple[float, float] | None, steps: int | None, step: int | None
+) -> tuple[float, float]:
+    """Begin and end of what is shown, seconds after each timeline's first shown step."""
+    ends_s, recorded_s = [], []
+    for timeline in timelines:
+        first = _first(timeline, steps, step)
+        place = timeline.steps.index(first)
+        shown = steps or (1 if step is not None else DEFAULT_STEPS)
+        last = timeline.steps[min(place + shown, len(timeline.steps)) - 1]
+        ends_s.append(last.end_s - first.begin_s)
+        recorded_s.append(max(s.end_s for s in timeline.spans) - first.begin_s)
+    if zoom is None:
+        return 0.0, max(ends_s)
+    begin_s, end_s = zoom[0] / 1e3, zoom[1] / 1e3
+    if not (math.isfinite(begin_s) and math.isfinite(end_s)) or begin_s >= end_s:
+        raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: expected begin and end in ms, begin before end")
+    if begin_s >= max(recorded_s) or end_s <= 0:
+        raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: nothing there, recorded is 0:{max(recorded_s) * 1e3:.4g}")
+    return begin_s, end_s
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A line of blocks, inches high. `what`: the drawing function that takes it."""
+
+    name: str
+    height: float
+    spans: tuple[Span, ...]
+    what: str
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A cell: its timeline from `begin_s` to `end_s` after `zero_s`."""
+
+    timeline: Timeline
+    bottleneck: Bottleneck
+    zero_s: float
+    begin_s: float
+    end_s: float
+
+    def ms(self, at_s: float) -> float:
+        """A time of the timeline as a place on the axis."""
+        return (at_s - self.zero_s) * 1e3
+
+    def clipped(self, span: Span) -> tuple[float, float]:
+        """Begin and end of what is visible of a span, ms."""
+        return max(self.ms(span.begin_s), self.begin_s * 1e3), min(self.ms(span.end_s), self.end_s * 1e3)
+
+    def free(self, begin_ms: float, end_ms: float) -> tuple[float, float]:
+        """The widest part of a block that no step's line crosses."""
+        starts = (self.ms(step.begin_s) for step in self.timeline.steps)
+        cuts = [begin_ms, *sorted(at for at in starts if begin_ms < at < end_ms), end_ms]
+        return max(itertools.pairwise(cuts), key=lambda part: part[1] - part[0])
+
+    def inches(self, begin_ms: float, end_ms: float) -> float:
+        return (end_ms - begin_ms) * _ROOM / (self.end_s - self.begin_s) / 1e3
+
+    def _visible(self, spans: Iterable[Span]) -> tuple[Span, ...]:
+        low, high = self.zero_s + self.begin_s, self.zero_s + self.end_s
+        return tuple(span for span in spans if span.end_s > low and span.begin_s < high)
+
+    @cached_property
+    def rows(self) -> tuple[_Lane, ...]:
+        timeline = self.timeline
+        rows = []
+        threads = sorted({span.row for span in timeline.of("io")})
+        if 0 < len(threads) <= 3:
+            for i, thread in enumerate(threads):
+                spans = self._visible(span for span in timeline.of("io") if span.row == thread)
+                rows.append(_Lane("IO" if i == 0 else "", 0.2, spans, "io"))
+        elif threads:
+            rows.append(_Lane("IO", 0.25, self._visible(timeline.of("io")), "density"))
+        rows.append(_Lane("CPU", 0.3, self._visible(timeline.of("host", "phase")), "phases"))
+        layers = self._visible(timeline.of("host", "layer"))
+        if layers and len(layers) <= SINGLE:
+            rows.append(_Lane("layers", 0.2, layers, "names"))
+        if timeline.of("gpu"):
+            spans = self._visible(timeline.of("gpu"))
+            told = all(span.kind == "phase" for span in timeline.of("gpu"))
+            rows.append(_Lane("GPU", 0.34, spans, "phases" if told else "names" if len(spans) <= SINGLE else "density"))
+        return tuple(rows)
+
+    @property
+    def placed(self) -> list[tuple[_Lane, float]]:
+        """Rows, each with where it begins, inches from the top."""
+        tops = itertools.accumulate((row.height + _GAP for row in self.rows), initial=_GAP)
+        return list(zip(self.rows, tops, strict=False))
+
+    @property
+    def rows_height(self) -> float:
+        return sum(row.height for row in self.rows) + _GAP * (len(self.rows) + 1)
+
+    @property
+    def visible_phases(self) -> set[str]:
+        """Keys of the legend that this panel needs."""
+        keys = {_colour_key(span) for row in self.rows for span in row.spans if row.name != "layers"}
+        return keys | ({"waiting"} if self.waiting else set())
+
+    @cached_property
+    def waiting(self) -> tuple[Span, ...]:
+        """Calls in which the host waits for the GPU, where they can be seen."""
+        return self._visible(span for span in self.timeline.of("host", "api") if waits(span.name))
+
+
+def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequence[str]) -> Figure:
+    names = list(dict.fromkeys(panel.timeline.device_name for panel in panels))
+    sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
+    part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
+    merged = any(row.what == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
+    notes = ["Blocks of the CPU: the phases of a step; dashed: where one begins."]
+    on_gpu = [row.what for panel in panels for row in panel.rows if row.name == "GPU"]
+    if "phases" in on_gpu:
+        notes[0] += " Phases of the GPU hold what it waits in them for the CPU."
+    if set(on_gpu) - {"phases"}:
+        notes[0] += " Colour of the GPU's work: the phase that launched it."
+    if merged:
+        notes[0] += " Its height: the share of the time in which the GPU was busy."
+    if any(panel.bottleneck.source == "timeline" for panel in panels):
+        notes.append("Figures are those of all recorded steps; a profiler makes steps slower than they are.")
+    timed = [panel.bottleneck.phases_are_timed for panel in panels if panel.bottleneck.source == "record"]
+    if any(timed):
+        notes.append("Phases of a record are those of its timed steps, laid end to end.")
+    if not all(timed):
+        notes.append("Throughput and verdict of a record are of its timed steps, which ran before these.")
+    title = marked("Timeline", (panel.timeline for panel in panels))
+    page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
+    page.legend([_legend(panels)])
+    column = page.panels([panel.rows_height for panel in panels])[:, 0]
+    for axes, panel in zip(column, panels, strict=True):
+        name = wrapped(drawable(panel.timeline.label), LABEL, page.room - _FACTS, bold=True)
+        below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
+        below += wrapped(drawable(limit_sentence(panel.bottleneck)), WORDS, page.room)
+        beside = f"{number(panel.bottleneck.images_per_s)} {panel.timeline.unit}/s"
+        if panel.bottleneck.device is not None:
+            beside += f" · GPU busy {panel.bottleneck.device.busy_share:.0%}"
+        page.heading(axes, "\n".join(name), beside, "\n".join(below) + "\n")
+        _draw_panel(axes, panel)
+        axes.tick_params(axis="x", labelbottom=axes is column[-1])
+    column[-1].set_xlabel("ms")
+    return page.settle()
+
+
+def _legend(panels: Sequence[_Panel]) -> list[Patch]:
+    there = set().union(*(panel.visible_phases for panel in panels))
+    words = {"io": "IO: input", "copy": "copies", "other": "other"}
+    entries = [
+        Patch(color=_colour(key), label=words.get(key) or f"{_WORDS[key][0]}: {key}")
+        for key in (*PHASE_COLOURS, "copy", "other")
+        if key in there
+    ]
+    if "waiting" in there:
+        entries.append(Patch(label="waiting for the GPU", **_WAITING.patch))
+    return entries
+
+
+def _draw_panel(axes: Axes, panel: _Panel) -> None:
+    """Rows of blocks over ms."""
+    axes.set_xlim(panel.begin_s * 1e3, panel.end_s * 1e3)
+    axes.set_ylim(panel.rows_height, 0)
+    axes.spines["left"].set_visible(False)
+    named = [(top + row.height / 2, row.name) for row, top in panel.placed if row.name]
+    axes.set_yticks([place for place, _ in named], [name for _, name in named])
+    axes.grid(visible=False, axis="y")
+    low, high = axes.get_xlim()
+    begin = max(low, panel.ms(min(s.begin_s for s in panel.timeline.spans)))
+    end = min(high, panel.ms(max(s.end_s for s in panel.timeline.spans)))
+    draw = {"density": _draw_density, "names": _draw_named}
+    for row, y in panel.placed:
+        axes.fill_between([begin, end], y, y + row.height, color=RECORDED, linewidth=0, zorder=0.5)
+        draw.get(row.what, _draw_blocks)(axes, panel, row, y)
+        if row.name == "CPU":  # a hatched strip at its foot while it waits for the GPU
+            places = [place for span in panel.waiting if panel.inches(*(place := panel.clipped(span))) > 1 / DPI]
+            strips = [(begin, end, y + row.height - 0.07, y + row.height) for begin, end in places]
+            if strips:
+                boxes(axes, strips, ["waiting for the GPU"], zorder=3, **_WAITING.patch)
+    _draw_steps(axes, panel)
+
+
+def _colour_key(span: Span) -> str:
+    if span.kind in ("copy", "memset"):
+        return "copy"
+    if span.lane == "io":
+        return "io"
+    phase = span.name if span.kind == "phase" else span.phase
+    return phase if phase in PHASE_COLOURS else "other"
+
+
+def _colour(key: str) -> str:
+    return {**PHASE_COLOURS, "copy": COPY}.get(key, OTHER)
+
+
+def _bars(
+    axes: Axes, spans: Sequence[Span], places: Sequence[tuple[float, float]], y: float, height: float, **style: Any
+) -> None:
+    """Rectangles of one colour, each with its span's name and duration as tooltip."""
+    texts = [f"{span.name}\n{milliseconds(span.duration_s)}" for span in spans]
+    boxes(axes, [(begin, end, y, y + height) for begin, end in places], texts, **style)
+
+
+def _by_colour(spans: Iterable[Span]) -> dict[str, list[Span]]:
+    return grouped((_colour_key(span), span) for span in spans)
+
+
+def _draw_blocks(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
+    """The phases of the host, or what a thread of the input's does, with a word in each block that takes it."""
+    for key, spans in _by_colour(row.spans).items():
+        places = [panel.clipped(span) for span in spans]
+        _bars(axes, spans, places, y, row.height, facecolor=_colour(key), edgecolor=PAPER, linewidth=0.3)
+        for span, place in zip(spans, places, strict=True):
+            name = "io" if span.lane == "io" else span.name
+            _label(axes, panel, place, y + row.height / 2, _WORDS.get(name, (name.upper(), name[:3].upper())), key)
+
+
+def _label(axes: Axes, panel: _Panel, place: tuple[float, float], y: float, options: Sequence[str], key: str) -> None:
+    """The first of the words that fits into a block; none, if none does."""
+    begin, end = panel.free(*place)
+    room = panel.inches(begin, end) - 2 * _PAD
+    if word := next((word for word in options if word and text_width(word, WORDS) <= room), None):
+        colour = Fill(_colour(key)).hatch_colour
+        axes.text((begin + end) / 2, y, word, color=colour, ha="center", va="center", zorder=4, gid="block")
+
+
+def _draw_named(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
+    """Single kernels or layers, with as much of their names as fits; what runs at once stands in lines of its own."""
+    lines = _lines(row.spans)
+    n = max(lines.values(), default=0) + 1
+    height = row.height / n
+    for key, spans in _by_colour(row.spans).items():
+        for line in range(n):
+            here = [span for span in spans if lines[span] == line]
+            places = [panel.clipped(span) for span in here]
+            # Between narrow blocks a line would look like a gap.
+            widths = [0.4 if panel.inches(*place) > _EDGED else 0.0 for place in places]
+            edge = {"edgecolor": PAPER, "linewidth": widths}
+            _bars(axes, here, places, y + line * height, height, facecolor=_colour(key), **edge)
+        if height * 72 < WORDS:
+            continue
+        for span in spans:
+            place = panel.clipped(span)
+            name = drawable(span.name) if span.kind == "layer" else short_name(span.name)
+            words = shortened(name, WORDS, panel.inches(*panel.free(*place)) - 2 * _PAD)
+            # The end of a layer's name is what tells it from the others, so it stands whole or not at all.
+            if words == name or (span.kind != "layer" and len(words) > _FEWEST):
+                _label(axes, panel, place, y + (lines[span] + 0.5) * height, (words,), key)
+
+
+def _lines(spans: Sequence[Span]) -> dict[Span, int]:
+    """The line of each span: the first that is free when it begins. A layer inside another stands below it."""
+    free_s: list[float] = []
+    lines = {}
+    for span in sorted(spans):
+        line = next((i for i, at_s in enumerate(free_s) if at_s <= span.begin_s), len(free_s))
+        free_s[line : line + 1] = [span.end_s]
+        lines[span] = line
+    return lines
+
+
+def _draw_density(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
+    """Merged work: in each pixel as high as the share of it that is covered; colours on top of each other."""
+    bins = round(_ROOM * DPI / _BIN_PIXELS)
+    edges_ms = np.linspace(panel.begin_s * 1e3, panel.end_s * 1e3, bins + 1)
+    edges_s = edges_ms / 1e3 + panel.zero_s
+    bottom, before = np.zeros(bins), list[tuple[float, float]]()
+    order = [*PHASE_COLOURS, "other", "copy"]
+    for key, spans in sorted(_by_colour(row.spans).items(), key=lambda item: order.index(item[0])):
+        covered = intervals.union((span.begin_s, span.end_s) for span in spans)
+        share = _share_per_bin(intervals.difference(covered, before), edges_s)
+        before = intervals.union([*before, *covered])
+        top = np.minimum(1.0, bottom + share)
+        low, high = (y + row.height - row.height * np.append(ends, ends[-1]) for ends in (bottom, top))
+        area = axes.fill_between(edges_ms, low, high, step="post", facecolor=_colour(key), linewidth=0, zorder=2)
+        tooltip(area, f"{row.name}: {key}, busy {milliseconds(sum(end - begin for begin, end in covered))}")
+        bottom = top
+
+
+def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
+    """The covered share of each bin."""
+    if not covered:
+        return np.zeros(len(edges_s) - 1)
+    points = np.array(covered).ravel()
+    lengths = np.zeros(len(points))
+    lengths[1::2] = np.diff(points)[::2]
+    so_far = np.interp(edges_s, points, np.cumsum(lengths))
+    return np.clip(np.diff(so_far) / np.diff(edges_s), 0, 1)
+
+
+def _draw_steps(axes: Axes, panel: _Panel) -> None:
+    """A line where each step begins, and its number above what is visible of it."""
+    for i, step in enumerate(panel.timeline.steps):
+        begin, end = panel.clipped(step)
+        if begin >= end:
+            continue
+        if begin == panel.ms(step.begin_s):
+            axes.axvline(begin, color=INK, linewidth=0.8, linestyle=(0, (3, 2)), zorder=3.5)
+        name = str(i if step.step is None else step.step)
+        room = panel.inches(begin, end) - 2 * _PAD
+        if words := next((w for w in (f"step {name}", name) if text_width(w, SMALL) <= room), None):
+            style: Any = {"size": SMALL, "color": QUIET, "ha": "center", "va": "bottom", "clip_on": False}
+            axes.text((begin + end) / 2, -0.03, words, **style)
+
+
+_TEMPLATE = re.compile(r"<[^<>]*>")
+
+
+def short_name(name: str) -> str:
+    """A kernel's own name: without return type, namespaces, template arguments and parameters."""
+    text = drawable(name)
+    while (bare := _TEMPLATE.sub("", text)) != text:
+        text = bare
+    text = text.partition("(")[0].strip() if not text.startswith("(") else text
+    return (text.rpartition(" ")[2].rpartition("::")[2] if "::" in text or text.startswith("void ") else text) or name
+
+
+def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
+    """None without a timeline that has a step. Notes tell those of another session than the cells beside them."""
+    shown = [timeline for timeline in timelines if timeline.steps]
+    if not shown:
+        return None
+    bottlenecks = list(map(summarise, shown))
+    rows = [(cell, phase) for cell in bottlenecks for phase in cell.phases]
+    notes: list[str] = []
+    for timeline, bottleneck in zip(shown, bottlenecks, strict=True):
+        runs = [
+            run
+            for run in summaries
+            if (run.cell.label, run.cell.device) == (timeline.label, timeline.device)
+            and timeline.device_name.startswith(run.environment.device_name if run.environment else "")
+        ]
+        taken_at = timeline.record.started_at if timeline.record else None
+        notes += filter(None, [another_session(taken_at, bottleneck.step_s, run) for run in runs])
+    phases = Table(_COLUMNS, rows, "Phases of the timelines")
+    block = drawings.figure(lambda: timeline_chart(shown), "Timelines", "timelines", phases, notes)
+    return Section("timelines", "Timelines", (block,))
+
+
+_COLUMNS: tuple[Column[tuple[Bottleneck, PhaseCost]], ...] = (
+    Column("timeline", lambda row: row[0].label),
+    Column("phase", lambda row: row[1].name),
+    Column("host per step", lambda row: row[1].host_s, SECONDS),
+    Column("GPU per step", lambda row: row[1].device_s, SECONDS),
+)

@@ -1,0 +1,80 @@
+"""`tcbench timeline`: what the input, the host and the GPU did, drawn as the talk does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.show import options
+from tcbench.show.app import command
+from tcbench.show.results import chosen as chosen_of
+from tcbench.show.results import newest_timeline, place
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Selection
+
+
+def window(text: str | None) -> tuple[float, float] | None:
+    """Begin and end of --zoom, ms. Raises SelectionError."""
+    if text is None:
+        return None
+    begin, colon, end = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return float(begin), float(end)
+    except ValueError:
+        raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None
+
+
+@command("Draw timelines: input, CPU and GPU, step by step.")
+@options.selects("batch_sizes configs")
+def timeline(
+    files: list[Path] | None = typer.Argument(
+        None,
+        metavar="FILE",
+        help="Timelines of `tcbench profile`, records of a run, or Nsight Systems' report or SQLite. Default: the "
+        "newest profile.",
+    ),
+    output: Path | None = options.picture_option(),
+    zoom: str | None = options.PLAIN.option(
+        "--zoom BEGIN:END",
+        "Only this part, in ms on the picture's time axis. Default: whole steps.",
+        takes="two numbers of ms, ascending",
+        read=window,
+    ),
+    steps: int | None = options.PLAIN.option(
+        "--steps N", "Steps of the slowest cell to draw. Default: 3.", within=(1, None)
+    ),
+    step: int | None = options.PLAIN.option(
+        "--step N", "Begin with the step of this number. Default: the first.", within=(0, None)
+    ),
+    *,
+    chosen: Selection,
+    out: Path = options.RESULTS_FOLDER,
+) -> None:
+    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other.
+
+    Examples:
+    tcbench timeline                                  the newest profile, three steps
+    tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
+    tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
+    tcbench timeline profile.json.gz --step 42
+    tcbench timeline run.jsonl --config 'fp32*' --bs 8  the phases of a run's steps
+    """
+    from tcbench import tracing
+    from tcbench.commands.timeline.chart import timeline_chart
+    from tcbench.show.charts.files import save
+
+    files = files or [newest_timeline(out)]
+    timelines = [timeline for file in files for timeline in tracing.read(file)]
+    if chosen.configs or chosen.batch_sizes:
+        records = [timeline.record for timeline in timelines if timeline.record]
+        kept = chosen_of(records, chosen.configs, chosen.batch_sizes)
+        timelines = [timeline for timeline in timelines if timeline.record in kept]
+    output = place(output, files, "timeline.png")
+    save(timeline_chart(timelines, window(zoom), steps, step=step), output, options.ANOTHER_FILE)
+    typer.echo(f"wrote {output}")

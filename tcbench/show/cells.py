@@ -1,0 +1,101 @@
+"""What a run says of each of its cells: columns of the console and the page; by their keys, of JSON and exports too."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, Unit, base_config, judged
+from tcbench.show.format import limits, number
+from tcbench.show.naming import rate_unit
+from tcbench.show.simulated import is_simulated
+from tcbench.show.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Column
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell and its ratio over the base."""
+
+    summary: CellSummary
+    over_base: Interval | None
+
+
+def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
+    """What is said of each cell, from its throughput on."""
+
+    def style(row: Row) -> str:
+        """Pale where the factor's interval includes 1, or is over the steps of one trial, and so may be none."""
+        ratio = row.over_base
+        surely = ratio is None or ratio.low == ratio.high or (row.summary.key in sides and not ratio.holds(1.0))
+        return "" if surely else "dim"
+
+    sides = judged(summaries)
+    declared = any(summary.flops for summary in summaries)
+    return (
+        Column(rate_unit(s.cell for s in summaries), _rate, RATE, mark=_marks),
+        Column("95% interval", lambda row: "" if _simulated(row) else limits(row.summary.images_per_s), on="page"),
+        Column("step", lambda row: row.summary.step_time_s, SECONDS, spare=True),
+        Column(f"vs {base_config(summaries)}", _over_base, FACTOR, style=style, wraps=True),
+        Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
+        Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
+        *([Column[Row]("GFLOP/s", lambda row: row.summary.gflops_s, NUMBER, key="gflops_s")] if declared else []),
+    )
+
+
+def _simulated(row: Row) -> bool:
+    return bool(is_simulated(row.summary.environment))
+
+
+def _rate(row: Row) -> Interval | float | None:
+    """The rate; of a simulation without an interval, which would say nothing of the model's error."""
+    rate = row.summary.images_per_s
+    return rate.value if rate and _simulated(row) else rate
+
+
+def _over_base(row: Row) -> Interval | float | None:
+    return row.over_base.value if row.over_base and _simulated(row) else row.over_base
+
+
+def _marks(row: Row) -> str:
+    return "" if row.summary.images_per_s is None else " *" * (not row.summary.settled) + " †" * row.summary.busy
+
+
+def _of_trials(row: Row) -> str:
+    return "" if row.summary.trials_ok == row.summary.trials else f" of {row.summary.trials}"
+
+
+BY_THE_RUN = "by the noise of the run's other cells alone"
+"""What the interval of a cell with one trial rests on, where other cells of its runs have several."""
+
+
+def interval_over(units: Collection[Unit]) -> str:
+    """What the intervals of these cells rest on: `over trials, or steps where there is one trial`."""
+    if {*units} == {"steps"}:
+        return "over steps"
+    if {*units} == {"run"}:
+        return BY_THE_RUN
+    of_one = " or ".join([BY_THE_RUN] * ("run" in units) + ["steps"] * ("steps" in units))
+    return "over trials" + (f", or {of_one} where there is one trial" if of_one else "")
+
+
+def outlier_lines(summaries: Sequence[CellSummary]) -> list[str]:
+    """A line where one trial is far from the others of its cell, on the farthest; none where all are near."""
+    far = [(abs(math.log(s.outlier.ratio)), s.cell.label, s.outlier, s.trials_ok) for s in summaries if s.outlier]
+    if not far:
+        return []
+    _, label, (trial, ratio), trials = max(far)
+    words = f"{number(ratio if ratio > 1 else 1 / ratio)} times {'faster' if ratio > 1 else 'slower'}"
+    more = f" ({len(far) - 1} more cells have such a trial)" if len(far) > 1 else ""
+    return [f"{label}: trial {trial} of {trials} is {words} than the median trial: measure again{more}."]
+
+
+def busy_line(summaries: Sequence[CellSummary]) -> str | None:
+    """A busy machine's share of these cells, in words; None where it had none of note."""
+    lost = [summary.lost for summary in summaries if summary.busy]
+    if not lost:
+        return None
+    cells = f" of {len(lost)} of {len(summaries)} cells" if len(lost) < len(summaries) else " of every cell"
+    throttled = {summary.throttled for summary in summaries if summary.busy}
+    who = "a CPU quota withheld" if throttled == {True} else "other work had"
+    who = "other work and a CPU quota had" if len(throttled) > 1 else who
+    return f"busy machine: {who} up to {max(lost):.0%} of the processor time{cells * (len(summaries) > 1)}"

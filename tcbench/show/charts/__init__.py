@@ -1,0 +1,52 @@
+"""Charts: pages laid out from what matplotlib measures, with one style sheet, so that nothing covers anything else
+whatever the number of configs, batch sizes and machines. Imports matplotlib, so the command line imports it late."""
+
+from typing import Any
+
+import matplotlib
+
+from tcbench.show.charts.palette import FAINT, INK, QUIET
+from tcbench.show.charts.text import DPI, LABEL, LEGEND, WORDS, families
+
+STYLE: Any = {
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+    "svg.hashsalt": "tcbench",
+    "pdf.fonttype": 42,
+    "font.family": list(families()),
+    "font.size": WORDS,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": QUIET,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": LABEL,
+    "axes.titlepad": 5.0,
+    "axes.labelsize": LABEL,
+    "axes.labelcolor": QUIET,
+    "axes.formatter.useoffset": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.7,
+    **{
+        f"{axis}tick.{name}": value
+        for axis in "xy"
+        for name, value in {"major.size": 0, "minor.size": 0, "labelcolor": QUIET, "labelsize": WORDS}.items()
+    },
+    "legend.frameon": False,
+    "legend.fontsize": LEGEND,
+    "legend.borderpad": 0.0,
+    "legend.borderaxespad": 0.0,
+    "legend.handlelength": 1.45,
+    "legend.handleheight": 1.0,
+    "legend.handletextpad": 0.5,
+    "legend.columnspacing": 1.8,
+    "legend.labelspacing": 0.35,
+}
+"""What holds for every chart before anything is drawn on it."""
+
+# Not those of a matplotlibrc in the user's folders or the current one, which may ask for LaTeX or leave a chart empty.
+matplotlib.rcdefaults()
+matplotlib.rcParams.update(STYLE)

@@ -1,0 +1,138 @@
+"""Provenance of a chart's numbers: the machines and settings, and the small print.
+
+Owns how summaries part into settings and how those are named. Knows nothing of what is drawn from them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.core.errors import SelectionError
+from tcbench.core.groups import grouped
+from tcbench.core.record import Cell
+from tcbench.core.record import settings as settings_of
+from tcbench.show.cells import busy_line, interval_over
+from tcbench.show.charts.text import drawable, heading
+from tcbench.show.format import counted, libraries
+from tcbench.show.naming import project_name, stack_name, tcbench_name
+from tcbench.show.sides import several
+from tcbench.show.simulated import emulated, lines, marked
+
+P = TypeVar("P")
+
+MAX_PANELS = 12
+"""Of a picture; what else there is stands in its small print."""
+
+_INPUTS = {
+    "generated": "generated JPEGs",
+    "synthetic": "synthetic input, one batch in memory",
+    "own": "the step's own input",
+}
+
+_FILES = "files"
+"""The fact that tells settings apart whose files differed from the same commit: their runs."""
+
+_ALWAYS = ("device_name", "model", "image_size", "input")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Facts common to all of a chart's settings, and each setting's name by the facts that differ."""
+
+    common: tuple[str, ...]
+    names: dict[Setting, str]
+
+
+def by_setting(summaries: Sequence[CellSummary]) -> dict[Setting, list[CellSummary]]:
+    """Summaries by setting. Raises SelectionError when there are none."""
+    if not summaries:
+        raise SelectionError("no results to plot; `tcbench run` makes some")
+    return grouped((summary.setting, summary) for summary in summaries)
+
+
+def first_panels(
+    panels: Sequence[P], name: Callable[[P], str], how: str, most: int = MAX_PANELS
+) -> tuple[Sequence[P], list[str]]:
+    """As many panels as a picture holds, and the note that names the others and says how to choose them."""
+    others = list(dict.fromkeys(filter(None, map(name, panels[most:]))))
+    note = f"{len(panels) - most} more are not drawn (choose with {how}): {several(others, 6)}"
+    return panels[:most], [drawable(note)] * (len(panels) > most)
+
+
+def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
+    """From all summaries of each of a chart's settings."""
+    facts = {setting: _facts(summaries) for setting, summaries in settings.items()}
+    keys = dict.fromkeys(key for of_setting in facts.values() for key in of_setting)
+    differing = [key for key in keys if len({f.get(key) for f in facts.values()}) > 1]
+    common = tuple(f for key, f in next(iter(facts.values())).items() if f and key in _ALWAYS and key not in differing)
+    # A device's name says enough of the machine and the device it stands for, unless two share it.
+    if len({f["device_name"] for f in facts.values()}) == len(facts):
+        differing = [key for key in differing if key not in ("machine", "device", "threads")]
+    if len({setting.codes for setting in settings}) == 1 or {"project", "tcbench", "beneath"} & {*differing}:
+        differing = [key for key in differing if key != _FILES]  # commits tell, or there is nothing to tell
+    names = {setting: drawable(" · ".join(f[key] for key in differing if f.get(key))) for setting, f in facts.items()}
+    return Provenance(common, names)
+
+
+def titled(title: str, summaries: Sequence[CellSummary]) -> str:
+    """A chart's title, which says where they are simulated; their scenario's name where the fonts cannot write it."""
+    return heading(marked(title, (summary.environment for summary in summaries)), summaries[0].cell.scenario)
+
+
+def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
+    """Machine, images, input, trials, what the whisker is, the library that computed, runs, version."""
+    ok = [s for s in summaries if s.images_per_s is not None]
+    words = [*common]
+    trials = sorted({s.trials for s in summaries if s.status != "skipped"})
+    if trials:
+        count = f"{trials[0]}" if len(trials) == 1 else f"{trials[0]} to {trials[-1]}"
+        words.append(f"{count} trial{'' if trials == [1] else 's'} per cell")
+    if ok:
+        units = {s.unit for s in ok}
+        pale = "pale: the 95% confidence interval of the factor includes 1"
+        if "steps" in units:
+            pale = "pale: one trial each, not judged" + ", or the interval includes 1" * (len(units) > 1)
+        words.append(f"whisker: 95% confidence interval of the mean {interval_over(units)}" if whiskers else pale)
+    words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
+    words += lines(s.environment for s in summaries)
+    words += emulated(s.cell for s in summaries)
+    words += filter(None, [busy_line(ok)])
+    runs = list(dict.fromkeys(run for s in summaries for run in s.runs))
+    words.append(f"run {', '.join(runs)}" if len(runs) <= 2 else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")
+    codes = dict.fromkeys(code for s in summaries for code in s.codes)
+    words += filter(None, [tcbench_name(codes), project_name(codes)])
+    return drawable(" · ".join(words))
+
+
+def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
+    """Facts of one setting, by the field it comes from; the first four always, the others where they differ."""
+    machine, cell, codes = summaries[0].setting
+    own, devices = cell.is_own, (s.environment.device_name for s in summaries if s.environment)
+    facts = {
+        "device_name": next(devices, f"unknown machine ({cell.device})"),
+        "model": cell.model if own else f"{cell.model} {cell.variant}",
+        "image_size": "" if own else f"{cell.image_size} × {cell.image_size} images",
+        "input": _input(cell),
+        "machine": machine or "unknown machine",
+        "path": cell.input.path or "no folder",
+        "project": project_name(codes),
+        "tcbench": tcbench_name(codes),
+        "beneath": stack_name(codes),
+        _FILES: f"run {', '.join(summaries[0].runs)}",
+    }
+    for name, value in settings_of(cell).items():
+        if name == "ranks":
+            facts[name] = counted(value, "rank")
+        elif name.partition(".")[0] not in ("config", "rungs", "batch_size", "model", "variant", "image_size", "input"):
+            facts[name] = f"{name.rpartition('.')[2].replace('_', ' ')} {value}"
+    return facts
+
+
+def _input(cell: Cell) -> str:
+    if cell.input.kind == "folder":
+        return f"images of {Path(cell.input.path).name}" if cell.input.path else "images of a folder"
+    if cell.input.images_per_s:
+        return f"input {cell.input.label}"
+    return _INPUTS[cell.input.kind]

@@ -1,1 +1,0 @@
-"""What holds a step back, and what to try next."""

@@ -1,1 +1,0 @@
-"""What got slower, in every format."""

@@ -1,1 +1,0 @@
-"""Does low precision train like fp32?"""

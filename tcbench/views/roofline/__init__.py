@@ -1,1 +1,0 @@
-"""What memory and arithmetic allow, and what was reached."""

@@ -1,1 +1,0 @@
-"""Throughput over ranks."""

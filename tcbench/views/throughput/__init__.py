@@ -1,1 +1,0 @@
-"""Items per second of each cell."""

@@ -1,1 +1,0 @@
-"""Who works when: host, input, device."""
