@@ -17,8 +17,7 @@ from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import BASE, Run, TrainingJob
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
-from tcbench.engine.backends.chainer.parts import OptimizerSpec
+from tcbench.engine.backends.chainer.optimizers import BatchedSGD, OptimizerSpec, PerParameterSGD
 from tcbench.engine.backends.chainer.pillow import ChainerFeed
 from tcbench.engine.backends.chainer.session import ChainerSession, Step
 from tcbench.engine.backends.chainer.sites import deliver

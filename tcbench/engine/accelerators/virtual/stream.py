@@ -4,12 +4,9 @@ that waits really. Times are nanoseconds of CLOCK_MONOTONIC, which is what `time
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tcbench.core.recording import ActivityKind
-
-if TYPE_CHECKING:
-    from tcbench.engine.accelerators.virtual.activities import VirtualActivities
 
 _now = time.perf_counter_ns
 
@@ -44,13 +41,26 @@ class CaptureError(RuntimeError):
     """The host asked for something that a stream cannot do while it is captured."""
 
 
+class Listener(Protocol):
+    """Receives what is requested of a stream, as it happens. Times are in nanoseconds of the host's clock."""
+
+    def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
+        """A task was launched by this call; the device begins it at `begin_ns`."""
+
+    def wait(self, call: str, begin_ns: int, end_ns: int) -> None:
+        """The host waited for the device in this call."""
+
+    def decoding(self, begin_ns: int, end_ns: int) -> None:
+        """Input threads decoded a batch in this time."""
+
+
 class Stream:
     """Tasks, one after the other. `put` returns when the host has spent the task's time in the driver; what simulating
     takes is part of that time, and what exceeds it is taken off the next one's. `busy_ns`: the device's time for all of
     them so far. `listener` is told of requests and waits as they are made."""
 
     def __init__(self) -> None:
-        self.listener: VirtualActivities | None = None
+        self.listener: Listener | None = None
         self.busy_ns = 0
         self._end_ns = 0
         self._owed_ns = 0

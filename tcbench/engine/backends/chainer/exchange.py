@@ -4,21 +4,60 @@ or side by side in flat buffers, which the batched update reads.
 Owns the order of calls, which is the same on every rank. The weights that ranks start with are equal by their seed, so
 that nothing is broadcast (ChainerMN's optimizer does that in its first step)."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from tcbench.engine import work
-from tcbench.engine.accelerators.protocol import Array, current
+from tcbench.engine.accelerators.protocol import Array, Reducer, current
 from tcbench.engine.backends.chainer.ops.node import OnGradient, dtype_of, half_of, on_gradient
-from tcbench.engine.backends.chainer.parts import Exchange, ExchangeSpec, Replica
+from tcbench.engine.world import World
 
 BUCKET_BYTES = 25 << 20
 """As in PyTorch's DistributedDataParallel."""
+
+
+class Exchange:
+    """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order. `engine`:
+    what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in a step.
+    `overlaps`: it runs beside other phases, so that `allreduce` is the wait that is left of it."""
+
+    engine: str
+    reduced_bytes: int
+    overlaps = False
+
+    def allreduce(self) -> bool:
+        """After backward: the optimizer reads means over all ranks. False: there are none yet, so update nothing."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back what is held; may wait for what is under way."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One rank's model and optimizer, which an exchange stands between. `reducer` makes the engine of its device."""
+
+    world: World
+    model: Any
+    optimizer: Any
+    reducer: Callable[[World], Reducer]
+
+
+@dataclass(frozen=True)
+class ExchangeSpec:
+    """The way in which gradients are averaged over ranks. `build` makes the exchange. `half`: 16 bits are sent and not
+    float32, bfloat16 where the model stores that."""
+
+    build: Callable[[ExchangeSpec, Replica], Exchange]
+    half: bool = False
 
 
 class PerParameter(Exchange):
@@ -44,7 +83,7 @@ class _Packed(Exchange):
 
     overlaps = True
 
-    def __init__(self, replica: Replica, buckets: Sequence["_Bucket"], listener: OnGradient | None = None) -> None:
+    def __init__(self, replica: Replica, buckets: Sequence[_Bucket], listener: OnGradient | None = None) -> None:
         self._reducer = replica.reducer(replica.world)
         self.engine = self._reducer.engine
         self.reduced_bytes = sum(int(bucket.buffer.nbytes) for bucket in buckets)

@@ -21,10 +21,10 @@ from tcbench.core.errors import TrainingError
 from tcbench.core.record import KfacSettings
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array, current
+from tcbench.engine.backends.chainer.exchange import Replica
 from tcbench.engine.backends.chainer.layers import link_name
 from tcbench.engine.backends.chainer.ops.convolution import ConvWorks, works_of
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, dtype_of, on_filter_gradient
-from tcbench.engine.backends.chainer.parts import Replica
 
 
 @dataclass(frozen=True)

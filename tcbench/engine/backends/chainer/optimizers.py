@@ -3,7 +3,10 @@
 The loss scale and the count of overflows live on the device (`state`, see work.STATE_SIZE), so that nothing here waits
 for it: the loss's gradient starts from the scale in that array, and the update divides by the same number."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,30 @@ import numpy as np
 from tcbench.core.errors import TrainingError
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array, current
+from tcbench.engine.backends.chainer.exchange import Replica
+from tcbench.engine.backends.chainer.kfac import Kfac
 from tcbench.engine.backends.chainer.ops.node import dtype_of, half_of
-from tcbench.engine.backends.chainer.parts import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """SGD with momentum and weight decay: v = momentum v - learning_rate (g / loss_scale + weight_decay w); w = w + v.
+
+    `master_weights` keeps and updates a float32 copy of each float16 parameter. `dynamic_scale`: `loss_scale` is where
+    the scale begins; a step whose gradients are not all finite is skipped and halves it, `growth_interval` good steps
+    in a row double it (P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2). `build` makes the
+    optimizer for a model; `precondition` makes what changes the gradients before it applies them, None: nothing does.
+    """
+
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    build: Callable[[OptimizerSpec, Any], Optimizer]
+    loss_scale: float = 1.0
+    master_weights: bool = False
+    dynamic_scale: bool = False
+    growth_interval: int = 2000
+    precondition: Callable[[Replica], Kfac] | None = None
 
 
 class Optimizer:

@@ -6,22 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tcbench.engine.accelerators.protocol import Reducer
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.initial import NoNumbers, he_normal, normal
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.geometry import Conv, Linear
 from tcbench.engine.work import stored, wide
-from tcbench.engine.world import World
-
-if TYPE_CHECKING:
-    from tcbench.engine.backends.chainer.kfac import Kfac
-    from tcbench.engine.backends.chainer.optimizers import Optimizer
 
 
 class Unit(chainer.Chain):
@@ -101,60 +95,3 @@ class Parts:
     spec: TensorSpec
     unit: Callable[[TensorSpec, Conv, np.random.RandomState], Any] = Unit
     body: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] = lambda forward: forward
-
-
-@dataclass(frozen=True)
-class OptimizerSpec:
-    """SGD with momentum and weight decay: v = momentum v - learning_rate (g / loss_scale + weight_decay w); w = w + v.
-
-    `master_weights` keeps and updates a float32 copy of each float16 parameter. `dynamic_scale`: `loss_scale` is where
-    the scale begins; a step whose gradients are not all finite is skipped and halves it, `growth_interval` good steps
-    in a row double it (P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2). `build` makes the
-    optimizer for a model; `precondition` makes what changes the gradients before it applies them, None: nothing does.
-    """
-
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    build: Callable[[OptimizerSpec, Any], Optimizer]
-    loss_scale: float = 1.0
-    master_weights: bool = False
-    dynamic_scale: bool = False
-    growth_interval: int = 2000
-    precondition: Callable[[Replica], Kfac] | None = None
-
-
-class Exchange:
-    """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order. `engine`:
-    what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in a step.
-    `overlaps`: it runs beside other phases, so that `allreduce` is the wait that is left of it."""
-
-    engine: str
-    reduced_bytes: int
-    overlaps = False
-
-    def allreduce(self) -> bool:
-        """After backward: the optimizer reads means over all ranks. False: there are none yet, so update nothing."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Give back what is held; may wait for what is under way."""
-
-
-@dataclass(frozen=True)
-class Replica:
-    """One rank's model and optimizer, which an exchange stands between. `reducer` makes the engine of its device."""
-
-    world: World
-    model: Any
-    optimizer: Any
-    reducer: Callable[[World], Reducer]
-
-
-@dataclass(frozen=True)
-class ExchangeSpec:
-    """The way in which gradients are averaged over ranks. `build` makes the exchange. `half`: 16 bits are sent and not
-    float32, bfloat16 where the model stores that."""
-
-    build: Callable[[ExchangeSpec, Replica], Exchange]
-    half: bool = False

@@ -12,11 +12,11 @@ from tcbench.core.record import Cell
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.exchange import PerParameter
+from tcbench.engine.backends.chainer.exchange import ExchangeSpec, PerParameter, Replica
 from tcbench.engine.backends.chainer.layers import LayerHooks
 from tcbench.engine.backends.chainer.network import Network
-from tcbench.engine.backends.chainer.optimizers import PerParameterSGD
-from tcbench.engine.backends.chainer.parts import ExchangeSpec, OptimizerSpec, Parts, Replica
+from tcbench.engine.backends.chainer.optimizers import OptimizerSpec, PerParameterSGD
+from tcbench.engine.backends.chainer.parts import Parts
 from tcbench.engine.backends.chainer.pillow import ChainerFeed
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.session import BaseSession, BaseStep
