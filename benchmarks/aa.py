@@ -42,7 +42,7 @@ from tcbench.run import gate, plan, scenario
 from tcbench.run.gate import BASE, CURRENT
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan
-from tcbench.run.runner import Launch
+from tcbench.run.worker_launch import Launch
 
 PLANTED_SHARE = 0.05
 """Of what the process's own steps take without it, as they go: by a trial before the gate it would be another share as

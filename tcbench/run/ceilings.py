@@ -22,7 +22,7 @@ from tcbench.engine.accelerators.device import Progress, kind_of
 from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, load, machine
 from tcbench.hardware.gpus import GpuFile
-from tcbench.run.runner import python_module, worker_environment
+from tcbench.run.worker_launch import python_module, worker_environment
 
 
 def of(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, progress: Progress) -> Ceilings:

@@ -31,7 +31,7 @@ from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
 from tcbench.run.demand import Demand, program, trace_all
 from tcbench.run.plan import Plan, advisable
-from tcbench.run.runner import python_module, worker_environment
+from tcbench.run.worker_launch import python_module, worker_environment
 
 _LOG = logging.getLogger(__name__)
 

@@ -27,6 +27,7 @@ from tcbench.core.process import Ended, Fault, Worker
 from tcbench.core.record import Cell
 from tcbench.core.variables import outside_jobs
 from tcbench.run.launcher import Launcher
+from tcbench.run.worker_launch import Launch, worker_environment
 
 _JOIN_S = 60.0
 """Seconds in which all ranks must have come."""
@@ -373,8 +374,6 @@ def probe_largest(launcher: Launcher, cells: Sequence[Cell]) -> int:
     """Have the launcher start as many ranks as the largest cell has, before anything is measured; the number of
     processors that each is bound to, 0 where they are not or there is one. Raises SelectionError where they do not
     come."""
-    from tcbench.run.runner import Launch, worker_environment
-
     cell = max(cells, key=lambda cell: cell.ranks, default=None)
     if cell is not None and cell.ranks > 1:
         return probe(launcher, cell.ranks, Launch().rank_command, worker_environment(cell))

@@ -9,9 +9,8 @@ import datetime
 import logging
 import os
 import re
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,17 +18,17 @@ from typing import Any
 
 import msgspec
 
-import tcbench
-from tcbench.core import cache, messages, process, variables
+from tcbench.core import messages, process, variables
 from tcbench.core.errors import TcbenchError
-from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped, TimedPassLoad
+from tcbench.core.messages import Finished, Message, Stepped, TimedPassLoad
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
 from tcbench.engine.accelerators.device import Watch, kind_of
-from tcbench.hardware import kernel, load, machine
+from tcbench.hardware import kernel, load
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.ranks import RankWorkers
+from tcbench.run.worker_launch import Launch, worker_environment
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,38 +36,6 @@ Listener = Callable[[Cell, int, Message], None]
 """Told each message of a trial of a cell."""
 _MakeRecord = Callable[..., Record]
 """A Record of which some fields are known, made with the others."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """The start of a worker: its Python, its folder (None: the current one), its variables beside those of this
-    process's environment, its module, which older revisions of tcbench call otherwise, what is asked beyond its cell,
-    and whether it can step in turns with another, as older revisions cannot."""
-
-    python: str = sys.executable
-    folder: Path | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    worker: str = "tcbench.worker"
-    request: ProfileRequest | None = None
-    takes_turns: bool = True
-
-    def command(self, pipe: int) -> list[str]:
-        """The worker's command line; it writes messages to the file descriptor `pipe`."""
-        return python_module(self.python, self.worker, str(pipe), *self._asked)
-
-    def rank_command(self, address: str) -> list[str]:
-        """The command line of a rank, which calls `address`; its module stands beside the worker's."""
-        return python_module(self.python, self.worker.replace("worker", "rank"), address, *self._asked)
-
-    @property
-    def _asked(self) -> list[str]:
-        return [] if self.request is None else [msgspec.json.encode(self.request).decode()]
-
-
-def python_module(python: str, module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours in a process of its own. It does not look for modules in the current
-    directory (-P), where a user's file may be called like one of ours or of NumPy's."""
-    return [python, "-P", "-m", module, *arguments]
 
 
 COOLING_S = 5.0
@@ -272,19 +239,6 @@ class _TimedPass:
                 self._before = load.counts(pid)
         elif message.stage == "profiled" and self.load is None:
             self.load = load.between(self._before, load.counts(pid), message.facts_s)
-
-
-def worker_environment(cell: Cell) -> dict[str, str]:
-    """The worker's environment: libraries that read their thread count at import get the cell's. Where Python may not
-    keep bytecode beside its modules, compiling them would be half of a worker's start: it keeps it in our cache."""
-    passed = {**variables.of_worker(), **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
-    package = Path(tcbench.__file__).parent
-    beside = os.access(package, os.W_OK) or (package / "__pycache__").exists()
-    if passed.get("PYTHONPYCACHEPREFIX") or (beside and not passed.get("PYTHONDONTWRITEBYTECODE")):
-        return passed
-    if (place := cache.private_folder("bytecode-v2")) is None:  # Python runs what lies there
-        return passed
-    return {**passed, "PYTHONPYCACHEPREFIX": str(place), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _oom_kills() -> int:

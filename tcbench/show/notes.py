@@ -3,9 +3,7 @@
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 import typer
 
@@ -33,23 +31,6 @@ def aside(text: str) -> None:
     """A note on standard error: of files, and of what was left out."""
     columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(text)
     typer.echo("\n".join(broken(text, columns)), err=True)
-
-
-def save_each(drawings: Mapping[Path, Callable[[], Any]], what: str = "chart") -> list[Path]:
-    """Draw each figure into its file, and return the files. Whatever hinders a figure, also that matplotlib does not
-    load, is a note and costs that figure only: what was measured is shown all the same."""
-    drawn = []
-    for path, draw in drawings.items():
-        try:
-            from tcbench.show.charts.files import save
-
-            save(draw(), path)
-        except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            aside(f"note: no {what}: {reason}")
-        else:
-            drawn.append(path)
-    return drawn
 
 
 def fitting(notes: Iterable[str], columns: int) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import factories
 import pytest
 
-from tcbench.show.notes import save_each
+from tcbench.show.saving import save_each
 
 MAIN = "from tcbench.__main__ import main; main()"
 WITHOUT_MATPLOTLIB = "import sys; sys.modules['matplotlib'] = None; "

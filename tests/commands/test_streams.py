@@ -15,7 +15,8 @@ from command import start, tcbench
 
 from tcbench.core.text import plain
 from tcbench.core.timeline import Span, Timeline
-from tcbench.show import app, streams, tables
+from tcbench.show import streams, tables
+from tcbench.show.console import make_console
 from tcbench.show.streams import harmless
 from tcbench.tracing import perfetto
 
@@ -35,7 +36,7 @@ def test_escapes_stay_within_json_and_everything_else_is_untouched() -> None:
 
 def test_a_console_keeps_its_colours_and_shows_those_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    console = app.make_console()
+    console = make_console()
     console._force_terminal, console._color_system = True, tables.Console(color_system="standard")._color_system
     console.print(tables.Text(f"a{ACTIVE}b", style="red"), soft_wrap=True)
     written = sys.stdout.getvalue()  # type: ignore[attr-defined]
@@ -110,7 +111,7 @@ def test_no_width_that_a_variable_names_ends_a_command(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("COLUMNS", columns)
     streams.guard()
-    console = app.make_console()
+    console = make_console()
     console.say("text of several words")
     assert 80 <= console.width < 10_000
     assert console.width == 100 or columns != "100"

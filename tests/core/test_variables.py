@@ -11,7 +11,7 @@ import pytest
 from tcbench.analysis import comparability
 from tcbench.core import variables
 from tcbench.engine.accelerators.cpu.onednn import library
-from tcbench.run.runner import worker_environment
+from tcbench.run.worker_launch import worker_environment
 
 PATH = os.environ["PATH"]
 KEPT = (

@@ -22,7 +22,8 @@ from tcbench.run import launcher as launchers
 from tcbench.run import ranks
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Launch, Runner
+from tcbench.run.runner import Runner
+from tcbench.run.worker_launch import Launch
 
 STARTER = """
 import os, subprocess, sys, time

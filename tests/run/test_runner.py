@@ -16,13 +16,15 @@ import pytest
 from processes import alive, pids
 from standin_nvml import pynvml
 
+import tcbench
 from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.core import store, variables
 from tcbench.core.messages import Finished, Message, Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.run import runner as module
 from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Launch, Runner, python_module, worker_environment
+from tcbench.run.runner import Runner
+from tcbench.run.worker_launch import Launch, python_module, worker_environment
 
 __all__ = ["pynvml"]
 
@@ -327,8 +329,8 @@ def test_the_load_of_the_host_is_that_of_the_timed_pass():
 def test_where_python_may_keep_no_bytecode_a_worker_keeps_it_in_the_cache(
     tmp_path, monkeypatch, variables, writable, there, kept
 ):
-    monkeypatch.setattr(module.tcbench, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(module.os, "access", lambda path, mode: writable)
+    monkeypatch.setattr(tcbench, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(os, "access", lambda path, mode: writable)
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
         monkeypatch.delenv(name, raising=False)

@@ -6,7 +6,8 @@ import typer
 
 from tcbench.core.text import plain
 from tcbench.show import options
-from tcbench.show.app import OUT, command, command_group, make_console
+from tcbench.show.app import OUT, command, command_group
+from tcbench.show.console import make_console
 from tcbench.show.notes import aside
 from tcbench.show.results import read_results
 

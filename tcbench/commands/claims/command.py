@@ -8,7 +8,8 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.show import options
-from tcbench.show.app import command, make_console
+from tcbench.show.app import command
+from tcbench.show.console import make_console
 from tcbench.show.next_steps import NextStep, elsewhere, folder
 from tcbench.show.results import read_results, training
 

@@ -16,7 +16,8 @@ import typer
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
 from tcbench.show import streams
-from tcbench.show.app import command_line, given, make_console
+from tcbench.show.app import command_line, given
+from tcbench.show.console import make_console
 from tcbench.show.notes import aside
 from tcbench.show.options import ANOTHER_FILE, Group, check_picture, format_option, output_option
 from tcbench.show.sides import Labels, several

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, heading, reasons, unit
-from tcbench.show.app import PLAIN_WIDTH
+from tcbench.show.console import PLAIN_WIDTH
 from tcbench.show.document import document, fields
 from tcbench.show.format import change, ratio
 from tcbench.show.notes import Caution

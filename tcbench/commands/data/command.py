@@ -5,7 +5,8 @@ from functools import partial
 import typer
 
 from tcbench.show import options
-from tcbench.show.app import command, command_group, stages
+from tcbench.show.app import command, command_group
+from tcbench.show.console import stages
 
 data_app = command_group("data", "Make the images that runs read.")
 

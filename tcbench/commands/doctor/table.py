@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from tcbench.core.finding import Finding
-from tcbench.show.app import make_console
+from tcbench.show.console import make_console
 from tcbench.show.document import fields, versioned
 from tcbench.show.tables import Column, Table
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.show import options
-from tcbench.show.app import command, make_console, stages
+from tcbench.show.app import command
+from tcbench.show.console import make_console, stages
 from tcbench.show.next_steps import NextStep, folder, of_cell
 from tcbench.show.results import read_results
 

@@ -8,7 +8,8 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.show import options
-from tcbench.show.app import command, make_console, stages
+from tcbench.show.app import command
+from tcbench.show.console import make_console, stages
 
 if TYPE_CHECKING:
     from tcbench.commands.forecast.forecast import Forecast

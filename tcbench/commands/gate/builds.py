@@ -22,7 +22,7 @@ from tcbench.core.errors import BuildError
 from tcbench.core.record import Cell
 from tcbench.engine.feeds import generated
 from tcbench.run.gate import BASE, CURRENT, Role
-from tcbench.run.runner import Launch
+from tcbench.run.worker_launch import Launch
 
 _IMPORT_S = 120.0
 """The longest that a Python may take to import tcbench."""

@@ -10,7 +10,8 @@ import typer
 from tcbench.commands.compare import outcome
 from tcbench.core.errors import SelectionError
 from tcbench.show import options
-from tcbench.show.app import command, make_console
+from tcbench.show.app import command
+from tcbench.show.console import make_console
 from tcbench.show.notes import Caution
 from tcbench.show.results import chosen as chosen_of
 from tcbench.show.results import read_results, runs_here

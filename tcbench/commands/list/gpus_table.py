@@ -14,7 +14,7 @@ from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
-from tcbench.show.app import make_console
+from tcbench.show.console import make_console
 from tcbench.show.document import fields, versioned
 from tcbench.show.tables import COUNT, Column, Kind, Table
 

@@ -10,7 +10,7 @@ from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Requires, Rung
 from tcbench.run import scenario as scenarios
 from tcbench.run.plan import emulation, missing, why_not
-from tcbench.show.app import make_console
+from tcbench.show.console import make_console
 from tcbench.show.document import fields, versioned
 from tcbench.show.tables import COUNT, Column, Table
 

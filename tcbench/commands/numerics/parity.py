@@ -13,7 +13,7 @@ from tcbench.engine.backends import DEFAULT, backend
 from tcbench.hardware import machine
 from tcbench.run.plan import select
 from tcbench.run.scenario import Scenario
-from tcbench.show.app import make_console, stages
+from tcbench.show.console import make_console, stages
 
 PARITY_OFF = 1
 

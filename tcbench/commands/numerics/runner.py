@@ -9,7 +9,7 @@ import msgspec
 from tcbench.core import process
 from tcbench.core.numerics import AnyJob, NumericsMessage, ParityFinished, Run, StepsDone, TrainingFinished, TrainingJob
 from tcbench.core.process import Fault, Followed, Worker
-from tcbench.run.runner import python_module, worker_environment
+from tcbench.run.worker_launch import python_module, worker_environment
 
 _WORKER = "tcbench.engine.numerics.worker"
 _decoder: msgspec.json.Decoder[NumericsMessage] = msgspec.json.Decoder(NumericsMessage)

@@ -22,11 +22,12 @@ from tcbench.core import files
 from tcbench.core.errors import StoreError, TrainingError
 from tcbench.core.numerics import ALL_TECHNIQUES, AnyJob, Document, Gradients, TrainingFinished, TrainingSetting
 from tcbench.core.record import Environment, KfacSettings
-from tcbench.show.app import SOME_CELL_FAILED, make_console, stages
+from tcbench.show.app import SOME_CELL_FAILED
+from tcbench.show.console import make_console, stages
 from tcbench.show.format import counted
 from tcbench.show.next_steps import NextStep, folder, newest_run
-from tcbench.show.notes import save_each
 from tcbench.show.options import ANOTHER_FOLDER
+from tcbench.show.saving import save_each
 
 
 def train(

@@ -15,9 +15,10 @@ import typer
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 from tcbench.show import options
-from tcbench.show.app import SOME_CELL_FAILED, command, interruptible, make_console, stages
+from tcbench.show.app import SOME_CELL_FAILED, command, interruptible
+from tcbench.show.console import make_console, stages
 from tcbench.show.next_steps import NextStep
-from tcbench.show.notes import save_each
+from tcbench.show.saving import save_each
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Selection

@@ -21,7 +21,8 @@ from tcbench.core.timeline import Timeline
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Launch, Listener, Runner
+from tcbench.run.runner import Listener, Runner
+from tcbench.run.worker_launch import Launch
 from tcbench.tracing import nsys
 from tcbench.tracing.attribution import InputWork, assemble, title_of
 from tcbench.tracing.nsys import Nsys

@@ -11,7 +11,8 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.show import options
-from tcbench.show.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given, make_console, stages
+from tcbench.show.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given
+from tcbench.show.console import make_console, stages
 from tcbench.show.next_steps import NextStep, again, of_run
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def _run(
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
     from tcbench.run.ranks import probe_largest
-    from tcbench.run.runner import COOLING_S, Launch, Runner
+    from tcbench.run.runner import COOLING_S, Runner
+    from tcbench.run.worker_launch import Launch
     from tcbench.show.format import counted
     from tcbench.show.progress import RunProgress
 
@@ -234,7 +236,7 @@ def _show_results(
     from tcbench.commands.run import table as console
     from tcbench.commands.run.scaling import curves
     from tcbench.show import simulated
-    from tcbench.show.notes import save_each
+    from tcbench.show.saving import save_each
 
     def draw() -> Any:
         from tcbench.commands.run.chart import throughput_chart

@@ -22,7 +22,7 @@ from tcbench.core import files, process
 from tcbench.core.errors import ClusterError, hint
 from tcbench.core.text import plain
 from tcbench.core.variables import outside_jobs
-from tcbench.run.runner import python_module
+from tcbench.run.worker_launch import python_module
 
 FOLDER = ".jobs"
 """The folder beside the machines' in which submitit keeps jobs, their scripts and what they print."""

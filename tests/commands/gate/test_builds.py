@@ -15,7 +15,7 @@ from tcbench.core import messages
 from tcbench.core.errors import BuildError
 from tcbench.core.record import Cell
 from tcbench.engine.feeds import generated
-from tcbench.run.runner import Launch
+from tcbench.run.worker_launch import Launch
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,8 @@ from tcbench.engine.accelerators.device import host
 from tcbench.run import gate, plan, scenario
 from tcbench.run.gate import BASE, CURRENT
 from tcbench.run.launcher import Launcher
-from tcbench.run.runner import Launch, Runner
+from tcbench.run.runner import Runner
+from tcbench.run.worker_launch import Launch
 
 
 class Told:

@@ -12,8 +12,9 @@ from tcbench.commands.run import scaling_table as scaling
 from tcbench.commands.run import table as console
 from tcbench.commands.run.scaling import curves as scaled
 from tcbench.core.record import HostLoad, PlanChoice
-from tcbench.show import app, tables
+from tcbench.show import tables
 from tcbench.show.charts.provenance import small_print
+from tcbench.show.console import make_console
 
 
 def table(records) -> tables.Table:
@@ -190,7 +191,7 @@ def test_a_factor_has_its_interval_and_is_pale_where_it_may_be_none():
 
 @pytest.mark.parametrize("text", ["x[/]", "[link=file:///etc/passwd]x[/link]", "[bold]x", ":smile:"])
 def test_text_is_never_markup(capsys, text):
-    made = app.make_console()
+    made = make_console()
     made.print(text)
     made.print(tables.Table([tables.Column(text, str)], [text]))
     assert capsys.readouterr().out.split() == [text] * 3

@@ -13,9 +13,8 @@ from tcbench.engine.accelerators.device import host
 from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.network import Network
-from tcbench.engine.backends.chainer.optimizers import BatchedSGD
+from tcbench.engine.backends.chainer.optimizers import BatchedSGD, OptimizerSpec
 from tcbench.engine.backends.chainer.parts import Parts
-from tcbench.engine.backends.chainer.optimizers import OptimizerSpec
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import Step
 from tcbench.engine.feeds.base import Feed

@@ -15,7 +15,8 @@ import typer
 
 from tcbench.commands.compare.outcome import INCONCLUSIVE, REGRESSION
 from tcbench.core.errors import NotComparableError, SelectionError
-from tcbench.show.app import interruptible, make_console
+from tcbench.show.app import interruptible
+from tcbench.show.console import make_console
 from tcbench.show.next_steps import NextStep, from_here, next_lines
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.accelerators.protocol import current, use
 from tcbench.engine.accelerators.tracing import TracingAccelerator
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
-from tcbench.engine.backends.chainer.optimizers import OptimizerSpec
+from tcbench.engine.backends.chainer.optimizers import BatchedSGD, OptimizerSpec, PerParameterSGD
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.clock import HostClock
 from tcbench.engine.feeds import dali

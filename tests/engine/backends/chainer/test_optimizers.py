@@ -6,8 +6,7 @@ import pytest
 from tcbench.core.errors import TrainingError
 from tcbench.engine.accelerators.cpu.reference.operands import CHUNK
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
-from tcbench.engine.backends.chainer.optimizers import OptimizerSpec
+from tcbench.engine.backends.chainer.optimizers import BatchedSGD, OptimizerSpec, PerParameterSGD
 
 pytestmark = pytest.mark.usefixtures("on_the_processor")
 SHAPES = {"a": (3, 5), "b": (7,), "c": (CHUNK + 11,), "d": (64, 64, 3, 3)}
