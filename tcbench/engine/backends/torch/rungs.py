@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tcbench.engine.backends.chainer.rungs import dali, opencv
+from tcbench.engine.feeds.rungs import DaliInput, OpenCvInput
 from tcbench.engine.rung import BF16, EXACT, FP16, ROUNDING, Needs, Package, Parity, Requires, Rung, RungSet, Tolerance
 from tcbench.engine.session import Phase
 from tcbench.hardware import tensor_cores
@@ -119,7 +119,7 @@ class CudnnBenchmark(Rung):
             torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = before
 
 
-class Dali(dali.Dali):
+class Dali(DaliInput):
     """NVIDIA DALI decodes and augments in threads of its own while the step before is computed."""
 
     def feed(self, recipe: Any, settings: Any) -> Any:
@@ -204,7 +204,7 @@ class Nhwc(Rung):
         return replace(parts, memory_format=torch.channels_last, pixels=replace(parts.pixels, layout="NHWC"))
 
 
-class OpenCv(opencv.OpenCv):
+class OpenCv(OpenCvInput):
     """OpenCV decodes and resizes in place of Pillow, still in the step's own thread."""
 
     def feed(self, recipe: Any, settings: Any) -> Any:

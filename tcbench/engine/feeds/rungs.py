@@ -1,0 +1,25 @@
+"""What the input rungs declare in every framework; how each takes the batches is its own."""
+
+from tcbench.engine.rung import Package, Parity, Requires, Rung
+
+
+class DaliInput(Rung):
+    """Input by NVIDIA DALI."""
+
+    name = "dali"
+    says = "input by NVIDIA DALI, prefetched in its own threads"
+    requires = Requires(packages=(Package("nvidia.dali", "uv sync (x86-64 Linux only)"),))
+    conflicts = frozenset({"opencv"})
+    parity = Parity("input", pixels=1.0)
+    source = "talk, slides 19 to 22"
+
+
+class OpenCvInput(Rung):
+    """Input by OpenCV."""
+
+    name = "opencv"
+    says = "input decoded by OpenCV in place of Pillow"
+    requires = Requires(packages=(Package("cv2", "uv sync --extra opencv"),))
+    conflicts = frozenset({"dali"})
+    parity = Parity("input", pixels=3.0)
+    source = "K. Uenishi, A Few Ways to Accelerate Deep Learning, 2019"
