@@ -10,9 +10,9 @@ def main() -> None:
     it does any other, without a traceback of imports."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from tcbench import commands as cli
+    from tcbench import commands
 
-    cli.main()
+    commands.main()
 
 
 def _leave_current_folder() -> None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench.core import files, store
-from tcbench.core import record as records
 from tcbench.core.errors import StoreError, hint
-from tcbench.core.record import Record
+from tcbench.core.record import Record, encode
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -49,7 +48,7 @@ def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = Fal
         raise StoreError(taken)
     remedy = "make room, or keep it elsewhere with --out FOLDER"
     with files.replacing(path, remedy, taken=None if replace else taken) as file:
-        file.writelines(records.encode(record) + b"\n" for record in kept)
+        file.writelines(encode(record) + b"\n" for record in kept)
     return path
 
 

@@ -16,7 +16,7 @@ from tcbench.core.finding import Finding, FindingState
 from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.feeds import generated
 from tcbench.hardware import kernel, machine
-from tcbench.hardware import load as hardware_load
+from tcbench.hardware.load import average
 from tcbench.run import launcher
 
 _SYNC = "uv sync"
@@ -56,7 +56,7 @@ def _processor() -> Finding:
 
 def disturbances() -> Iterator[Finding]:
     """Findings that would disturb a measurement on the host."""
-    load, cpus = hardware_load.average(), len(kernel.affinity())
+    load, cpus = average(), len(kernel.affinity())
     if load > 0.5 * cpus:
         busy = f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy"
         yield Finding("note", "load", busy, "stop other work before measuring (see: top)")

@@ -21,8 +21,7 @@ from tcbench.engine.backends import DEFAULT, backend, builds_models, device_kind
 from tcbench.engine.models import MODELS, variant_of
 from tcbench.engine.rung import Requires
 from tcbench.hardware import machine
-from tcbench.run import scenario as scenarios
-from tcbench.run.scenario import Config, Scenario
+from tcbench.run.scenario import Config, Scenario, load
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
@@ -312,10 +311,10 @@ def missing(requires: Requires, device: Device, *, remote: bool = False) -> str 
 def plan_of(chosen: Selection, *, remote: bool = False, first: bool = False) -> Plan:
     """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `make`. `first`:
     of the scenario's batch sizes the first alone. Raises SelectionError or ScenarioError."""
-    loaded = scenarios.load(chosen.scenario) if chosen.scenario else None
+    loaded = load(chosen.scenario) if chosen.scenario else None
     kinds = device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds()
     target = find(chosen.device, kinds)
-    loaded = loaded or scenarios.load("cpu" if target.kind == "cpu" else "naruse2018")
+    loaded = loaded or load("cpu" if target.kind == "cpu" else "naruse2018")
     if first and chosen.batch_sizes is None:
         chosen = replace(chosen, batch_sizes=loaded.on(target.kind).batch_sizes[:1])
     return make(loaded, chosen, target, remote=remote)

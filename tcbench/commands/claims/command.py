@@ -41,7 +41,7 @@ def claims(
     """
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import by_timelines, scorecards
-    from tcbench.commands.claims import table as view
+    from tcbench.commands.claims import table
     from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
 
@@ -52,15 +52,15 @@ def claims(
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
     if format_ != "table":
-        typer.echo(view.to_json(cards) if format_ == "json" else view.markdown(cards))
+        typer.echo(table.to_json(cards) if format_ == "json" else table.markdown(cards))
         return
     console = make_console(details=details)
     for card in cards:
-        console.say(view.title(card), style="bold")
-        console.print(view.table(card))
-        console.say(f"\n{view.tally(card)}")
+        console.say(table.title(card), style="bold")
+        console.print(table.table(card))
+        console.say(f"\n{table.tally(card)}")
         console.print()
-    console.notes(view.notes(cards))
+    console.notes(table.notes(cards))
     # Their results go to the folder that these came from.
     console.offer(
         NextStep(

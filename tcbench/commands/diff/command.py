@@ -57,7 +57,7 @@ def diff(
     tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
     tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
     """
-    from tcbench.commands.diff import table as view
+    from tcbench.commands.diff.table import head, headline, notes, simulated, tables, to_json
     from tcbench.core import store
 
     sizes, configs = chosen.batch_sizes, chosen.configs
@@ -85,18 +85,18 @@ def diff(
 
         save(diff_chart(diffs, labels), output, options.ANOTHER_FILE)
     if format_ == "json":
-        typer.echo(view.to_json(diffs, labels, missing))
+        typer.echo(to_json(diffs, labels, missing))
         return
     console = make_console(details=details)
-    console.say(*view.simulated(diffs), style="bold")
+    console.say(*simulated(diffs), style="bold")
     for pair in diffs:
-        console.say(*view.head(pair, labels).splitlines())
-        console.say(view.headline(pair), style="bold")
-        for title, table in view.tables(pair, top):
+        console.say(*head(pair, labels).splitlines())
+        console.say(headline(pair), style="bold")
+        for title, table in tables(pair, top):
             console.say("", title)
             console.print(table)
         console.say("")
-    console.notes([*map(Caution, missing), *view.notes(diffs, bool(timelines))])
+    console.notes([*map(Caution, missing), *notes(diffs, bool(timelines))])
     if output is not None:
         console.say(f"wrote {output}")
     cell, environment = diffs[0].base.cell, diffs[0].base.environment

@@ -13,10 +13,10 @@ def doctor(format_: options.TableOrJson = options.FORMAT) -> None:
 
     Exit code: 0; 1 when tcbench cannot run at all; 2 when CUDA packages are installed but cannot be used here.
     """
-    from tcbench.commands.doctor import table as doctor
+    from tcbench.commands.doctor import table
     from tcbench.run import checkup
 
     findings = checkup.examine(OUT)
-    doctor.show_findings(findings, format_ == "json")
+    table.show_findings(findings, format_ == "json")
     if code := checkup.exit_code(findings):
         raise typer.Exit(code)

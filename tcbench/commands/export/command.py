@@ -36,25 +36,25 @@ def export(
     tcbench export --format github-action-benchmark -o output.json
     tcbench export --format bencher | bencher run --adapter json ...
     """
-    from tcbench.commands.export import formats as view
+    from tcbench.commands.export import formats
 
     ending = "" if output is None else output.suffix.lower()
     if format_ is None and ending not in _BY_ENDING:
         raise SelectionError(f"-o {output}: expected a name that ends in .csv, .json or .parquet, or --format")
     format_ = format_ or _BY_ENDING[ending]
-    if per not in (None, "cell") and format_ in view.SERVICES:
+    if per not in (None, "cell") and format_ in formats.SERVICES:
         raise SelectionError(f"--per {per}: --format {format_} has an entry for each cell; expected --per cell")
     if format_ == "parquet" and (output is None or streams.is_terminal(output)):
         raise SelectionError("--format parquet is not text: name a file with -o FILE")
     records = read_results(results, out).records
     if format_ == "parquet":
-        data = view.to_parquet(records, per or "trial")
-    elif format_ in view.SERVICES:
-        data = view.SERVICES[format_](records).encode("utf-8", "backslashreplace")
-        if (missing := view.missing_line(records)) is not None:
+        data = formats.to_parquet(records, per or "trial")
+    elif format_ in formats.SERVICES:
+        data = formats.SERVICES[format_](records).encode("utf-8", "backslashreplace")
+        if (missing := formats.missing_line(records)) is not None:
             aside(missing)
     else:
-        text = view.to_json if format_ == "json" else view.to_csv
+        text = formats.to_json if format_ == "json" else formats.to_csv
         data = text(records, per or "trial").encode("utf-8", "backslashreplace")
     if output is None:
         typer.echo(data.decode("utf-8"), nl=False)

@@ -88,12 +88,11 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     from tcbench.commands.forecast import forecast as forecasts
     from tcbench.engine.accelerators import device
     from tcbench.hardware import gpus
-    from tcbench.run import plan
-    from tcbench.run import scenario as scenarios
+    from tcbench.run import plan, scenario
 
     card = gpus.load(gpu)
     _, its_device = device.absent(card)
-    planned = plan.make(scenarios.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
+    planned = plan.make(scenario.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
     with stages(quiet, lambda: _KEPT) as advance:
         return forecasts.forecast(planned, card, fresh=fresh, progress=advance)
 

@@ -45,8 +45,8 @@ def history(
     tcbench history results/h200 --threshold 5% --json
     """
     from tcbench.analysis.verdict import Rule
-    from tcbench.commands.history import table as view
     from tcbench.commands.history.history import history as histories
+    from tcbench.commands.history.table import blocks, notes, to_json, verdict
     from tcbench.core import git, store
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.show import simulated
@@ -77,15 +77,15 @@ def history(
         which = f"{counted(others, 'file')} of other machines or kept by git"
         left_out.append(f"left out: {which}; `tcbench history {out}` shows all")
     if format_ == "json":
-        typer.echo(view.to_json(cells))
+        typer.echo(to_json(cells))
         for line in left_out:
             typer.echo(line, err=True)
         return
     console = make_console(details=details)
     console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
-    for heading, table in view.blocks(cells):
+    for heading, table in blocks(cells):
         console.table(table, heading)
-    console.say(view.verdict(cells))
-    console.notes([*view.notes(cells), *map(Caution, left_out)])
+    console.say(verdict(cells))
+    console.notes([*notes(cells), *map(Caution, left_out)])
     if output is not None:
         console.say(wrote)

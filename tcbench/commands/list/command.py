@@ -23,8 +23,8 @@ def list_(
 
         show(format_ == "json", details)
         return
-    from tcbench.commands.list import table as catalogue
+    from tcbench.commands.list import table
     from tcbench.engine.accelerators import device
     from tcbench.engine.backends import device_kinds
 
-    catalogue.show(device.find("auto", device_kinds()), format_ == "json")
+    table.show(device.find("auto", device_kinds()), format_ == "json")

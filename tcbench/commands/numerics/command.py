@@ -132,18 +132,18 @@ def numerics(
     """
     from tcbench.commands.numerics import plan
     from tcbench.commands.numerics.call import Call
-    from tcbench.engine.accelerators import device as devices
+    from tcbench.engine.accelerators import device
     from tcbench.engine.backends import device_kinds
     from tcbench.hardware import machine
-    from tcbench.run import scenario as scenarios
+    from tcbench.run import scenario
     from tcbench.run.plan import refuse
 
     static_scale = loss_scale(scale)
-    target = devices.find(chosen.device, device_kinds(("chainer",)))
-    if devices.kind_of(target.name).simulates is not None:
+    target = device.find(chosen.device, device_kinds(("chainer",)))
+    if device.kind_of(target.name).simulates is not None:
         raise SelectionError(f"--device {target.name}: a simulated device computes no numbers; --device cpu works")
     refuse(target, ("chainer",))
-    loaded = scenarios.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
+    loaded = scenario.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
     call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json", details)
     of_one_rank = {"--scale": scale, "--global-batch": global_batch}
     of_precisions = {"--data": data, "--lr": learning_rate, "--margin": margin, "--ranks": ranks, **of_one_rank}

@@ -2,8 +2,7 @@
 
 import typer
 
-from tcbench.commands.numerics import parity_table as view
-from tcbench.commands.numerics import plan
+from tcbench.commands.numerics import parity_table, plan
 from tcbench.commands.numerics.call import Call
 from tcbench.commands.numerics.parity_judgement import judge
 from tcbench.commands.numerics.runner import NumericsRunner
@@ -31,15 +30,15 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
         raise TrainingError(f"the configs could not be compared: {last.reason}")
     rung_set = backend(DEFAULT).RUNGS
     judged = judge(last.runs, lambda rung: rung_set[rung])
-    off = view.reasons(judged)
+    off = parity_table.reasons(judged)
     if call.json:
-        typer.echo(view.to_json(job, judged, skipped))
+        typer.echo(parity_table.to_json(job, judged, skipped))
     else:
         console = make_console(details=call.details)
-        console.say(view.headline(job), "")
-        console.table(view.table(judged))
+        console.say(parity_table.headline(job), "")
+        console.table(parity_table.table(judged))
         console.say(*off, style="red")
-        console.notes(view.notes(judged, skipped))
-        console.say(view.summary(judged))
+        console.notes(parity_table.notes(judged, skipped))
+        console.say(parity_table.summary(judged))
     if off:
         raise typer.Exit(PARITY_OFF)

@@ -10,9 +10,7 @@ import typer
 from matplotlib.figure import Figure
 
 from tcbench.analysis.numerics.judgement import Margins, margins_of, safe, verdicts
-from tcbench.commands.numerics import plan
-from tcbench.commands.numerics import second_order_chart as steps_view
-from tcbench.commands.numerics import table as view
+from tcbench.commands.numerics import plan, second_order_chart, table
 from tcbench.commands.numerics.call import Call, counting
 from tcbench.commands.numerics.gradients_chart import gradients_chart
 from tcbench.commands.numerics.runner import NumericsRunner
@@ -72,9 +70,9 @@ def train(
     except StoreError:
         typer.echo(raw)
         raise
-    text = view.to_json(document, margins)
+    text = table.to_json(document, margins)
     _keep(path, text)
-    facts = view.about(document)
+    facts = table.about(document)
     drawings: dict[str, Callable[[], Figure]] = {"training": lambda: training_chart(document, margins, facts)}
     if alone:
         drawings = {"gradients": lambda: gradients_chart(document, facts), **drawings}
@@ -128,13 +126,13 @@ def _keep(path: Path, text: str) -> None:
 
 def _show(document: Document, margins: Margins, written: Sequence[Path], call: Call) -> None:
     console = make_console(details=call.details)
-    console.say(view.setting_line(document), "")
+    console.say(table.setting_line(document), "")
     if document.setting.ranks == 1:
-        console.print(view.gradients_table(document))
-        console.say(view.safe_line(document), view.bfloat16_line(document), "")
-    console.table(view.costs_table(document))
-    console.table(view.verdicts_table(document, verdicts(document, margins)))
-    console.notes([*view.notes(document, margins), *view.why_lines(document)])
+        console.print(table.gradients_table(document))
+        console.say(table.safe_line(document), table.bfloat16_line(document), "")
+    console.table(table.costs_table(document))
+    console.table(table.verdicts_table(document, verdicts(document, margins)))
+    console.notes([*table.notes(document, margins), *table.why_lines(document)])
     console.say(*(f"wrote {path}" for path in written))
     if run := newest_run(call.out):  # whose claims on training the document decides
         words = ("claims", str(run), str(written[0]), *folder(call.out))
@@ -158,7 +156,9 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
                 method, rate, seed = jobs[job]
                 environment = last.environment or environment
                 if last.run.status in ("failed", "oom"):
-                    typer.echo(f"tcbench: error: {steps_view.LABELS[method]}, seed {seed}: {last.run.reason}", err=True)
+                    typer.echo(
+                        f"tcbench: error: {second_order_chart.LABELS[method]}, seed {seed}: {last.run.reason}", err=True
+                    )
                     raise typer.Exit(SOME_CELL_FAILED)
                 runs[job] = MethodRun(
                     method=method,
@@ -185,13 +185,13 @@ def race(call: Call, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -
     _keep(stem.with_suffix(".json"), text)
     machine = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
     about = [*machine, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
-    charts = save_each({stem.with_suffix(".png"): lambda: steps_view.steps_chart(document, about)})
+    charts = save_each({stem.with_suffix(".png"): lambda: second_order_chart.steps_chart(document, about)})
     if call.json:
         typer.echo(text)
         return
     console = make_console(details=call.details)
     console.say(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}", "")
-    console.table(steps_view.table(document))
-    console.notes(steps_view.notes(document))
+    console.table(second_order_chart.table(document))
+    console.notes(second_order_chart.notes(document))
     for path in (stem.with_suffix(".json"), *charts):
         console.say(f"wrote {path}")

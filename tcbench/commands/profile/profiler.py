@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tcbench.commands.profile import host
-from tcbench.core import files
-from tcbench.core import recording as recordings
+from tcbench.core import files, recording
 from tcbench.core.errors import SelectionError, TraceError
 from tcbench.core.keeper import PARENT_PID
 from tcbench.core.messages import Building, Message, ProfileRequest, Stepped
@@ -140,7 +139,7 @@ class Take:
         """The recording; with what Nsight Systems saw, where it recorded."""
         path, ranks = folder / "recording.json", record.cell.ranks
         names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
-        own, *others = (recordings.decode(name.read_bytes()) for name in names)
+        own, *others = (recording.decode(name.read_bytes()) for name in names)
         title = title_of(record)
         notes = [self.recorder.note] if self.recorder.note else []
         if own.dropped:

@@ -52,7 +52,7 @@ def roofline(
     tcbench roofline profile.json.gz --layers         with the time of each layer
     """
     from tcbench.analysis.summary import by_code, summarise
-    from tcbench.commands.roofline import table as view
+    from tcbench.commands.roofline import table
     from tcbench.commands.roofline.chart import roofline_chart
     from tcbench.commands.roofline.roofline import base_and_fastest, fastest
     from tcbench.commands.roofline.roofline import roofline as under_roof
@@ -76,16 +76,16 @@ def roofline(
     output = place(output, given.paths, "roofline.png")
     save(roofline_chart(rooflines, every=every), output, options.ANOTHER_FILE)
     if format_ == "json":
-        typer.echo(view.to_json(rooflines))
+        typer.echo(table.to_json(rooflines))
         return
     console = make_console(details=details)
-    console.say(*map(view.headline, dict.fromkeys(one.ceilings for one in rooflines)), "")
+    console.say(*map(table.headline, dict.fromkeys(one.ceilings for one in rooflines)), "")
     pairs = base_and_fastest(rooflines)
     shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
-    console.table(view.phases_table(shown))
+    console.table(table.phases_table(shown))
     for one_cell in shown if layers else ():
-        console.table(view.layers_table(one_cell), one_cell.summary.cell.label)
-    console.notes(view.notes(shown, len(rooflines), layers=layers))
+        console.table(table.layers_table(one_cell), one_cell.summary.cell.label)
+    console.notes(table.notes(shown, len(rooflines), layers=layers))
     console.say(f"wrote {output}")
 
 

@@ -116,9 +116,9 @@ def _run(
     whole: Sequence[str],
 ) -> bool:
     """Run a plan to its end, store and show it. `whole` as in `_next_steps`. True when some cell failed."""
-    from tcbench.commands.run import ahead as built_ahead
     from tcbench.commands.run import planning
     from tcbench.commands.run import table as console
+    from tcbench.commands.run.ahead import build
     from tcbench.core import messages, store
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
@@ -147,7 +147,7 @@ def _run(
             found = list(disturbances())  # before all cores are busy with what follows
             with stages(quiet) as advance:
                 images.generate(plan, advance)
-                compiled = built_ahead.build(to_run(), plan.device.name, advance)
+                compiled = build(to_run(), plan.device.name, advance)
             say(planning.plan_line(plan))
             if plan.left_out:
                 say(plan.left_out)
@@ -231,8 +231,7 @@ def _show_results(
     """The table or its JSON; beside the records the chart of throughput, or that of networks where there are several,
     and that of scaling over ranks; what to do next. `whole`: the words for all configs, where some were chosen."""
     from tcbench.analysis.summary import speedups, summarise
-    from tcbench.commands.run import networks_chart as of_networks
-    from tcbench.commands.run import scaling_table as scaling
+    from tcbench.commands.run import networks_chart, scaling_table
     from tcbench.commands.run import table as console
     from tcbench.commands.run.scaling import curves
     from tcbench.show import simulated
@@ -241,7 +240,7 @@ def _show_results(
     def draw() -> Any:
         from tcbench.commands.run.chart import throughput_chart
 
-        return of_networks.networks_chart(summaries) if beside else throughput_chart(summaries)
+        return networks_chart.networks_chart(summaries) if beside else throughput_chart(summaries)
 
     def draw_scaling() -> Any:
         from tcbench.commands.run.scaling_chart import scaling_chart
@@ -249,7 +248,7 @@ def _show_results(
         return scaling_chart(scaled)
 
     summaries = summarise(records)
-    ratios, scaled, beside = speedups(summaries), curves(records), of_networks.networks(summaries)
+    ratios, scaled, beside = speedups(summaries), curves(records), networks_chart.networks(summaries)
     drawings: dict[Path, Callable[[], Any]] = {}
     if measured := any(summary.images_per_s for summary in summaries):
         drawings[path.with_suffix(".png")] = draw
@@ -257,19 +256,19 @@ def _show_results(
             drawings[path.with_name(f"{path.stem}-scaling.png")] = draw_scaling
     if json:
         save_each(drawings)
-        typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
+        typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling_table.to_json(scaled)))
         return
     stdout = make_console()
     stdout.print()
     stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
     stdout.table(console.results_table(summaries, ratios))
     if scaled:
-        stdout.table(scaling.table(scaled))
+        stdout.table(scaling_table.table(scaled))
     if beside:
-        stdout.table(of_networks.table(beside))
+        stdout.table(networks_chart.table(beside))
     stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
     stdout.say(*console.reasons(summaries), style="yellow")
-    stdout.notes([*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())])
+    stdout.notes([*console.footnotes(summaries), *(scaling_table.notes(scaled) if scaled else ())])
     charts = save_each(drawings)
     stdout.say(f"{console.tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
     steps = [again("runs again what failed; its log is in the record")] if failed else []

@@ -7,7 +7,7 @@ auxiliary classifiers average 5x5 windows, 3 apart, to 4x4 at 224x224, and to 4x
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tcbench.engine.models import geometry as g
+from tcbench.engine.models import geometry
 
 _INCEPTIONS = {
     "3a": (64, 96, 128, 16, 32, 32),
@@ -23,26 +23,26 @@ _INCEPTIONS = {
 """Channels of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj."""
 _STD = 0.01
 """Of a classifier's initial weights."""
-_POOL = g.MaxPool(3, 2, ceil=True)
+_POOL = geometry.MaxPool(3, 2, ceil=True)
 
 
 @dataclass(frozen=True)
-class GoogLeNet(g.Network):
+class GoogLeNet(geometry.Network):
     """`auxiliary`: with two more classifiers, whose losses count 0.3 each in training. `thinner`: divides channels."""
 
     learning_rate: float = 1e-3
     auxiliary: bool = False
     thinner: int = 1
 
-    def stages(self, variant: str, n_classes: int) -> Iterator[g.Named]:
+    def stages(self, variant: str, n_classes: int) -> Iterator[geometry.Named]:
         self.check(variant)
         first, second = 64 // self.thinner, 192 // self.thinner
-        yield "conv1", g.Conv(3, first, 7, 2, bias=True)
+        yield "conv1", geometry.Conv(3, first, 7, 2, bias=True)
         yield "pool1", _POOL
-        yield "norm1", g.Lrn()
-        yield "conv2 reduce", g.Conv(first, first, 1, bias=True)
-        yield "conv2", g.Conv(first, second, 3, bias=True)
-        yield "norm2", g.Lrn()
+        yield "norm1", geometry.Lrn()
+        yield "conv2 reduce", geometry.Conv(first, first, 1, bias=True)
+        yield "conv2", geometry.Conv(first, second, 3, bias=True)
+        yield "norm2", geometry.Lrn()
         yield "pool2", _POOL
         channels = second
         for name, widths in _INCEPTIONS.items():
@@ -50,34 +50,36 @@ class GoogLeNet(g.Network):
             yield name, _inception(channels, *thin)
             channels = thin[0] + thin[2] + thin[4] + thin[5]
             if self.auxiliary and name in ("4a", "4d"):
-                yield f"auxiliary {name}", g.Auxiliary(self._classifier(channels, n_classes), 0.3)
+                yield f"auxiliary {name}", geometry.Auxiliary(self._classifier(channels, n_classes), 0.3)
             if name in ("3b", "4e"):
                 yield f"pool{name[0]}", _POOL
-        yield "average pool", g.GlobalAverage()
-        yield "drop", g.Dropout(0.4)
-        yield "head", g.Linear(channels, n_classes, std=_STD)
+        yield "average pool", geometry.GlobalAverage()
+        yield "drop", geometry.Dropout(0.4)
+        yield "head", geometry.Linear(channels, n_classes, std=_STD)
 
-    def _classifier(self, channels: int, n_classes: int) -> tuple[g.Named, ...]:
+    def _classifier(self, channels: int, n_classes: int) -> tuple[geometry.Named, ...]:
         narrow, hidden = 128 // self.thinner, 1024 // self.thinner
         return (
-            ("average pool", g.TiledAverage(4)),
-            ("conv", g.Conv(channels, narrow, 1, bias=True)),
-            ("fc", g.Linear(narrow, hidden, relu=True, side=4)),
-            ("drop", g.Dropout(0.7)),
-            ("head", g.Linear(hidden, n_classes, std=_STD)),
+            ("average pool", geometry.TiledAverage(4)),
+            ("conv", geometry.Conv(channels, narrow, 1, bias=True)),
+            ("fc", geometry.Linear(narrow, hidden, relu=True, side=4)),
+            ("drop", geometry.Dropout(0.7)),
+            ("head", geometry.Linear(hidden, n_classes, std=_STD)),
         )
 
 
-def _inception(channels: int, one: int, three_in: int, three: int, five_in: int, five: int, pooled: int) -> g.Branches:
-    def conv(inputs: int, outputs: int, ksize: int) -> g.Conv:
-        return g.Conv(inputs, outputs, ksize, bias=True)
+def _inception(
+    channels: int, one: int, three_in: int, three: int, five_in: int, five: int, pooled: int
+) -> geometry.Branches:
+    def conv(inputs: int, outputs: int, ksize: int) -> geometry.Conv:
+        return geometry.Conv(inputs, outputs, ksize, bias=True)
 
-    return g.Branches(
+    return geometry.Branches(
         (
             (("1x1", conv(channels, one, 1)),),
             (("3x3 reduce", conv(channels, three_in, 1)), ("3x3", conv(three_in, three, 3))),
             (("5x5 reduce", conv(channels, five_in, 1)), ("5x5", conv(five_in, five, 5))),
-            (("pool", g.MaxPool(3, 1, 1)), ("pool proj", conv(channels, pooled, 1))),
+            (("pool", geometry.MaxPool(3, 1, 1)), ("pool proj", conv(channels, pooled, 1))),
         )
     )
 

@@ -15,8 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from tcbench.analysis import rounds as rounds_of
 from tcbench.analysis.compare import ACCIDENTS, THROUGHPUT
+from tcbench.analysis.rounds import estimate
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.commands.gate import turns
@@ -317,7 +317,7 @@ def lost_at_the_median(
     for cell in cells:
         before, after = ([_median_step(r) for r in _ok(records, cell)] for records in (base, current))
         if min(len(before), len(after)) >= LEAST_TRIALS:
-            ratio = rounds_of.estimate([f for f in after if f], [f for f in before if f]).ratio
+            ratio = estimate([f for f in after if f], [f for f in before if f]).ratio
             if half.judge(ratio) == "regression":
                 lost[cell.key] = ratio.value
     return lost

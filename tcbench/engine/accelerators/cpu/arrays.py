@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu import threads as cpu_threads
+from tcbench.engine import work
 from tcbench.engine.accelerators.cpu.mpi import MpiReducer
+from tcbench.engine.accelerators.cpu.threads import use
 from tcbench.engine.accelerators.protocol import Accelerator, Array, Reducer
 from tcbench.engine.world import World
 
@@ -23,7 +23,7 @@ class HostArrays(Accelerator):
 
     def enter(self) -> contextlib.AbstractContextManager[None]:
         """Held while work is launched: the number of threads, which is the process's."""
-        return cpu_threads.use(self._threads)
+        return use(self._threads)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return np.empty(shape, dtype)
@@ -44,7 +44,7 @@ class HostArrays(Accelerator):
         return np.array(array)
 
     def reducer(self, world: World) -> Reducer:
-        return MpiReducer(world, lambda a, b: self.launch(w.Add.of(a.size, a.dtype.name), a, b, b))
+        return MpiReducer(world, lambda a, b: self.launch(work.Add.of(a.size, a.dtype.name), a, b, b))
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         raise NotImplementedError("a processor captures no graphs: the rung cuda_graph needs a GPU")

@@ -10,7 +10,7 @@ from tcbench.engine.backends import tree
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.parts import Classifier, Parts
-from tcbench.engine.models import geometry as g
+from tcbench.engine.models import geometry
 
 
 class Container(chainer.Chain):
@@ -58,21 +58,21 @@ def _tree(parts: Parts, rng: np.random.RandomState) -> tree.NetworkBuilder:
     def conv(
         in_channels: int, out_channels: int, ksize: int, stride: int, relu: bool, bias: bool, pad: int
     ) -> chainer.Link:
-        return parts.unit(parts.spec, g.Conv(in_channels, out_channels, ksize, stride, relu, bias, pad), rng)
+        return parts.unit(parts.spec, geometry.Conv(in_channels, out_channels, ksize, stride, relu, bias, pad), rng)
 
     def linear(in_features: int, out_features: int, relu: bool, side: int, std: float | None) -> chainer.Link:
-        return Classifier(parts.spec, g.Linear(in_features, out_features, relu, side, std), rng)
+        return Classifier(parts.spec, geometry.Linear(in_features, out_features, relu, side, std), rng)
 
-    makers: dict[type[g.Stage], Callable[..., Any]] = {
-        g.Conv: conv,
-        g.Linear: linear,
-        g.Dropout: lambda ratio: DropoutLink(parts, ratio, rng),
-        g.MaxPool: lambda ksize, stride, pad, ceil: operation(
+    makers: dict[type[geometry.Stage], Callable[..., Any]] = {
+        geometry.Conv: conv,
+        geometry.Linear: linear,
+        geometry.Dropout: lambda ratio: DropoutLink(parts, ratio, rng),
+        geometry.MaxPool: lambda ksize, stride, pad, ceil: operation(
             ops.max_pooling_2d, ksize=ksize, stride=stride, pad=pad, ceil=ceil
         ),
-        g.GlobalAverage: lambda: operation(ops.global_average_pooling_2d),
-        g.TiledAverage: lambda out: operation(ops.tiled_average_pooling_2d, out=out),
-        g.Lrn: lambda size, alpha, beta, k: operation(
+        geometry.GlobalAverage: lambda: operation(ops.global_average_pooling_2d),
+        geometry.TiledAverage: lambda out: operation(ops.tiled_average_pooling_2d, out=out),
+        geometry.Lrn: lambda size, alpha, beta, k: operation(
             ops.local_response_normalization, size=size, alpha=alpha, beta=beta, k=k
         ),
     }
@@ -82,7 +82,7 @@ def _tree(parts: Parts, rng: np.random.RandomState) -> tree.NetworkBuilder:
 class Network(Container):
     """Images in the spec's layout and dtype -> logits (N, n_classes)."""
 
-    def __init__(self, parts: Parts, stages: Iterable[g.Named], rng: np.random.RandomState) -> None:
+    def __init__(self, parts: Parts, stages: Iterable[geometry.Named], rng: np.random.RandomState) -> None:
         stages = tuple(stages)
         super().__init__(lambda _, x: self._body(self, x)[0])
         self.parts = parts

@@ -16,7 +16,7 @@ from torch import nn
 
 from tcbench.engine.backends import tree
 from tcbench.engine.backends.initial import he_normal, normal
-from tcbench.engine.models import geometry as g
+from tcbench.engine.models import geometry
 
 EPS = 2e-5
 """Chainer's batch-normalisation epsilon; PyTorch's own default is 1e-5."""
@@ -116,15 +116,15 @@ def _dropout(ratio: float, rng: np.random.RandomState) -> nn.Module:
 
 
 def _tree(rng: np.random.RandomState) -> tree.NetworkBuilder:
-    makers: dict[type[g.Stage], Callable[..., nn.Module]] = {
-        g.Conv: functools.partial(Unit, rng=rng),
-        g.Linear: functools.partial(Classifier, rng=rng),
-        g.Dropout: functools.partial(_dropout, rng=rng),
-        g.MaxPool: lambda ksize, stride, pad, ceil: nn.MaxPool2d(ksize, stride, pad, ceil_mode=ceil),
-        g.GlobalAverage: lambda: nn.AdaptiveAvgPool2d(1),
-        g.TiledAverage: lambda out: Tiles(out),
+    makers: dict[type[geometry.Stage], Callable[..., nn.Module]] = {
+        geometry.Conv: functools.partial(Unit, rng=rng),
+        geometry.Linear: functools.partial(Classifier, rng=rng),
+        geometry.Dropout: functools.partial(_dropout, rng=rng),
+        geometry.MaxPool: lambda ksize, stride, pad, ceil: nn.MaxPool2d(ksize, stride, pad, ceil_mode=ceil),
+        geometry.GlobalAverage: lambda: nn.AdaptiveAvgPool2d(1),
+        geometry.TiledAverage: lambda out: Tiles(out),
         # It divides alpha by the size.
-        g.Lrn: lambda size, alpha, beta, k: nn.LocalResponseNorm(size, alpha * size, beta, k),
+        geometry.Lrn: lambda size, alpha, beta, k: nn.LocalResponseNorm(size, alpha * size, beta, k),
     }
     return tree.NetworkBuilder("torch", Container, lambda maps: torch.cat(maps, 1), makers)
 
@@ -133,7 +133,7 @@ class Network(Container):
     """Images (N, 3, S, S) -> logits (N, n_classes), and in training those of auxiliary classifiers. `auxiliary`: the
     weights of their losses, in order."""
 
-    def __init__(self, stages: Iterable[g.Named], rng: np.random.RandomState) -> None:
+    def __init__(self, stages: Iterable[geometry.Named], rng: np.random.RandomState) -> None:
         stages = tuple(stages)
         names = [name for name, _ in stages]
         super().__init__(lambda _, x: tree.all_logits(self, names, self.auxiliary, x, self.training))

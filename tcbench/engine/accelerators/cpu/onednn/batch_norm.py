@@ -18,10 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled
-from tcbench.engine.accelerators.cpu.onednn import library as dnnl
-from tcbench.engine.accelerators.cpu.onednn import widened
+from tcbench.engine.accelerators.cpu.onednn import library, widened
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.team import EXECUTE, PrimitiveCall, Stages
@@ -29,23 +27,24 @@ from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice,
 from tcbench.engine.accelerators.cpu.onednn.update import CODES
 from tcbench.engine.accelerators.cpu.reference.operands import compute, make_launch
 from tcbench.engine.accelerators.protocol import BatchNormRoute
+from tcbench.engine.work import ITEM_BYTES, After, BatchNormBackward, BatchNormForward, DType, Norm
 from tcbench.hardware import machine
 
 _WITHOUT_BARRIERS = "bnorm_tbb_jit"
 _LEAST_BYTES, _LARGE_BYTES = 1 << 17, 1 << 22
 """Of arrays that may go through C, and of those that always do."""
-_Works = w.BatchNormForward | w.BatchNormBackward
+_Works = BatchNormForward | BatchNormBackward
 
 
 @functools.cache
-def route(norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
+def route(norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
     """The addition of a residual is work of its own, with ReLU: oneDNN does not fuse it on processors."""
     alone = replace(norm, after="none") if norm.add else norm
-    then: w.After = "add_relu" if norm.add else "none"
-    return BatchNormRoute(alone, w.BatchNormForward(alone, eps, momentum), w.BatchNormBackward(alone), then)
+    then: After = "add_relu" if norm.add else "none"
+    return BatchNormRoute(alone, BatchNormForward(alone, eps, momentum), BatchNormBackward(alone), then)
 
 
-def forward(engine: Engine, work: w.BatchNormForward) -> Choice:
+def forward(engine: Engine, work: BatchNormForward) -> Choice:
     """See BatchNormForward, without a residual."""
     if _goes_through_c(engine, work.norm):
         return _as_timed(engine, work.norm, _in_c(engine, work))
@@ -54,7 +53,7 @@ def forward(engine: Engine, work: w.BatchNormForward) -> Choice:
     return _as_timed(engine, work.norm, _forward_by_onednn(engine, work))
 
 
-def _forward_by_onednn(engine: Engine, work: w.BatchNormForward) -> Choice:
+def _forward_by_onednn(engine: Engine, work: BatchNormForward) -> Choice:
     norm, momentum = work.norm, work.momentum
     primitive = _primitive(engine, norm, work.eps, backward=False)
     unbiased = momentum * norm.count / max(norm.count - 1, 1)
@@ -93,7 +92,7 @@ def _forward_by_onednn(engine: Engine, work: w.BatchNormForward) -> Choice:
     return _faster(engine, work, Choice(bind, primitive.name), bind_numpys)
 
 
-def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
+def backward(engine: Engine, work: BatchNormBackward) -> Choice:
     """See BatchNormBackward, without a residual."""
     if _goes_through_c(engine, work.norm):
         return _as_timed(engine, work.norm, _in_c(engine, work))
@@ -102,7 +101,7 @@ def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
     return _as_timed(engine, work.norm, _backward_by_onednn(engine, work))
 
 
-def _backward_by_onednn(engine: Engine, work: w.BatchNormBackward) -> Choice:
+def _backward_by_onednn(engine: Engine, work: BatchNormBackward) -> Choice:
     primitive = _primitive(engine, work.norm, 0.0, backward=True)
 
     def bind(gy: Array, x: Array, gamma: Array, mean: Array, inv_std: Array, *rest: Array) -> Callable[[], None]:
@@ -120,20 +119,20 @@ def _backward_by_onednn(engine: Engine, work: w.BatchNormBackward) -> Choice:
     return _faster(engine, work, Choice(bind, primitive.name), functools.partial(make_launch, work))
 
 
-def _goes_through_c(engine: Engine, norm: w.Norm) -> bool:
+def _goes_through_c(engine: Engine, norm: Norm) -> bool:
     """Not where that cannot be had, or where waking the other threads takes longer than they save, unless oneDNN would
     take conversions. The same for forward and backward, which read each other's mask: by forward's time."""
     if engine.team is None or norm.add or norm.layout != "NHWC" or norm.c % _VALUES or norm.dtype not in CODES:
         return False
-    n_bytes, converts = norm.size * w.ITEM_BYTES[norm.dtype], engine.converts(norm.dtype)
+    n_bytes, converts = norm.size * ITEM_BYTES[norm.dtype], engine.converts(norm.dtype)
     if (converts and n_bytes < _LEAST_BYTES) or _compiled() is None:
         return False
     return not converts or n_bytes > _LARGE_BYTES or _timed(engine, norm).name == _IN_C
 
 
-def _timed(engine: Engine, norm: w.Norm) -> Choice:
+def _timed(engine: Engine, norm: Norm) -> Choice:
     """The faster way forward of a norm that may go either."""
-    work = w.BatchNormForward(norm, eps=1e-5, momentum=0.1)
+    work = BatchNormForward(norm, eps=1e-5, momentum=0.1)
     if (asked := _asked(norm)) not in engine.prepared:
         with engine.rooms_given_back():
             ways = [_forward_by_onednn(engine, work), _in_c(engine, work)]
@@ -142,11 +141,11 @@ def _timed(engine: Engine, norm: w.Norm) -> Choice:
     return chosen
 
 
-def _asked(norm: w.Norm) -> str:
+def _asked(norm: Norm) -> str:
     return f"way of {norm}"
 
 
-def _as_timed(engine: Engine, norm: w.Norm, choice: Choice) -> Choice:
+def _as_timed(engine: Engine, norm: Norm, choice: Choice) -> Choice:
     """The same, and by whose times it was chosen, where there were any."""
     timed = engine.prepared.get(_asked(norm))
     return choice if timed is None else replace(choice, from_cache=timed.from_cache, provisional=timed.provisional)
@@ -168,7 +167,7 @@ def _in_c(engine: Engine, work: _Works) -> Choice:
             run()
             engine.met_nan |= bool(np.isnan(kept.sum()))
 
-        return forward if isinstance(work, w.BatchNormForward) else run
+        return forward if isinstance(work, BatchNormForward) else run
 
     return Choice(bind, _IN_C)
 
@@ -198,17 +197,17 @@ def _launch_in_c(
     """Of arrays the launch on them: sums of parts of the rows, factors from these, parts of the result, by the
     functions of batch_norm.c. `bind`: of a team. `room`: of so many bytes, the memory for sums and factors."""
     norm, places = work.norm, [_ARRAYS.index(operand.name) for operand in work.operands]
-    parts = max(1, min(norm.size * w.ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
+    parts = max(1, min(norm.size * ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
     arguments = _CArguments(rows=norm.count, channels=norm.c, parts=parts)
     arguments.dtype, arguments.has_relu = CODES[norm.dtype], norm.relu
-    if isinstance(work, w.BatchNormForward):
+    if isinstance(work, BatchNormForward):
         arguments.eps, arguments.momentum = work.eps, work.momentum
     # Backward reads and writes three such arrays: what does not stay in the cache need not be read into it to be
     # written (13 and 26 MB with a cache of 32: 0.85 to 0.93 times as long).
     last_level = machine.last_level_cache_bytes()
-    streams = 0 < last_level < 3 * norm.size * w.ITEM_BYTES[norm.dtype]
+    streams = 0 < last_level < 3 * norm.size * ITEM_BYTES[norm.dtype]
     factors_at = 2 * parts * norm.c * 4
-    way = "forward" if isinstance(work, w.BatchNormForward) else "backward"
+    way = "forward" if isinstance(work, BatchNormForward) else "backward"
     # The latest part of the sums is the first of the result: it is in the cache.
     stages = (("sums", range(parts)), ("factors", range(1)), ("apply", range(parts)[::-1]))
     address = ctypes.addressof(arguments)
@@ -223,11 +222,11 @@ def _launch_in_c(
         for place, given in zip(places, addresses, strict=True):
             arguments.arrays[place] = given
         arguments.streams = streams and not (arguments.arrays[_GX] or 0) % _ALIGNED_TO
-        arguments.sums = dnnl.address(room(factors_at + 3 * norm.c * 4))
+        arguments.sums = library.address(room(factors_at + 3 * norm.c * 4))
         arguments.factors = arguments.sums + factors_at
         launch()
 
-    return lambda *arrays: functools.partial(at, [dnnl.address(array) for array in arrays])
+    return lambda *arrays: functools.partial(at, [library.address(array) for array in arrays])
 
 
 @functools.cache
@@ -239,14 +238,14 @@ def _compiled() -> ctypes.CDLL | None:
 def does_as_numpy(made: ctypes.CDLL) -> bool:
     """Whether both ways give what NumPy's kernels give, to the rounding of their sums."""
     rng, room = np.random.default_rng(0), np.empty(1 << 15, np.uint8)
-    shares: dict[w.DType, float] = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
+    shares: dict[DType, float] = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
     for dtype, share in shares.items():
-        norm = w.Norm(3, 48, 5, 7, "NHWC", dtype, "relu")
+        norm = Norm(3, 48, 5, 7, "NHWC", dtype, "relu")
         given = {name: rng.standard_normal(norm.shape).astype(norm.dtype) for name in ("x", "gy")}
         given |= {name: rng.standard_normal(norm.c).astype(np.float32) for name in ("gamma", "beta")}
         given |= {name: np.full(norm.c, 2, np.float32) for name in ("running_mean", "running_var")}
         ours, expected = dict(given), dict(given)
-        works: tuple[_Works, ...] = w.BatchNormForward(norm, 1e-3, 0.1), w.BatchNormBackward(norm)
+        works: tuple[_Works, ...] = BatchNormForward(norm, 1e-3, 0.1), BatchNormBackward(norm)
         for work in works:
             for arrays in (ours, expected):
                 arrays |= {o.name: np.array(arrays.get(o.name, np.zeros(o.shape, o.dtype))) for o in work.operands}
@@ -273,42 +272,42 @@ def _faster(engine: Engine, work: _Works, choice: Choice, bind_numpys: Callable[
     return fastest(engine, work, [choice, Choice(bind_numpys, NUMPY)])
 
 
-def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> Primitive:
+def _primitive(engine: Engine, norm: Norm, eps: float, *, backward: bool) -> Primitive:
     """Forward or backward, on arrays in the order of the work's operands. Raises Unimplemented."""
     if norm.add:
         raise Unimplemented("add_relu")
     sizes = (norm.n, norm.c, norm.h, norm.w)
     x = engine.descriptor(norm.dtype, sizes, strides(norm.layout, sizes))
     vector = engine.descriptor("float32", (norm.c,), (1,))
-    flags = dnnl.USE_SCALE | dnnl.USE_SHIFT | (dnnl.FUSE_RELU if norm.relu else 0)
+    flags = library.USE_SCALE | library.USE_SHIFT | (library.FUSE_RELU if norm.relu else 0)
 
     def describe(dtype: str) -> int:
         stored = engine.descriptor(dtype, sizes, strides(norm.layout, sizes)).handle
         made = engine.describe(
-            "batch_normalization_forward", dnnl.FORWARD_TRAINING, stored, stored, eps, flags, engine.plain
+            "batch_normalization_forward", library.FORWARD_TRAINING, stored, stored, eps, flags, engine.plain
         )
         if backward:
             made = engine.describe(
-                "batch_normalization_backward", dnnl.BACKWARD, stored, stored, stored, eps, flags, made, engine.plain
+                "batch_normalization_backward", library.BACKWARD, stored, stored, stored, eps, flags, made, engine.plain
             )
         return made
 
     def operands(described: int) -> list[Binding]:
         kept: list[Binding] = []
         if norm.relu:
-            kept = [Binding(dnnl.WORKSPACE, engine.descriptor_of(described, dnnl.WORKSPACE), not backward)]
+            kept = [Binding(library.WORKSPACE, engine.descriptor_of(described, library.WORKSPACE), not backward)]
         if backward:
-            read, written = (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE), (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT)
+            read, written = (library.SCALE, library.MEAN, library.VARIANCE), (library.DIFF_SCALE, library.DIFF_SHIFT)
             given = [
-                Binding(dnnl.DIFF_DST, x),
-                Binding(dnnl.SRC, x),
+                Binding(library.DIFF_DST, x),
+                Binding(library.SRC, x),
                 *(Binding(index, vector) for index in read),
                 *kept,
             ]
-            return [*given, Binding(dnnl.DIFF_SRC, x, True), *(Binding(index, vector, True) for index in written)]
-        given = [Binding(dnnl.SRC, x), Binding(dnnl.SCALE, vector), Binding(dnnl.SHIFT, vector)]
-        statistics = (Binding(index, vector, True) for index in (dnnl.MEAN, dnnl.VARIANCE))
-        return [*given, Binding(dnnl.DST, x, True), *statistics, *kept]
+            return [*given, Binding(library.DIFF_SRC, x, True), *(Binding(index, vector, True) for index in written)]
+        given = [Binding(library.SRC, x), Binding(library.SCALE, vector), Binding(library.SHIFT, vector)]
+        statistics = (Binding(index, vector, True) for index in (library.MEAN, library.VARIANCE))
+        return [*given, Binding(library.DST, x, True), *statistics, *kept]
 
     if x.bytes > _LARGE_BYTES:
         with engine.threads(engine.n_threads):

@@ -5,32 +5,36 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.onednn import library as dnnl
+from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.pointwise import n_slices
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference.operands import compute
+from tcbench.engine.work import AddBias, AddBiasRelu, BiasGradient
 
 
-def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
+def add(engine: Engine, work: AddBias | AddBiasRelu) -> Choice:
     """See AddBias and AddBiasRelu. Networks that have biases have no batch normalisation, which would meet what is not
     a number: here a sum does."""
-    relu, of_maps = isinstance(work, w.AddBiasRelu), work.pixels > 1
+    relu, of_maps = isinstance(work, AddBiasRelu), work.pixels > 1
     threads = n_slices(engine, work.n, work.k * work.pixels)
     rows = work.n // threads
     y_sizes, b_sizes = ((rows, work.k, work.pixels), (1, work.k, 1)) if of_maps else ((rows, work.k), (1, work.k))
     attributes = engine.attributes(relu_after=relu)
-    b = engine.descriptor("float32", b_sizes, dnnl.contiguous(b_sizes))
+    b = engine.descriptor("float32", b_sizes, library.contiguous(b_sizes))
 
     def describe(dtype: str) -> int:
-        y = engine.descriptor(dtype, y_sizes, dnnl.contiguous(y_sizes)).handle
-        return engine.describe("binary", dnnl.BINARY_ADD, y, b.handle, y, attributes)
+        y = engine.descriptor(dtype, y_sizes, library.contiguous(y_sizes)).handle
+        return engine.describe("binary", library.BINARY_ADD, y, b.handle, y, attributes)
 
-    y = engine.descriptor(work.dtype, y_sizes, dnnl.contiguous(y_sizes))
-    operands = (Binding(dnnl.SRC, y, step=y.bytes), Binding(dnnl.SRC_1, b), Binding(dnnl.DST, y, True, y.bytes))
+    y = engine.descriptor(work.dtype, y_sizes, library.contiguous(y_sizes))
+    operands = (
+        Binding(library.SRC, y, step=y.bytes),
+        Binding(library.SRC_1, b),
+        Binding(library.DST, y, True, y.bytes),
+    )
     primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
-    summed = w.BiasGradient(work.n, work.k, work.dtype, work.pixels, work.n if of_maps else threads)
+    summed = BiasGradient(work.n, work.k, work.dtype, work.pixels, work.n if of_maps else threads)
     total = gradient(engine, summed)
 
     def bind(y: Array, b: Array) -> Callable[[], None]:
@@ -51,7 +55,7 @@ def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
     return Choice(bind, primitive.name)
 
 
-def gradient(engine: Engine, work: w.BiasGradient) -> Choice:
+def gradient(engine: Engine, work: BiasGradient) -> Choice:
     """See BiasGradient. NHWC: (1, rows) ones times (rows, K) in each of its slices; NCHW, where a slice is an image:
     (K, pixels) times (pixels, 1) ones. Summed in float32. Raises Unimplemented for other slices of maps."""
     of_maps = work.pixels > 1
@@ -65,16 +69,16 @@ def gradient(engine: Engine, work: w.BiasGradient) -> Choice:
         if of_maps
         else ((1, 1, summed), (batch, summed, work.k), (batch, 1, work.k))
     )
-    ones_index, gy_index = (dnnl.WEIGHTS, dnnl.SRC) if of_maps else (dnnl.SRC, dnnl.WEIGHTS)
+    ones_index, gy_index = (library.WEIGHTS, library.SRC) if of_maps else (library.SRC, library.WEIGHTS)
 
     def operand(index: int, dtype: str, sizes: tuple[int, ...], *, sliced: bool = True) -> Binding:
-        stored = engine.descriptor(dtype, sizes, dnnl.contiguous(sizes))
-        return Binding(index, stored, index == dnnl.DST, stored.bytes if sliced else 0)
+        stored = engine.descriptor(dtype, sizes, library.contiguous(sizes))
+        return Binding(index, stored, index == library.DST, stored.bytes if sliced else 0)
 
     def describe(dtype: str) -> int:
         ones, gy = (operand(index, dtype, sizes) for index, sizes in ((ones_index, ones_sizes), (gy_index, gy_sizes)))
         left, right = (gy, ones) if of_maps else (ones, gy)
-        written = operand(dnnl.DST, "float32", gb_sizes)
+        written = operand(library.DST, "float32", gb_sizes)
         return engine.describe(
             "matmul", left.stored.handle, right.stored.handle, None, written.stored.handle, engine.plain
         )
@@ -82,7 +86,7 @@ def gradient(engine: Engine, work: w.BiasGradient) -> Choice:
     operands = (
         operand(ones_index, work.dtype, ones_sizes, sliced=False),
         operand(gy_index, work.dtype, gy_sizes),
-        operand(dnnl.DST, "float32", gb_sizes),
+        operand(library.DST, "float32", gb_sizes),
     )
     primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
     ones = np.ones(summed, work.operands[0].dtype)

@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass, replace
 
-from tcbench.engine.accelerators.cpu.onednn import library as dnnl
+from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.accelerators.cpu.onednn.library import Binding, Descriptor, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Alternative, Choice, Unmade, descriptions, fastest
 from tcbench.engine.accelerators.cpu.reference.operands import compute
@@ -78,9 +78,9 @@ def _unmade(engine: Engine, described: int, operands: list[Binding], slices: int
 
 
 _ARGUMENTS = {
-    ConvFprop: ((dnnl.SRC, "x"), (dnnl.WEIGHTS, "w"), (dnnl.DST, "y")),
-    ConvDgrad: ((dnnl.DIFF_DST, "y"), (dnnl.WEIGHTS, "w"), (dnnl.DIFF_SRC, "x")),
-    ConvWgrad: ((dnnl.SRC, "x"), (dnnl.DIFF_DST, "y"), (dnnl.DIFF_WEIGHTS, "w")),
+    ConvFprop: ((library.SRC, "x"), (library.WEIGHTS, "w"), (library.DST, "y")),
+    ConvDgrad: ((library.DIFF_DST, "y"), (library.WEIGHTS, "w"), (library.DIFF_SRC, "x")),
+    ConvWgrad: ((library.SRC, "x"), (library.DIFF_DST, "y"), (library.DIFF_WEIGHTS, "w")),
 }
 """oneDNN's arguments in the order of a work's operands, with the array that each is or is the gradient of. The last is
 written."""
@@ -103,7 +103,7 @@ def _sizes(conv: Conv2d) -> dict[str, tuple[int, int, int, int]]:
 def strides(layout: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in values, of an array of logical sizes (N, C, H, W) that is stored in a layout."""
     _, c, h, w = sizes
-    return dnnl.contiguous(sizes) if layout == "NCHW" else (h * w * c, 1, w * c, c)
+    return library.contiguous(sizes) if layout == "NCHW" else (h * w * c, 1, w * c, c)
 
 
 def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> tuple[int, ...]:
@@ -124,18 +124,34 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
             (count - 1) * conv.stride + side - size - conv.pad
             for count, side, size in ((conv.p, conv.r, conv.h), (conv.q, conv.s, conv.w))
         ]
-        window = tuple(map(dnnl.dims, ((conv.stride,) * 2, (0, 0), (conv.pad,) * 2, after)))
+        window = tuple(map(library.dims, ((conv.stride,) * 2, (0, 0), (conv.pad,) * 2, after)))
         forward = engine.describe(
-            "convolution_forward", dnnl.FORWARD_TRAINING, dnnl.CONVOLUTION_DIRECT, x, w, None, y, *window, engine.plain
+            "convolution_forward",
+            library.FORWARD_TRAINING,
+            library.CONVOLUTION_DIRECT,
+            x,
+            w,
+            None,
+            y,
+            *window,
+            engine.plain,
         )
         if isinstance(work, ConvDgrad):
             return engine.describe(
-                "convolution_backward_data", dnnl.CONVOLUTION_DIRECT, x, w, y, *window, forward, engine.plain
+                "convolution_backward_data", library.CONVOLUTION_DIRECT, x, w, y, *window, forward, engine.plain
             )
         if isinstance(work, ConvWgrad):
             gw = engine.descriptor("float32", sizes).handle if partial else w
             return engine.describe(
-                "convolution_backward_weights", dnnl.CONVOLUTION_DIRECT, x, gw, None, y, *window, forward, engine.plain
+                "convolution_backward_weights",
+                library.CONVOLUTION_DIRECT,
+                x,
+                gw,
+                None,
+                y,
+                *window,
+                forward,
+                engine.plain,
             )
         return forward
 
@@ -151,16 +167,25 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:
         return []
     pixels = conv.n * conv.h * conv.w
     if isinstance(work, ConvFprop):
-        left, right = _Matrix(dnnl.SRC, pixels, conv.c, (conv.c, 1)), _Matrix(dnnl.WEIGHTS, conv.c, conv.k, (1, conv.c))
+        left, right = (
+            _Matrix(library.SRC, pixels, conv.c, (conv.c, 1)),
+            _Matrix(library.WEIGHTS, conv.c, conv.k, (1, conv.c)),
+        )
     elif isinstance(work, ConvDgrad):
-        left, right = _Matrix(dnnl.SRC, pixels, conv.k, (conv.k, 1)), _Matrix(dnnl.WEIGHTS, conv.k, conv.c, (conv.c, 1))
+        left, right = (
+            _Matrix(library.SRC, pixels, conv.k, (conv.k, 1)),
+            _Matrix(library.WEIGHTS, conv.k, conv.c, (conv.c, 1)),
+        )
     else:
-        left, right = _Matrix(dnnl.SRC, conv.k, pixels, (1, conv.k)), _Matrix(dnnl.WEIGHTS, pixels, conv.c, (conv.c, 1))
-    written = _Matrix(dnnl.DST, left.rows, right.columns, (right.columns, 1))
+        left, right = (
+            _Matrix(library.SRC, conv.k, pixels, (1, conv.k)),
+            _Matrix(library.WEIGHTS, pixels, conv.c, (conv.c, 1)),
+        )
+    written = _Matrix(library.DST, left.rows, right.columns, (right.columns, 1))
     made: list[Alternative] = []
     for rows, columns, preferred in _WAYS:
         slices = engine.slices(left.rows if rows else right.columns) if rows or columns else 1
-        cuts = {dnnl.SRC: (rows, False), dnnl.WEIGHTS: (False, columns), dnnl.DST: (rows, columns)}
+        cuts = {library.SRC: (rows, False), library.WEIGHTS: (False, columns), library.DST: (rows, columns)}
         operands = [
             matrix.operand(engine, dtype, slices, *cuts[matrix.index])
             for matrix, dtype in ((left, conv.dtype), (right, conv.dtype), (written, result))
@@ -176,7 +201,7 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:
             described = engine.describe("matmul", a, b, None, c, engine.plain)
         except Unimplemented:
             continue
-        if engine.implementation(described).startswith(dnnl.REFERENCE):
+        if engine.implementation(described).startswith(library.REFERENCE):
             continue
         if isinstance(work, ConvWgrad):
             operands[:2] = reversed(operands[:2])
@@ -185,11 +210,11 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:
 
 
 _WAYS = (
-    (True, False, dnnl.SRC),
-    (True, False, dnnl.WEIGHTS),
-    (False, True, dnnl.SRC),
+    (True, False, library.SRC),
+    (True, False, library.WEIGHTS),
+    (False, True, library.SRC),
     (False, True, None),
-    (False, False, dnnl.SRC),
+    (False, False, library.SRC),
 )
 """Of a product: whether it is cut by rows or by columns, and which factor is stored as oneDNN prefers it. Of the twelve
 ways those that were fastest for any convolution of ResNet-50 at 64x64 and batch size 8, in float32 or bfloat16."""
@@ -209,7 +234,7 @@ class _Matrix:
         sizes = (self.rows // slices if by_rows else self.rows, self.columns // slices if by_columns else self.columns)
         values = sizes[0] * self.strides[0] if by_rows else sizes[1] * self.strides[1] if by_columns else 0
         stored = engine.descriptor(dtype, sizes, self.strides)
-        return Binding(self.index, stored, self.index == dnnl.DST, values * ITEM_BYTES[dtype])
+        return Binding(self.index, stored, self.index == library.DST, values * ITEM_BYTES[dtype])
 
 
 def _by_columns(engine: Engine, work: _Pass) -> list[Alternative]:

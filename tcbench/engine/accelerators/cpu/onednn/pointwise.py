@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.onednn import library as dnnl
+from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Descriptor, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
@@ -22,10 +22,17 @@ def relu(engine: Engine, work: w.Relu) -> Choice:
     def describe(dtype: str) -> int:
         stored = engine.descriptor(dtype, (size,), (1,)).handle
         return engine.describe(
-            "eltwise_forward", dnnl.FORWARD_TRAINING, dnnl.RELU_FROM_OUTPUT, stored, stored, 0.0, 0.0, engine.plain
+            "eltwise_forward",
+            library.FORWARD_TRAINING,
+            library.RELU_FROM_OUTPUT,
+            stored,
+            stored,
+            0.0,
+            0.0,
+            engine.plain,
         )
 
-    choice = _first(engine, work.dtype, describe, slices, flat(dnnl.SRC), flat(dnnl.DST, written=True))
+    choice = _first(engine, work.dtype, describe, slices, flat(library.SRC), flat(library.DST, written=True))
     return _keeping_nan(engine, work, choice)
 
 
@@ -36,14 +43,27 @@ def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
     def describe(dtype: str) -> int:
         stored = engine.descriptor(dtype, (size,), (1,)).handle
         forward = engine.describe(
-            "eltwise_forward", dnnl.FORWARD_TRAINING, dnnl.RELU_FROM_OUTPUT, stored, stored, 0.0, 0.0, engine.plain
+            "eltwise_forward",
+            library.FORWARD_TRAINING,
+            library.RELU_FROM_OUTPUT,
+            stored,
+            stored,
+            0.0,
+            0.0,
+            engine.plain,
         )
         return engine.describe(
-            "eltwise_backward", dnnl.RELU_FROM_OUTPUT, stored, stored, stored, 0.0, 0.0, forward, engine.plain
+            "eltwise_backward", library.RELU_FROM_OUTPUT, stored, stored, stored, 0.0, 0.0, forward, engine.plain
         )
 
     return _first(
-        engine, work.dtype, describe, slices, flat(dnnl.DIFF_DST), flat(dnnl.DST), flat(dnnl.DIFF_SRC, written=True)
+        engine,
+        work.dtype,
+        describe,
+        slices,
+        flat(library.DIFF_DST),
+        flat(library.DST),
+        flat(library.DIFF_SRC, written=True),
     )
 
 
@@ -54,10 +74,10 @@ def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
 
     def describe(dtype: str) -> int:
         stored = engine.descriptor(dtype, (size,), (1,)).handle
-        return engine.describe("binary", dnnl.BINARY_ADD, stored, stored, stored, attributes)
+        return engine.describe("binary", library.BINARY_ADD, stored, stored, stored, attributes)
 
     choice = _first(
-        engine, work.dtype, describe, slices, flat(dnnl.SRC), flat(dnnl.SRC_1), flat(dnnl.DST, written=True)
+        engine, work.dtype, describe, slices, flat(library.SRC), flat(library.SRC_1), flat(library.DST, written=True)
     )
     return _keeping_nan(engine, work, choice) if isinstance(work, w.AddRelu) else choice
 
@@ -70,7 +90,7 @@ def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
         raise Unimplemented(half)
     slices = n_slices(engine, work.size)
     x, y = (engine.descriptor(dtype, (work.size // slices,), (1,)) for dtype in (source, target))
-    primitive = engine.reorder(Binding(dnnl.SRC, x, step=x.bytes), Binding(dnnl.DST, y, True, y.bytes), slices)
+    primitive = engine.reorder(Binding(library.SRC, x, step=x.bytes), Binding(library.DST, y, True, y.bytes), slices)
     return Choice(primitive.bind, primitive.name)
 
 
@@ -84,7 +104,7 @@ def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choi
     window = ((pool.stride,) * 2, (pool.ksize,) * 2, (0, 0), (pool.pad,) * 2, ends)
     x_sizes, y_sizes = (pool.n, pool.c, pool.h, pool.w), (pool.n, pool.c, pool.p, pool.q)
     backward = isinstance(work, w.MaxPoolBackward)
-    choice = _pooling(engine, pool, dnnl.POOLING_MAX, x_sizes, y_sizes, window, backward=backward, places=True)
+    choice = _pooling(engine, pool, library.POOLING_MAX, x_sizes, y_sizes, window, backward=backward, places=True)
     return choice if backward else _keeping_nan(engine, work, choice)
 
 
@@ -93,7 +113,7 @@ def global_average(engine: Engine, work: w.GlobalAverageForward | w.GlobalAverag
     size = (work.h, work.w)
     window, x_sizes, y_sizes = (size, size, (0, 0), (0, 0), (0, 0)), (work.n, work.c, *size), (work.n, work.c, 1, 1)
     backward = isinstance(work, w.GlobalAverageBackward)
-    return _pooling(engine, work, dnnl.POOLING_AVERAGE, x_sizes, y_sizes, window, backward=backward, places=False)
+    return _pooling(engine, work, library.POOLING_AVERAGE, x_sizes, y_sizes, window, backward=backward, places=False)
 
 
 def _pooling(
@@ -109,23 +129,25 @@ def _pooling(
 ) -> Choice:
     """Of maps of a dtype in a layout. `window`: stride, size, dilation, padding before and after. `places`: a uint8 of
     every maximum's place."""
-    window = tuple(map(dnnl.dims, window))
+    window = tuple(map(library.dims, window))
 
     def stored(dtype: str, sizes: tuple[int, ...]) -> Descriptor:
         return engine.descriptor(dtype, sizes, strides(maps.layout, sizes))
 
     def describe(dtype: str) -> int:
         ends = [stored(dtype, sizes).handle for sizes in (x_sizes, y_sizes)]
-        made = engine.describe("pooling_forward", dnnl.FORWARD_TRAINING, algorithm, *ends, *window, engine.plain)
+        made = engine.describe("pooling_forward", library.FORWARD_TRAINING, algorithm, *ends, *window, engine.plain)
         return engine.describe("pooling_backward", algorithm, *ends, *window, made, engine.plain) if backward else made
 
     x, y = (stored(maps.dtype, sizes) for sizes in (x_sizes, y_sizes))
-    kept = [Binding(dnnl.WORKSPACE, stored("uint8", y_sizes), not backward)] if places else []
+    kept = [Binding(library.WORKSPACE, stored("uint8", y_sizes), not backward)] if places else []
     if not backward:
-        return _first(engine, maps.dtype, describe, 1, Binding(dnnl.SRC, x), Binding(dnnl.DST, y, True), *kept)
+        return _first(engine, maps.dtype, describe, 1, Binding(library.SRC, x), Binding(library.DST, y, True), *kept)
     # Where windows overlap, their gradients are added up: of 16 bits oneDNN rounds every sum to 16.
     computed: w.DType = "float32" if places else maps.dtype
-    return _first(engine, computed, describe, 1, Binding(dnnl.DIFF_DST, y), *kept, Binding(dnnl.DIFF_SRC, x, True))
+    return _first(
+        engine, computed, describe, 1, Binding(library.DIFF_DST, y), *kept, Binding(library.DIFF_SRC, x, True)
+    )
 
 
 def n_slices(engine: Engine, rows: int, width: int = 1) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tcbench.engine.accelerators.cpu import compiled, threads
-from tcbench.engine.accelerators.cpu.onednn import library as dnnl
+from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.team import PrimitiveCall
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
@@ -93,7 +93,7 @@ def _conversions(engine: Engine, stored: str, primitives: _OfThreads) -> Convert
             primitive(source, target)(source, target)
         else:
             code = CODES[stored] if target.dtype == np.float32 else -CODES[stored]
-            made.convert(dnnl.address(source), dnnl.address(target), code, source.size)
+            made.convert(library.address(source), library.address(target), code, source.size)
 
     return convert
 
@@ -111,7 +111,7 @@ def cast(engine: Engine, source: Array, out: Array) -> None:
     """`source` in `out`'s dtype, one of both float32 and the other of 16 bits; both contiguous. By the function in C on
     all threads, where it can be had."""
     code = CODES[source.dtype.name] or -CODES[out.dtype.name]
-    launch = _conversion(engine, dnnl.address(source), dnnl.address(out), code, source.size)
+    launch = _conversion(engine, library.address(source), library.address(out), code, source.size)
     if launch is None:
         compute((ToSingle if out.dtype == np.float32 else ToHalf)(source.size), source, out)
     else:
@@ -162,8 +162,8 @@ def _in_c(made: ctypes.CDLL, work: BatchedUpdate) -> Callable[..., None]:
         if work.dynamic and state[OVERFLOWS] > 0:
             return
         factors = work.momentum, -work.learning_rate / float(state[SCALE]), -work.learning_rate * work.weight_decay
-        rest = dnnl.address(master), dnnl.address(velocity), *factors, gradients, CODES[of.half]
-        addresses, rows = dnnl.address(table), dnnl.address(chunks)
+        rest = library.address(master), library.address(velocity), *factors, gradients, CODES[of.half]
+        addresses, rows = library.address(table), library.address(chunks)
         overflows: list[int] = []
 
         def update(span: tuple[int, int]) -> None:
@@ -234,16 +234,21 @@ def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
     """Of each block, with primitives of each thread's own."""
     made = _OfThreads(engine)
     factors = np.array([0, -work.learning_rate * work.weight_decay], np.float32)  # of gradients and of weights
-    scaled = engine.attributes(scaled=(dnnl.SRC, dnnl.SRC_1), added=work.momentum)
+    scaled = engine.attributes(scaled=(library.SRC, library.SRC_1), added=work.momentum)
 
     def addition(size: int, attributes: int = engine.plain, scales: Sequence[int] = ()) -> Primitive:
         flat, one = (engine.descriptor("float32", (n,), (1,)) for n in (size, 1))
-        described = engine.describe("binary", dnnl.BINARY_ADD, flat.handle, flat.handle, flat.handle, attributes)
-        factors = (Binding(index | dnnl.ATTRIBUTE_SCALE, one) for index in scales)
-        operands = [Binding(dnnl.SRC, flat), Binding(dnnl.SRC_1, flat), *factors, Binding(dnnl.DST, flat, True)]
+        described = engine.describe("binary", library.BINARY_ADD, flat.handle, flat.handle, flat.handle, attributes)
+        factors = (Binding(index | library.ATTRIBUTE_SCALE, one) for index in scales)
+        operands = [
+            Binding(library.SRC, flat),
+            Binding(library.SRC_1, flat),
+            *factors,
+            Binding(library.DST, flat, True),
+        ]
         return engine.primitive(described, operands)
 
-    momentum = functools.partial(addition, attributes=scaled, scales=(dnnl.SRC, dnnl.SRC_1))
+    momentum = functools.partial(addition, attributes=scaled, scales=(library.SRC, library.SRC_1))
     convert = _conversions(engine, work.parameters.half, made)
 
     def step(g: Array, v: Array, w: Array) -> None:

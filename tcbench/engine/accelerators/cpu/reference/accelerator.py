@@ -7,10 +7,10 @@ import functools
 from collections.abc import Callable
 
 from tcbench.core.record import PlanChoice
-from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.arrays import HostArrays
 from tcbench.engine.accelerators.cpu.reference.operands import make_launch
 from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
+from tcbench.engine.work import BatchNormBackward, BatchNormForward, Norm, Work
 
 
 class NumpyAccelerator(HostArrays):
@@ -18,10 +18,10 @@ class NumpyAccelerator(HostArrays):
 
     adds_to_dgrad = True
 
-    def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
+    def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
         return _batch_norm(norm, eps, momentum)
 
-    def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
+    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
         return make_launch(work, *arrays)
 
     def plans(self) -> tuple[PlanChoice, ...]:
@@ -30,5 +30,5 @@ class NumpyAccelerator(HostArrays):
 
 
 @functools.cache
-def _batch_norm(norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
-    return BatchNormRoute(norm, w.BatchNormForward(norm, eps, momentum), w.BatchNormBackward(norm), "none")
+def _batch_norm(norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+    return BatchNormRoute(norm, BatchNormForward(norm, eps, momentum), BatchNormBackward(norm), "none")

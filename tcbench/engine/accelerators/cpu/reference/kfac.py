@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.reference.operands import Operands, computes
+from tcbench.engine.work import CholeskyInverse, DampFactors, KroneckerFactor
 
 _ROWS = 256
 """Rows of a factor that one thread computes at a time."""
 
 
-@computes(w.KroneckerFactor)
-def factor(work: w.KroneckerFactor, a: Operands) -> None:
+@computes(KroneckerFactor)
+def factor(work: KroneckerFactor, a: Operands) -> None:
     """factor = decay * factor + scale * x @ x.T, in blocks of rows up to the diagonal."""
     x = a.x if work.layout == "NCHW" else a.x.T
 
@@ -29,8 +29,8 @@ def factor(work: w.KroneckerFactor, a: Operands) -> None:
     threads.run(compute, threads.spans(work.size, _ROWS)[::-1])
 
 
-@computes(w.DampFactors)
-def damp(work: w.DampFactors, a: Operands) -> None:
+@computes(DampFactors)
+def damp(work: DampFactors, a: Operands) -> None:
     """Add the damping to the diagonals, shared so that the factors' norms are weighed."""
     mean_a, mean_g = (np.mean(np.diagonal(x), dtype=np.float64) for x in (a.a, a.g))
     pi = np.sqrt(mean_a / mean_g) if mean_a > 0 and mean_g > 0 else np.float64(1)
@@ -40,8 +40,8 @@ def damp(work: w.DampFactors, a: Operands) -> None:
         a.write(**{name: damped})
 
 
-@computes(w.CholeskyInverse)
-def cholesky_inverse(work: w.CholeskyInverse, a: Operands) -> None:
+@computes(CholeskyInverse)
+def cholesky_inverse(work: CholeskyInverse, a: Operands) -> None:
     """Invert by potrf and potri. LAPACK is column-major, so it is told "upper" where we mean "lower"."""
     potrf, potri = _lapack(a.x.dtype.name)
     # A decomposition is one call, which cannot be cut into chunks: here LAPACK has the threads.

@@ -4,31 +4,31 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from tcbench.engine import work as w
+from tcbench.engine import work
 from tcbench.engine.accelerators.cpu.threads import Array
 
 Index = tuple[Any, ...]
 
 
-def planes(layout: w.Layout, stored: Array) -> Array:
+def planes(layout: work.Layout, stored: Array) -> Array:
     """Return stored maps as a view (C, N, H, W)."""
     return stored.transpose((1, 0, 2, 3) if layout == "NCHW" else (3, 0, 1, 2))
 
 
-def from_planes(layout: w.Layout, planes: Array) -> Array:
+def from_planes(layout: work.Layout, planes: Array) -> Array:
     """Return (C, N, H, W) as a view in the order of the layout."""
     return planes.transpose((1, 0, 2, 3) if layout == "NCHW" else (1, 2, 3, 0))
 
 
-def pixel_axes(layout: w.Layout) -> tuple[int, int]:
+def pixel_axes(layout: work.Layout) -> tuple[int, int]:
     """Return the axes of rows and columns."""
     return (2, 3) if layout == "NCHW" else (1, 2)
 
 
-def taps(shape: w.Conv2d | w.Pool) -> Iterator[tuple[int, int, Index, Index]]:
+def taps(shape: work.Conv2d | work.Pool) -> Iterator[tuple[int, int, Index, Index]]:
     """For each place (row, column) in the window, yield it with the outputs for which it lies inside the image, and the
     pixels that it then meets, as indices into planes."""
-    sides = (shape.r, shape.s) if isinstance(shape, w.Conv2d) else (shape.ksize, shape.ksize)
+    sides = (shape.r, shape.s) if isinstance(shape, work.Conv2d) else (shape.ksize, shape.ksize)
     along = (
         list(_taps_along(size, outputs, side, shape.stride, shape.pad))
         for size, outputs, side in zip((shape.h, shape.w), (shape.p, shape.q), sides, strict=True)

@@ -6,10 +6,10 @@ Each thread takes some channels. Sums over an image (NCHW) or a row (NHWC) are a
 
 import numpy as np
 
-from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.reference.operands import CHUNK, Operands, computes, where_set
 from tcbench.engine.accelerators.cpu.threads import Array
+from tcbench.engine.work import BatchNormApply, BatchNormBackward, BatchNormFinalize, BatchNormForward, Norm
 
 _LEAST_CHANNELS = 32
 """In NHWC a part has at least so many channels, which are NumPy's inner loops."""
@@ -17,8 +17,8 @@ _FEW_PIXELS = 64
 """In NCHW, vectors are repeated for each pixel of maps that have no more: NumPy's inner loops would be short."""
 
 
-@computes(w.BatchNormForward)
-def forward(work: w.BatchNormForward, a: Operands) -> None:
+@computes(BatchNormForward)
+def forward(work: BatchNormForward, a: Operands) -> None:
     """Normalise with the batch's own mean and variance."""
     norm = work.norm
 
@@ -34,8 +34,8 @@ def forward(work: w.BatchNormForward, a: Operands) -> None:
     threads.run(compute, _parts(norm, a))
 
 
-@computes(w.BatchNormFinalize)
-def finalize(work: w.BatchNormFinalize, a: Operands) -> None:
+@computes(BatchNormFinalize)
+def finalize(work: BatchNormFinalize, a: Operands) -> None:
     """Take mean and variance from a convolution's sums."""
     mean = a.sum.astype(np.float64) / work.count
     var = np.maximum(a.square_sum.astype(np.float64) / work.count - mean * mean, 0)
@@ -45,15 +45,15 @@ def finalize(work: w.BatchNormFinalize, a: Operands) -> None:
     a.write(mean=mean, inv_std=inv_std, scale=scale, bias=a.beta - mean * scale)
 
 
-@computes(w.BatchNormApply)
-def apply(work: w.BatchNormApply, a: Operands) -> None:
+@computes(BatchNormApply)
+def apply(work: BatchNormApply, a: Operands) -> None:
     """y = scale * x + bias."""
     parts = _parts(work.norm, a)
     threads.run(lambda part: _finish(work.norm, part, part.x.copy(), part.scale, part.bias), parts)
 
 
-@computes(w.BatchNormBackward)
-def backward(work: w.BatchNormBackward, a: Operands) -> None:
+@computes(BatchNormBackward)
+def backward(work: BatchNormBackward, a: Operands) -> None:
     """gx, ggamma and gbeta of gy, which counts where the mask is set."""
     norm = work.norm
 
@@ -77,7 +77,7 @@ def backward(work: w.BatchNormBackward, a: Operands) -> None:
     threads.run(compute, _parts(norm, a))
 
 
-def _parts(norm: w.Norm, a: Operands) -> list[Operands]:
+def _parts(norm: Norm, a: Operands) -> list[Operands]:
     """Return operands that have some of the channels each."""
     at_once = max(CHUNK // norm.count, 1 if norm.layout == "NCHW" else _LEAST_CHANNELS)
 
@@ -88,7 +88,7 @@ def _parts(norm: w.Norm, a: Operands) -> list[Operands]:
     return [part(slice(begin, begin + at_once)) for begin in range(0, norm.c, at_once)]
 
 
-def _per_channel(norm: w.Norm, vector: Array) -> Array:
+def _per_channel(norm: Norm, vector: Array) -> Array:
     """Return the vector of some channels in a shape that broadcasts against their maps."""
     if norm.layout == "NHWC":
         return vector
@@ -97,7 +97,7 @@ def _per_channel(norm: w.Norm, vector: Array) -> Array:
     return np.repeat(vector, norm.pixels).reshape(-1, norm.h, norm.w)
 
 
-def _finish(norm: w.Norm, a: Operands, y: Array, scale: Array, shift: Array) -> None:
+def _finish(norm: Norm, a: Operands, y: Array, scale: Array, shift: Array) -> None:
     """Write scale * y + shift, with what follows the norm."""
     y *= _per_channel(norm, scale)
     y += _per_channel(norm, shift)
@@ -108,7 +108,7 @@ def _finish(norm: w.Norm, a: Operands, y: Array, scale: Array, shift: Array) -> 
         np.greater(a.raw("y"), 0, out=a.raw("mask"))
 
 
-def _sum(norm: w.Norm, *factors: Array) -> Array:
+def _sum(norm: Norm, *factors: Array) -> Array:
     """Return the sum over each channel of the product of all factors."""
     rows = "nc" if norm.layout == "NCHW" else "nhc"
     sums = np.einsum(f"{','.join([norm.layout.lower()] * len(factors))}->{rows}", *factors)

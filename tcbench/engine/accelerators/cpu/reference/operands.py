@@ -12,9 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.threads import Array
+from tcbench.engine.work import Work
 
 CHUNK = 1 << 17
 """Values of an operand that one thread takes at a time. Temporaries of this size stay in a second-level cache; with
@@ -31,7 +31,7 @@ _COMPUTED_IN: dict[np.dtype[Any], np.dtype[Any]] = {
 Convert = Callable[[Array, Array], object]
 """Copies an array into another one of another dtype."""
 Operation = Callable[[Any, "Operands"], None]
-OPERATIONS: dict[type[w.Work], Operation] = {}
+OPERATIONS: dict[type[Work], Operation] = {}
 """What computes each kind of work."""
 
 
@@ -111,12 +111,12 @@ class Operands:
         ]
 
 
-def computes(*kinds: type[w.Work], cut: str = "") -> Callable[[Operation], Operation]:
+def computes(*kinds: type[Work], cut: str = "") -> Callable[[Operation], Operation]:
     """Register a function as the operation of these kinds of work. With `cut` it is called for parts of the operands
     named there, on several threads."""
 
     def register(operation: Operation) -> Operation:
-        def in_parts(work: w.Work, a: Operands) -> None:
+        def in_parts(work: Work, a: Operands) -> None:
             parts = a.cut(cut)
             if len(parts) == 1:
                 operation(work, a)
@@ -129,30 +129,30 @@ def computes(*kinds: type[w.Work], cut: str = "") -> Callable[[Operation], Opera
     return register
 
 
-def make_operands(work: w.Work, *arrays: Array, exact: bool = False, convert: Convert = assign) -> Operands:
+def make_operands(work: Work, *arrays: Array, exact: bool = False, convert: Convert = assign) -> Operands:
     """Return the operands of a piece of work, whose arrays are in the order of `work.operands`."""
     shapes = zip(_shapes(work), arrays, strict=True)
     return Operands({name: array.reshape(shape) for (name, shape), array in shapes}, exact, convert)
 
 
-def make_launch(work: w.Work, *arrays: Array, exact: bool = False, convert: Convert = assign) -> Callable[[], None]:
+def make_launch(work: Work, *arrays: Array, exact: bool = False, convert: Convert = assign) -> Callable[[], None]:
     """Return the launch of a piece of work on arrays in the order of its operands."""
     return functools.partial(run, work, make_operands(work, *arrays, exact=exact, convert=convert))
 
 
-def compute(work: w.Work, *arrays: Array) -> None:
+def compute(work: Work, *arrays: Array) -> None:
     """Do a piece of work on arrays in the order of its operands."""
     make_launch(work, *arrays)()
 
 
-def run(work: w.Work, a: Operands) -> None:
+def run(work: Work, a: Operands) -> None:
     """Do a piece of work. Values that overflow, or are not a number, give no warning."""
     with np.errstate(all="ignore"):
         OPERATIONS[type(work)](work, a)
 
 
 @functools.cache
-def _shapes(work: w.Work) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _shapes(work: Work) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((operand.name, operand.shape) for operand in work.operands)
 
 

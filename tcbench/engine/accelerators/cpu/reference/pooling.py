@@ -5,13 +5,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.reference.maps import pixel_axes, planes, taps
 from tcbench.engine.accelerators.cpu.reference.operands import Operands, computes, where_set
+from tcbench.engine.work import (
+    GlobalAverageBackward,
+    GlobalAverageForward,
+    MaxPoolBackward,
+    MaxPoolForward,
+    TiledAverageBackward,
+    TiledAverageForward,
+)
 
 
-@computes(w.MaxPoolForward, cut="x y place")
-def max_pool(work: w.MaxPoolForward, a: Operands) -> None:
+@computes(MaxPoolForward, cut="x y place")
+def max_pool(work: MaxPoolForward, a: Operands) -> None:
     """Take the maxima, of which NaN is the largest, then the first place in each window that holds its maximum."""
     pool, x, y = work.pool, a.x, a.result("y")
     y[...] = -np.inf
@@ -28,8 +35,8 @@ def max_pool(work: w.MaxPoolForward, a: Operands) -> None:
     a.write(y=y)
 
 
-@computes(w.MaxPoolBackward, cut="gy place gx")
-def max_pool_backward(work: w.MaxPoolBackward, a: Operands) -> None:
+@computes(MaxPoolBackward, cut="gy place gx")
+def max_pool_backward(work: MaxPoolBackward, a: Operands) -> None:
     """Each pixel sums the gradients of the windows whose maximum it was."""
     gy, place = (planes(work.pool.layout, array) for array in (a.gy, a.raw("place")))
     gx = np.zeros(a.raw("gx").shape, gy.dtype)
@@ -39,28 +46,28 @@ def max_pool_backward(work: w.MaxPoolBackward, a: Operands) -> None:
     a.write(gx=gx)
 
 
-@computes(w.GlobalAverageForward, cut="x y")
-def global_average(work: w.GlobalAverageForward, a: Operands) -> None:
+@computes(GlobalAverageForward, cut="x y")
+def global_average(work: GlobalAverageForward, a: Operands) -> None:
     """y = the mean over all pixels."""
     a.write(y=a.x.mean(pixel_axes(work.layout)))
 
 
-@computes(w.GlobalAverageBackward, cut="gy gx")
-def global_average_backward(work: w.GlobalAverageBackward, a: Operands) -> None:
+@computes(GlobalAverageBackward, cut="gy gx")
+def global_average_backward(work: GlobalAverageBackward, a: Operands) -> None:
     """gx = gy / (H * W)."""
     share = a.gy / (work.h * work.w)
     a.write(gx=np.expand_dims(share, pixel_axes(work.layout)))
 
 
-def _windows(work: w.TiledAverageForward | w.TiledAverageBackward) -> Iterator[tuple[int, int, slice, slice]]:
+def _windows(work: TiledAverageForward | TiledAverageBackward) -> Iterator[tuple[int, int, slice, slice]]:
     """Yield each output's row and column, with its window's rows and columns."""
     spans = [(i, slice(i * work.stride, i * work.stride + work.ksize)) for i in range(work.out)]
     for (p, rows), (q, columns) in itertools.product(spans, spans):
         yield p, q, rows, columns
 
 
-@computes(w.TiledAverageForward, cut="x y")
-def tiled_average(work: w.TiledAverageForward, a: Operands) -> None:
+@computes(TiledAverageForward, cut="x y")
+def tiled_average(work: TiledAverageForward, a: Operands) -> None:
     """y = the mean over each window."""
     x, y = a.x, np.empty(a.raw("y").shape, a.x.dtype)
     for p, q, rows, columns in _windows(work):
@@ -68,8 +75,8 @@ def tiled_average(work: w.TiledAverageForward, a: Operands) -> None:
     a.write(y=y)
 
 
-@computes(w.TiledAverageBackward, cut="gy gx")
-def tiled_average_backward(work: w.TiledAverageBackward, a: Operands) -> None:
+@computes(TiledAverageBackward, cut="gy gx")
+def tiled_average_backward(work: TiledAverageBackward, a: Operands) -> None:
     """Each pixel sums the shares of the windows that hold it."""
     shares = planes(work.layout, a.gy / work.ksize**2)
     gx = np.zeros(a.raw("gx").shape, shares.dtype)
