@@ -57,8 +57,19 @@ def problem(page: Path, link: str) -> str | None:
     target = (page.parent / path).resolve() if path else page
     if not target.exists():
         return f"no file {path}"
+    if target.suffix == ".py":
+        return stale(page, target, anchor)
     if anchor and anchor not in anchors(target):
         return f"no heading #{anchor} in {target.name}"
+    return None
+
+
+def stale(page: Path, file: Path, anchor: str) -> str | None:
+    """Why a link to a line of code is wrong: the line does not define the name that the link shows."""
+    for name in re.findall(rf"\[`(\w+)`\]\([^)]*/{file.name}#{anchor}\)", page.read_text("utf-8")) if anchor else ():
+        line = file.read_text("utf-8").splitlines()[int(anchor[1:]) - 1]
+        if not re.match(rf"(def |class )?{name}\b", line):
+            return f"line {anchor[1:]} of {file.name} does not define {name}"
     return None
 
 
@@ -78,6 +89,13 @@ def commands(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_a_file_and_a_heading(page):
     assert {link: why for link in links(page) if (why := problem(page, link))} == {}
+
+
+def test_a_link_to_a_line_is_stale_once_the_function_is_elsewhere(tmp_path):
+    (tmp_path / "code.py").write_text("import os\n\ndef run(): ...\n")
+    (tmp_path / "page.md").write_text("[`run`](../here/code.py#L3) [`run`](../here/code.py#L1)")
+    found = [stale(tmp_path / "page.md", tmp_path / "code.py", anchor) for anchor in ("L3", "L1")]
+    assert found == [None, "line 1 of code.py does not define run"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
