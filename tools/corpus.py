@@ -6,17 +6,20 @@
 `write` runs the tcbench that this Python imports, in this process, and takes its inputs from that checkout's
 `results/` and `tests/`; the script may be another checkout's. `compare` prints what differs, entry by entry, and ends
 with 1 where something does. What varies from machine to machine is planted (`planted`) or taken out (`RULES`).
-Entries longer than HEAD lines are kept as their head and a digest; --whole keeps them whole.
+An entry of up to KEPT lines is kept whole. Of a longer one each part keeps its first HEAD lines and a digest of the
+rest. A line keeps its first LONG characters and a digest. --whole keeps all. Two processes write the groups of inputs.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import datetime
 import difflib
 import fnmatch
 import functools
+import gc
 import gzip
 import hashlib
 import html
@@ -24,6 +27,7 @@ import importlib
 import importlib.util
 import io
 import itertools
+import multiprocessing
 import os
 import re
 import shlex
@@ -40,10 +44,12 @@ from xml.etree import ElementTree
 
 from corpus_inputs import CHECKOUT, INPUTS, Lines
 
-HEAD, CHARACTERS = 100, 2500
-"""Lines and characters of a part of an entry that are kept in full."""
-LONG = 1000
-"""Characters of a line of which only the begin is kept."""
+KEPT = 400
+"""Lines of an entry that is kept whole."""
+HEAD = 40
+"""Lines that are kept of each part of a longer entry: of an output, a file, a section of a page."""
+LONG = 2000
+"""Characters that are kept of a line."""
 
 
 # -- what is taken of each kind of output ---------------------------------------------------------------------------
@@ -53,7 +59,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\(Python [\d.]+[^)]*\)|Python \d+\.\d+\.\d+", "<python>"),
     (r"(?<![\w.])(-?\d+\.\d{7})\d+(e[-+]\d+)?", r"\1…\2"),  # last digits depend on NumPy's and SciPy's vector units
     (r"[ \t]+$", ""),
-    (r"^tracing training steps: \d+/\d+, ETA .*\n", ""),  # a line every five seconds
+    (r"^tracing training steps: \d+/\d+.*\n?", ""),  # a line every five seconds
 )
 """What is replaced in all text: what depends on the machine, the time and versions of libraries."""
 
@@ -235,7 +241,7 @@ HOST = {
     "project_commit": None,
 }
 """Facts of the machine (`tcbench.hardware.machine`), in place of those of the one that this runs on."""
-PACKAGES = {"cv2": True, "torch": False, "cupy": False, "mpi4py": False, "nvidia.dali": True}
+PACKAGES = {"cv2": True, "torch": False, "cupy": False, "mpi4py": False, "submitit": False, "nvidia.dali": True}
 """Modules that rungs and backends ask for, and whether they are there."""
 
 
@@ -314,42 +320,37 @@ def files(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (stat.st_mtime_ns, stat.st_size) for path, stat in stats}
 
 
-def entry(folder: Path, line: str, whole: bool) -> str:
+def entry(folder: Path, line: str) -> list[str]:
     """Run one command in the folder: its exit code, its output, what it wrote. Pictures, pages and tables that it
     wrote are removed, and records and baselines are left to the commands that follow."""
     before = files(folder)
     Clock.hours += 1
     _PICTURES.clear()
     code, out, err = tcbench_main(shlex.split(line))
-    parts = [f"$ tcbench {normal(line, folder)}\nexit code {code}"]
+    lines = [f"$ tcbench {normal(line, folder)}", f"exit code {code}"]
     for name, text in (("standard output", out), ("standard error", err)):
         if said := normal(text, folder):
-            parts += [f"--- {name}", *shortened(said.splitlines(), whole)]
+            lines += [f"--- {name}", *said.splitlines()]
     for path, stat in sorted(files(folder).items()):
         if before.get(path) != stat:
-            parts += [f"--- {normal(str(path.relative_to(folder)), folder)}"]
-            head = 3 if path.suffix == ".jsonl" else HEAD
-            parts += shortened(normal("\n".join(contents(path)), folder).splitlines(), whole, head)
+            lines += [f"--- {normal(str(path.relative_to(folder)), folder)}"]
+            lines += normal("\n".join(contents(path)), folder).splitlines()
             if path.is_relative_to(folder / "out"):
                 path.unlink()
-    return "\n".join(parts) + "\n"
+    return lines
 
 
-def shortened(lines: list[str], whole: bool, head: int = HEAD) -> list[str]:
-    """The lines, or their head and a digest of the rest. Sections of a page each have a head of their own."""
-    if whole:
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Return an entry's lines as they are kept: see KEPT, HEAD and LONG."""
+    lines = [line if len(line) <= LONG else f"{line[:LONG]}… {_digest(line)}" for line in lines]
+    if len(lines) <= KEPT:
         return lines
-    starts = [0, *(at for at, line in enumerate(lines) if line.startswith("== ") and at), len(lines)]
-    kept: list[str] = []
-    for begin, end in itertools.pairwise(starts):
-        if begin == end:
-            continue
-        section = [line if len(line) < LONG else f"{line[:200]}… {_digest(line)}" for line in lines[begin:end]]
-        most = CHARACTERS // 2 if section[0][:1] in "{[" or section[0].count(",") > 8 else CHARACTERS  # JSON, CSV
-        fits = sum(length < most for length in itertools.accumulate(map(len, section[:head])))
-        rest = lines[begin + fits : end]
-        kept += section[:fits] + [f"… {len(rest)} more lines, {_digest(chr(10).join(rest))}"] * bool(rest)
-    return kept
+    starts = [place for place, line in enumerate(lines) if line.startswith(("== ", "--- ")) and place]
+    shorter: list[str] = []
+    for begin, end in itertools.pairwise([0, *starts, len(lines)]):
+        rest = lines[begin + HEAD : end]
+        shorter += lines[begin:end][:HEAD] + [f"… {len(rest)} more lines, {_digest(chr(10).join(rest))}"] * bool(rest)
+    return shorter
 
 
 def name_of(line: str) -> str:
@@ -358,36 +359,41 @@ def name_of(line: str) -> str:
     return name if len(name) <= 100 else f"{name[:84]}-{_digest(line)[:12]}"
 
 
-def write(target: Path, only: str, whole: bool) -> None:
-    """Write every entry of the inputs whose names match."""
+def write(target: Path, group: str, whole: bool) -> None:
+    """Write every entry of a group of inputs."""
     import typer
 
     typer.main.get_command = functools.cache(typer.main.get_command)  # else each call builds all commands anew
-    for group in fnmatch.filter(INPUTS, only):
-        shutil.rmtree(target / group, ignore_errors=True)
-        (target / group).mkdir(parents=True)
-        with tempfile.TemporaryDirectory(prefix="corpus-") as temporary, planted():
-            folder = Path(temporary).resolve() / "here"
-            (folder / "out").mkdir(parents=True)
-            # The corpus' runs are named by a clock of 2030, which is right here.
-            believed = mock.patch("tcbench.core.store.believable_start", lambda started, _: started)
-            with mock.patch.dict(os.environ, environment(folder), clear=True), contextlib.chdir(folder), believed:
-                for made in INPUTS[group](folder):
-                    _keep(target / group, *_entry(folder, made, whole))
+    shutil.rmtree(target / group, ignore_errors=True)
+    (target / group).mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="corpus-") as temporary, planted():
+        folder = Path(temporary).resolve() / "here"
+        (folder / "out").mkdir(parents=True)
+        # The corpus' runs are named by a clock of 2030, which is right here.
+        believed = mock.patch("tcbench.core.store.believable_start", lambda started, _: started)
+        with mock.patch.dict(os.environ, environment(folder), clear=True), contextlib.chdir(folder), believed:
+            for made in INPUTS[group](folder):
+                if isinstance(made, Lines):
+                    name, lines = made.name, made.lines
+                else:
+                    name, lines = name_of(normal(made, folder)), entry(folder, made)
+                _keep(target / group, name, lines if whole else shortened(lines))
 
 
-def _entry(folder: Path, made: str | Lines, whole: bool) -> tuple[str, str]:
-    """An entry's name and text."""
-    if isinstance(made, Lines):
-        return made.name, "\n".join(shortened(list(made.lines), whole, made.head or HEAD)) + "\n"
-    return name_of(normal(made, folder)), entry(folder, made, whole)
+def write_groups(target: Path, groups: Sequence[str], whole: bool) -> None:
+    """Write these groups of inputs in two processes. The commands of a group depend on each other's files."""
+    spawn = multiprocessing.get_context("spawn")
+    # Figures are many small objects that refer to each other: to look for garbage seldom saves time.
+    with concurrent.futures.ProcessPoolExecutor(2, spawn, gc.set_threshold, (100_000,)) as pool:
+        for written in [pool.submit(write, target, group, whole) for group in groups]:
+            written.result()
 
 
-def _keep(folder: Path, name: str, text: str) -> None:
+def _keep(folder: Path, name: str, lines: Sequence[str]) -> None:
     """Write a file of another name where the same command ran before."""
     names = itertools.chain([name], (f"{name}-{again}" for again in itertools.count(2)))
     path = next(path for path in (folder / f"{name}.txt" for name in names) if not path.exists())
-    path.write_text(text, "utf-8", "backslashreplace")
+    path.write_text("\n".join(lines) + "\n", "utf-8", "backslashreplace")
 
 
 ONE_MACHINES = "bits.txt"
@@ -423,7 +429,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "compare":
         sys.exit(compare(given.old, given.new) > 0)
-    write(given.folder.absolute(), given.only, given.whole)
+    write_groups(given.folder.absolute(), fnmatch.filter(INPUTS, given.only), given.whole)
 
 
 if __name__ == "__main__":
