@@ -46,7 +46,6 @@ RENAMED = [
     ("tcbench.backends.torch.session._images", "tcbench.engine.backends.torch.session.TorchSession.build"),
     ("tcbench.cli.run.probe", "tcbench.run.ranks.probe_largest"),
     ("tcbench.run.cluster.executor", "tcbench.commands.submit.cluster.script"),
-    ("tcbench.show.comparison.wording.go_on", "tcbench.commands.compare.cell_report.ComparisonReport.next_steps"),
     ("tcbench.show.forecast._figures", "tcbench.commands.forecast.table.table"),
     ("tcbench.show.numerics.costs_table", "tcbench.commands.numerics.table._accuracy"),
     ("tcbench.show.numerics.costs_table", "tcbench.commands.numerics.table.costs_table.time_ratio"),
