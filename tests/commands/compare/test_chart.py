@@ -105,3 +105,8 @@ def test_the_phase_that_decides_has_its_own_interval(update_s: float) -> None:
     pale = [line.get_xdata() for line in figure.axes[0].lines if line.get_alpha()]
     assert ("pale" in " ".join(words(figure))) == (update_s > 0.02)
     assert [list(ends) for ends in pale] == [pytest.approx([1 / 1.061] * 2, rel=0.005)] * (update_s > 0.02)
+
+
+def test_a_cell_of_one_trial_a_side_has_its_ratio_without_an_interval() -> None:
+    figure = comparison_chart(reported([make_record(images_per_s=40)], [make_record(images_per_s=20)]))
+    assert "0.500 (one trial)" in words(figure)

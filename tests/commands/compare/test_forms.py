@@ -195,3 +195,8 @@ def test_what_shows_a_comparison_imports_the_report_and_nothing_else_of_the_judg
     names = {f"{getattr(node, 'module', '')}.{name.name}." for node in imports for name in node.names}
     assert any("tcbench.commands.compare.cell_report." in name for name in names)
     assert not [name for name in names for judge in JUDGEMENT if f"tcbench.analysis.{judge}." in name]
+
+
+def test_an_inconclusive_cell_whose_row_says_how_many_trials_it_lacks_has_no_line_of_its_own():
+    report = reported(*sides({"fp32": 0.985}, trials=4, spread=0.03))
+    assert report.cells[0].more and "inconclusive: throughput" not in table(report)
