@@ -19,7 +19,6 @@ from tcbench.core.errors import SelectionError, StoreError, hint
 from tcbench.show.notes import aside
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import OtherSource
     from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Record
     from tcbench.core.timeline import Timeline
@@ -34,9 +33,6 @@ PROFILES = "profile-*.json.gz"
 
 _BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:_.*)?$")
 """The end of a run's name: when it began (UTC), a number where several did, its label."""
-
-BESIDE = "numerics-*.json"
-"""Documents of `tcbench numerics`, which lie beside records."""
 
 
 def newest(out: Path, *, says: bool = False) -> Path:
@@ -264,31 +260,3 @@ def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
             there = [file for file in there if not (ours and tracked(file))]
         found |= {file.resolve(): file for file in there}
     return found
-
-
-def training(named: Sequence[Path], paths: Sequence[Path]) -> tuple[OtherSource, ...]:
-    """Return functions that judge claims by the documents that were named, or else by the newest beside the records
-    that can be read, one of one rank and one of many. Documents of several folders are of several machines, and none of
-    them is chosen. Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be
-    read."""
-    from tcbench.analysis.numerics.judgement import by_training
-    from tcbench.core.numerics import read
-
-    beside = files_beside(paths, BESIDE)
-    if len({path.parent for path in beside}) > 1:
-        beside = {}
-    chosen: dict[bool, OtherSource] = {}
-    for path in named or sorted(beside.values(), key=lambda document: document.name, reverse=True):
-        try:
-            document = read(path)
-        except StoreError as error:
-            if named:
-                raise
-            aside(f"note: left out: {error}")
-            continue
-        many = document.setting.ranks > 1
-        if many in chosen and named:
-            raise SelectionError(f"{len(named)} documents of `tcbench numerics` were named; name one")
-        chosen.setdefault(many, by_training(document, source=path.name))
-
-    return tuple(chosen.values())

@@ -6,12 +6,13 @@ from typing import Literal
 
 import typer
 
+from tcbench.commands.claims.evidence import training
 from tcbench.core.errors import SelectionError
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console
 from tcbench.show.next_steps import NextStep, elsewhere, folder
-from tcbench.show.results import read_results, training
+from tcbench.show.results import read_results
 
 
 @command("Say which of the talk's claims hold here.")
