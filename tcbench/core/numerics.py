@@ -1,7 +1,7 @@
 """Techniques, jobs, runs and the document of `tcbench numerics`, and their JSON.
 
 Everything in a document is raw: shares, safe scales and verdicts are derived from it
-(`tcbench.analysis.numerics.judgement`). Unknown fields are ignored when read.
+(`tcbench.commands.numerics.judgement`). Unknown fields are ignored when read.
 
 History of SCHEMA_VERSION:
 

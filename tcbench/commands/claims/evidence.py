@@ -22,7 +22,7 @@ def training(named: Sequence[Path], paths: Sequence[Path]) -> tuple[OtherSource,
     that can be read, one of one rank and one of many. Documents of several folders are of several machines, and none of
     them is chosen. Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be
     read."""
-    from tcbench.analysis.numerics.judgement import by_training
+    from tcbench.commands.numerics.judgement import by_training
     from tcbench.core.numerics import read
 
     beside = files_beside(paths, BESIDE)

@@ -178,7 +178,7 @@ def numerics(
         return
     if ranks is not None:
         _none_of(of_one_rank, "--ranks", "all of its runs are in fp32")
-    from tcbench.analysis.numerics.judgement import Margins
+    from tcbench.commands.numerics.judgement import Margins
     from tcbench.commands.numerics.training import train
 
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
-from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
+from tcbench.commands.numerics.judgement import magnitudes, safe, steps_seen
 from tcbench.core.numerics import KINDS, Document, GradientKind, LayerGradients, Magnitudes
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.show.charts.page import GROUND, ChartPage, boxes

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from tcbench.analysis.numerics import judgement
-from tcbench.analysis.numerics.equivalence import Equivalence
-from tcbench.analysis.numerics.judgement import Margins, TechniqueCosts, TechniqueVerdict, Word
+from tcbench.commands.numerics import judgement
+from tcbench.commands.numerics.equivalence import Equivalence
+from tcbench.commands.numerics.judgement import Margins, TechniqueCosts, TechniqueVerdict, Word
 from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, GradientKind, TrainingSetting
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.show.document import encoded, fields

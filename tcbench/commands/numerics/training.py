@@ -9,10 +9,10 @@ import msgspec
 import typer
 from matplotlib.figure import Figure
 
-from tcbench.analysis.numerics.judgement import Margins, margins_of, safe, verdicts
 from tcbench.commands.numerics import plan, second_order_chart, table
 from tcbench.commands.numerics.call import Call, counting
 from tcbench.commands.numerics.gradients_chart import gradients_chart
+from tcbench.commands.numerics.judgement import Margins, margins_of, safe, verdicts
 from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.commands.numerics.steps import MethodRun, StepsDocument, best
 from tcbench.commands.numerics.training_chart import training_chart

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from tcbench.analysis.numerics import judgement
-from tcbench.analysis.numerics.equivalence import Equivalence
-from tcbench.analysis.numerics.judgement import Margins, TechniqueVerdict, Word
 from tcbench.analysis.stats import Interval
+from tcbench.commands.numerics import judgement
+from tcbench.commands.numerics.equivalence import Equivalence
+from tcbench.commands.numerics.judgement import Margins, TechniqueVerdict, Word
 from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
 from tcbench.show.charts.page import ChartPage, put
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS

@@ -7,8 +7,8 @@ import pytest
 from numerics_documents import SETTING, make_document, make_gradients, make_run
 from show.charts.charts import texts
 
-from tcbench.analysis.numerics.judgement import Margins
 from tcbench.commands.numerics.gradients_chart import gradients_chart
+from tcbench.commands.numerics.judgement import Margins
 from tcbench.commands.numerics.table import about
 from tcbench.commands.numerics.training_chart import training_chart
 from tcbench.core.numerics import TECHNIQUES, Gradients

@@ -5,7 +5,7 @@ import pytest
 from consoles import printed
 from numerics_documents import SETTING, make_document, make_gradients, make_run
 
-from tcbench.analysis.numerics.judgement import Margins
+from tcbench.commands.numerics.judgement import Margins
 from tcbench.commands.numerics.table import about, bfloat16_line, costs_table, notes, safe_line, to_json, why_lines
 
 

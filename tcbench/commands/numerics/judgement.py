@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.claims import Evidence, OtherSource
-from tcbench.analysis.numerics.equivalence import Equivalence, equivalence
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Group, exp, quantile
+from tcbench.commands.numerics.equivalence import Equivalence, equivalence
 from tcbench.core.claim import Claim
 from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, GradientKind, Gradients, Magnitudes, Run, Technique
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares, total

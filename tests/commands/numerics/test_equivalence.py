@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tcbench.analysis.numerics.equivalence import equivalence
+from tcbench.commands.numerics.equivalence import equivalence
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
 
-from tcbench.analysis.numerics.judgement import (
+from tcbench.commands.numerics.judgement import (
     Margins,
     by_training,
     costs,
