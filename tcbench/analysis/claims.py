@@ -25,7 +25,6 @@ from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Estimate, Group
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, ClaimSide
 from tcbench.core.record import TAKE_ENOUGH, Cell, Code, Environment, Record
-from tcbench.engine.accelerators.device import host_kind
 
 ClaimOutcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
 OUTCOMES: tuple[ClaimOutcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
@@ -208,7 +207,7 @@ def _from_other_source(claim: Claim, here: _Here, run: str, sources: Sequence[Ot
         return Evaluated(claim, finding.outcome, why=finding.why)
     if claim.relation == "fewer kernels":
         configs = [side.config for side in (claim.left, claim.right) if side is not None]
-        if any(m.summary.cell.device == host_kind().name for m in here.cells.values()):
+        if any(m.summary.cell.device == "cpu" for m in here.cells.values()):
             return Evaluated(claim, "not testable here", why="no GPU here, and so no kernels")
         setting = shlex.split(run)[2:]
         profiles = [
@@ -390,7 +389,7 @@ def _bound(claim: Claim, batch_size: int, here: _Here) -> AtBatchSize:
     if cell is None or not cell.ok or not all(r.measurement and r.measurement.profiled_steps for r in cell.ok):
         return _not_compared(here, batch_size, [(claim.left, batch_size, cell)])
     at = AtBatchSize(batch_size, "not testable here", left=claim.left.config, why="no GPU here")
-    if cell.summary.cell.device == host_kind().name:
+    if cell.summary.cell.device == "cpu":
         return at
     said = {_says(claim, record) for record in cell.ok}
     outcome: ClaimOutcome = said.pop() if len(said) == 1 else "undecided"
