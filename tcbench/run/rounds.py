@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tcbench.analysis.eta import TimeLeft, estimate
 from tcbench.core.groups import grouped
 from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, settings
 from tcbench.hardware import machine
+from tcbench.run.eta import TimeLeft, estimate
 from tcbench.run.plan import Plan, PlannedCell
 
 _STANDARD_SIZES = (256, 64)

@@ -9,10 +9,10 @@ from typing import Any, Self
 from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
-from tcbench.analysis.eta import TimeLeft
 from tcbench.analysis.stats import images_per_s
 from tcbench.core.messages import Building, Message, Stepped, Tuning
 from tcbench.core.record import Cell, Record
+from tcbench.run.eta import TimeLeft
 from tcbench.show.format import counted, duration, number
 from tcbench.show.tables import Screen
 

@@ -5,9 +5,9 @@ import re
 import factories
 import pytest
 
-from tcbench.analysis.eta import estimate
 from tcbench.core.messages import Building, Stepped, Tuning
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
+from tcbench.run.eta import estimate
 from tcbench.show import progress as views
 from tcbench.show.progress import RunProgress, Stages
 from tcbench.show.tables import Screen

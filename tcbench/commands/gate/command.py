@@ -21,10 +21,10 @@ from tcbench.show.results import recent
 from tcbench.show.sides import Labels
 
 if TYPE_CHECKING:
-    from tcbench.analysis.eta import TimeLeft
     from tcbench.analysis.verdict import Interim, Rule
     from tcbench.commands.gate.builds import Build
     from tcbench.core.record import Cell, Selection
+    from tcbench.run.eta import TimeLeft
     from tcbench.run.gate_file import GateFile, GateQuestion
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan
@@ -222,8 +222,8 @@ def _to_resume(folder: Path, asked: GateQuestion, say: Callable[[str], None]) ->
 def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
     """A gate's least and most trials and minutes, in words: by this machine's newest run, if there is any, or a
     guess."""
-    from tcbench.analysis.eta import estimate
     from tcbench.hardware import load
+    from tcbench.run.eta import estimate
     from tcbench.show.format import counted, duration
 
     newest, earlier = recent(out / plan.device.machine, (planned.cell.model for planned in plan.cells))

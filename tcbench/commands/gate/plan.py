@@ -1,7 +1,7 @@
 """A gate's plan before it runs."""
 
-from tcbench.analysis.eta import TimeLeft
 from tcbench.commands.gate.builds import Build
+from tcbench.run.eta import TimeLeft
 from tcbench.run.gate_file import GateQuestion
 from tcbench.run.plan import Plan
 from tcbench.show.document import fields, versioned

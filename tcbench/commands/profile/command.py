@@ -140,8 +140,8 @@ def _close_up(timeline: Timeline) -> tuple[float, float] | None:
 
 def _with_progress(run: Callable[[Listener], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
     """Make the input ready, and run the one trial."""
-    from tcbench.analysis.eta import estimate
     from tcbench.run import images
+    from tcbench.run.eta import estimate
     from tcbench.show.progress import RunProgress
 
     with stages(quiet) as advance:

@@ -144,11 +144,11 @@ def _ends(
     searched for. Raises NotComparableError where either was not measured."""
     import msgspec
 
-    from tcbench.analysis.eta import estimate
     from tcbench.commands.gate import turns
     from tcbench.commands.gate.bisect import search as bisections
     from tcbench.core.store import SUFFIX, Store
     from tcbench.run import gate as gates
+    from tcbench.run.eta import estimate
     from tcbench.show.progress import RunProgress
 
     fewest, most = asked.interims[0].trials, asked.interims[-1].trials

@@ -4,9 +4,9 @@ import factories
 import msgspec
 import pytest
 
-from tcbench.analysis.eta import estimate
 from tcbench.core import store
 from tcbench.core.record import PlanChoice
+from tcbench.run.eta import estimate
 from tcbench.run.plan import PlannedCell
 from tcbench.run.rounds import in_order
 
