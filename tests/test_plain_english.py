@@ -1,0 +1,37 @@
+"""Names and docstrings in plain English: what breaks the rules is listed by file, and the list may only shrink."""
+
+import plain_english
+
+LISTED = plain_english.ROOT / "tests" / "plain_english.tsv"
+TWO_MEANINGS = (
+    "Bf16 Classifier ConfigTable Container CudaGraph Dali Fp16 Fp32 Group Im2col Kfac Linear Network Nhwc OpenCv "
+    "Optimizer OptimizerSpec Parts Relu Replay Step Tf32 Unit"
+)
+"""Rungs and parts of both frameworks, and what is still to be renamed."""
+SAMPLE = '''
+"""Of a module."""
+LIMIT = 3
+"""By which something is limited."""
+
+def of(one, cell):
+    """Return a rate."""
+    kept = [rate for rate in cell]
+'''
+
+
+def test_pronouns_and_dangling_openings_count():
+    assert plain_english.counts(SAMPLE) == (3, 2)
+    assert plain_english.counts('"""Rates of cells."""\nrate = 1.0') == (0, 0)
+
+
+def test_no_file_has_more_than_is_listed():
+    rows = (line.split("\t") for line in LISTED.read_text("utf-8").splitlines())
+    listed = {file: (int(names), int(docstrings)) for file, names, docstrings in rows}
+    found = plain_english.every_count()
+    worse = [file for file, counts in found.items() if any(map(int.__gt__, counts, listed.get(file, (0, 0))))]
+    assert not worse, "more pronouns as names, or docstrings that read on from a name, than are listed"
+    assert found == listed, "fewer than listed: `uv run python tests/plain_english.py >tests/plain_english.tsv`"
+
+
+def test_no_more_classes_share_a_name():
+    assert " ".join(plain_english.classes_with_two_meanings()) == TWO_MEANINGS
