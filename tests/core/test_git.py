@@ -208,7 +208,7 @@ def test_a_patch_depends_on_no_setting_and_no_time_and_holds_any_bytes(repositor
     configured("", **{name: "one\n"})
     (repository / name).write_bytes(b"\xff two\n")
     before = Repository.around(repository).changes()
-    assert "\udcff two" in before
+    assert os.fsdecode(b"\xff two") in before
     configured_now = "[diff]\n\tnoprefix = true\n\tmnemonicPrefix = true\n\texternal = false\n\tcontext = 0\n"
     (repository.parent / "config").write_text(configured_now)
     os.utime(repository / name, (1, 1))
