@@ -57,8 +57,8 @@ def test_low_precision_that_onednn_may_not_use_is_emulated(name):
     every = "machine.cpu_flags = lambda: frozenset(['avx512_bf16', 'amx_bf16', 'avx512_fp16', 'amx_fp16', 'avx2'])"
     program = f"from tcbench.hardware import machine; {every}; "
     program += "from tcbench.engine.accelerators.cpu.kind import KIND; print(*KIND.devices()[0].instructions)"
-    others = {other: text for other, text in os.environ.items() if not other.endswith("_MAX_CPU_ISA")}
-    environment = {**others, name: "AVX2"}
+    unlimited = {key: text for key, text in os.environ.items() if not key.endswith("_MAX_CPU_ISA")}
+    environment = {**unlimited, name: "AVX2"}
     shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert shown.stdout.split() == ["avx2"]
 
