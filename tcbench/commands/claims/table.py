@@ -100,7 +100,7 @@ def missing(cards: Sequence[Scorecard]) -> list[str]:
     return [f"To measure what is missing: {command}" for command in commands]
 
 
-def section(cards: Sequence[Scorecard]) -> Section | None:
+def claims_section(cards: Sequence[Scorecard]) -> Section | None:
     """A scorecard per setting; None where no scenario claims anything."""
     cards = [card for card in cards if card.claims]
     if not cards:

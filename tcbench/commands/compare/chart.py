@@ -276,7 +276,7 @@ def _figures(row: _Row) -> str:
     return "" if row.point is None else f"{quotient(row.point)} (one trial)"
 
 
-def section(report: ComparisonReport) -> Section:
+def comparison_section(report: ComparisonReport) -> Section:
     """All cells of both sides."""
     blocks: list[AnyBlock] = [Prose((_lead(report),))]
     if report.differences:
@@ -361,7 +361,7 @@ def _trials(cell: CellReport) -> Field:
     return Field(" / ".join(map(str, counts)), counts[1])
 
 
-def sentence(report: ComparisonReport) -> Paragraph:
+def comparison_lead(report: ComparisonReport) -> Paragraph:
     """The comparison in one sentence: what is worse, else what is better, and what is not known."""
     worse = [cell for cell in report.cells if cell.verdict == "regression"]
     broken = [cell for cell in report.cells if cell.failing and cell.verdict != "regression"]

@@ -125,7 +125,7 @@ def _draw(axes: Axes, rows: Sequence[_PartRow], width: float) -> None:
             axes.vlines(at, place + 0.15, place + 1.85, color=QUIET, linewidth=0.7, zorder=1.5)
 
 
-def section(diffs: Sequence[Diff], base: str) -> Section | None:
+def diff_section(diffs: Sequence[Diff], base: str) -> Section | None:
     """The cells that surely changed; None where none did."""
     if not diffs:
         return None

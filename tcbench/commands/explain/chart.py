@@ -138,7 +138,7 @@ _BADGES: Mapping[BoundVerdict, Badge] = {
 }
 
 
-def section(explanations: Sequence[Explanation], settings: Settings) -> Section | None:
+def bottleneck_section(explanations: Sequence[Explanation], settings: Settings) -> Section | None:
     """Setting by setting; None where no cell left a profiled pass."""
     if not any(cell.bottleneck for cell in explanations):
         return None

@@ -183,7 +183,7 @@ def _place(axes: Axes, text: str, value: float, row: int, scale: _LadderScale, c
 _HOW = "A bar runs from the throughput before its rung to those with it; the factor is over the step before."
 
 
-def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
+def ladder_section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     """Every ladder of every setting of which two configs or more ran; None where there is none."""
     # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
     known = derive([summary for part in settings.parts for summary in part.summaries])

@@ -8,19 +8,21 @@ from tcbench.analysis.claims import Scorecard
 from tcbench.analysis.compare import Comparison
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.summary import CellSummary, speedups
-from tcbench.commands.claims import table as scorecard
-from tcbench.commands.compare import chart as comparing
+from tcbench.commands.claims.table import claims_section
 from tcbench.commands.compare.cell_report import comparison_report
-from tcbench.commands.diff import chart as changes
+from tcbench.commands.compare.chart import comparison_lead, comparison_section
+from tcbench.commands.diff.chart import diff_section
 from tcbench.commands.diff.differences import Diff
-from tcbench.commands.explain import chart as bottlenecks
-from tcbench.commands.plot import ladder_chart as rungs
+from tcbench.commands.explain.chart import bottleneck_section
 from tcbench.commands.plot.ladder import climbs
-from tcbench.commands.report import environment, summary, trials
-from tcbench.commands.run import chart as throughput
-from tcbench.commands.run import scaling_chart as scaling
+from tcbench.commands.plot.ladder_chart import ladder_section
+from tcbench.commands.report.environment import environment_section
+from tcbench.commands.report.summary import notices, summary_lead, summary_section
+from tcbench.commands.report.trials import trials_section
+from tcbench.commands.run.chart import throughput_section
 from tcbench.commands.run.scaling import curves
-from tcbench.commands.timeline import chart as timelines
+from tcbench.commands.run.scaling_chart import scaling_section, scaling_sentence
+from tcbench.commands.timeline.chart import timeline_section
 from tcbench.core.record import Record
 from tcbench.core.text import plain
 from tcbench.core.timeline import Timeline
@@ -66,26 +68,26 @@ def build(results: ReportInput) -> Page:
     compared = results.compared
     told = comparison_report(compared.comparison, Labels(compared.base)) if compared else None
     scaled = curves(results.records)
-    more = [*filter(None, [scaling.sentence(scaled)])]
+    more = [*filter(None, [scaling_sentence(scaled)])]
     # Whoever compares asks first of all what changed.
     sections = [
-        comparing.section(told) if told else None,
-        changes.section(compared.diffs, compared.base) if compared else None,
-        summary.section(settings, over_base, results.explanations, all_climbs, more, results.notes),
-        throughput.section(settings, over_base, swatches),
-        scaling.section(scaled, settings, swatches),
-        rungs.section(all_climbs, settings),
-        scorecard.section(results.cards),
-        bottlenecks.section(results.explanations, settings),
-        timelines.section(results.timelines, summaries),
-        environment.section(results.records, settings),
-        trials.section(results.records, swatches, results.beside),
+        comparison_section(told) if told else None,
+        diff_section(compared.diffs, compared.base) if compared else None,
+        summary_section(settings, over_base, results.explanations, all_climbs, more, results.notes),
+        throughput_section(settings, over_base, swatches),
+        scaling_section(scaled, settings, swatches),
+        ladder_section(all_climbs, settings),
+        claims_section(results.cards),
+        bottleneck_section(results.explanations, settings),
+        timeline_section(results.timelines, summaries),
+        environment_section(results.records, settings),
+        trials_section(results.records, swatches, results.beside),
     ]
     first, *others = [section for section in sections if section is not None]
-    first = replace(first, blocks=(*summary.notices(settings), *first.blocks))
+    first = replace(first, blocks=(*notices(settings), *first.blocks))
     return Page(
         title=plain(" ".join((results.title or _title(summaries)).split())),
-        lead=comparing.sentence(told) if told else summary.lead(settings, over_base),
+        lead=comparison_lead(told) if told else summary_lead(settings, over_base),
         facts=tuple(_facts(results.records, summaries, settings)),
         sections=(first, *others),
         paints=tuple(map(swatches.paint, swatches.configs)),

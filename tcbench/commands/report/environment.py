@@ -12,7 +12,7 @@ from tcbench.show.page.settings import MOST_RUNS, Settings
 from tcbench.show.tables import COUNT, Column, Table, many_ranks
 
 
-def section(records: Sequence[Record], settings: Settings) -> Section:
+def environment_section(records: Sequence[Record], settings: Settings) -> Section:
     """A list of facts per machine, its packages, and a table of runs."""
     machines = grouped((record.environment.machine, record) for record in records if record.environment)
     blocks: list[AnyBlock] = []

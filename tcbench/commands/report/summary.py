@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, judged, ratio, unsure
-from tcbench.commands.explain import chart as bottlenecks
-from tcbench.commands.plot import ladder_chart as rungs
+from tcbench.commands.explain.chart import held_back, next_rung, would_help
 from tcbench.commands.plot.ladder import Climb
+from tcbench.commands.plot.ladder_chart import adds
 from tcbench.commands.run.chart import Speedups
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
@@ -28,7 +28,7 @@ _KEPT = "\u00a0"
 """A space at which no line breaks."""
 
 
-def section(
+def summary_section(
     settings: Settings,
     over_base: Speedups,
     explanations: Sequence[Explanation],
@@ -68,7 +68,7 @@ def notices(settings: Settings) -> tuple[Notice, ...]:
     return tuple(Notice(badge, say(line.removeprefix("simulated: ") + ".")) for line in simulations)
 
 
-def lead(settings: Settings, over_base: Speedups) -> Paragraph:
+def summary_lead(settings: Settings, over_base: Speedups) -> Paragraph:
     """The one sentence that stands above everything: the fastest, and by how much."""
     everything = [summary for part in settings.parts for summary in part.summaries]
     n = len(everything)
@@ -135,7 +135,7 @@ def _rungs(part: SettingCells, winner: CellSummary, climbs: Sequence[Climb]) -> 
     base = base_config(part.summaries)
     bases = (s for s in part.by_batch_size[winner.cell.batch_size] if s.cell.config == base)
     below, ran = next(bases, None), [step.summary for step in steps if step.summary and step.after]
-    found = [_Rung(kept_together(rungs.adds(s)), s.ratio, not s.unsure) for s in steps if s.ratio is not None]
+    found = [_Rung(kept_together(adds(s)), s.ratio, not s.unsure) for s in steps if s.ratio is not None]
     if below and ran and ran[0] is not below and (over := ratio(ran[0], below)):
         found.insert(0, _Rung(f"{spaced(ran[0].cell.config)} for {base}", over, not unsure(ran[0], below)))
     return tuple(found)
@@ -145,8 +145,8 @@ def _answers(fastest: _Fastest, over_base: Speedups) -> Iterator[tuple[str, Para
     """What brought it, what holds it back, what would help, what is not sure."""
     if fastest.rungs:
         yield "brought by", _brought(fastest)
-    yield "held back by", bottlenecks.held_back(fastest.explained)
-    if help_ := bottlenecks.would_help(fastest.explained, _larger_batch(fastest)):
+    yield "held back by", held_back(fastest.explained)
+    if help_ := would_help(fastest.explained, _larger_batch(fastest)):
         yield "would help", help_
     if doubts := "; ".join(_doubts(fastest, over_base)):
         yield "how sure", say(f"{doubts}.")
@@ -221,7 +221,7 @@ _COLUMNS: tuple[Column[_Fastest], ...] = (
     Column("factor", lambda row: row.over_base, FACTOR, mark=_over),
     Column("brought most by", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
     Column("held back by", lambda row: row.explained.bottleneck and limit_words(row.explained.bottleneck)),
-    Column("next", lambda row: bottlenecks.next_rung(row.explained), ratio=1),
+    Column("next", lambda row: next_rung(row.explained), ratio=1),
     Column("run", lambda row: listed(row.cell.runs)),
 )
 

@@ -20,7 +20,7 @@ _LONGEST = 200
 """Letters of a text in a row."""
 
 
-def section(records: Sequence[Record], swatches: Swatches, beside: str | None = None) -> Section:
+def trials_section(records: Sequence[Record], swatches: Swatches, beside: str | None = None) -> Section:
     """The raw table: all trials, or the last of them, where `beside` names the file that holds all."""
     machines = {record.environment.machine for record in records if record.environment}
     with_ranks = any(record.cell.ranks > 1 for record in records)

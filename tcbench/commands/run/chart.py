@@ -48,7 +48,7 @@ Speedups = Mapping[CellKey, Interval | None]
 """Each cell's images/s over the base's."""
 
 
-def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
+def throughput_section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
     """Setting by setting."""
 
     def figure(part: SettingCells) -> AnyBlock:

@@ -208,7 +208,7 @@ def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
         label(axes, words, at, taken, gap=_MARK / 144 * DPI + 5, size=WORDS, zorder=5)
 
 
-def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> Section | None:
+def scaling_section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> Section | None:
     """All curves; None where no cell has several ranks."""
     if not curves:
         return None
@@ -225,7 +225,7 @@ def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> 
     return Section("scaling", "Scaling over ranks", (chart,))
 
 
-def sentence(curves: Sequence[Curve]) -> Paragraph | None:
+def scaling_sentence(curves: Sequence[Curve]) -> Paragraph | None:
     """The cell with the highest throughput of all on several ranks: how many times as fast as its base it is, its
     efficiency, and its all-reduce. None where no cell of several ranks was measured."""
     points = [

@@ -436,7 +436,7 @@ def short_name(name: str) -> str:
     return (text.rpartition(" ")[2].rpartition("::")[2] if "::" in text or text.startswith("void ") else text) or name
 
 
-def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
+def timeline_section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
     """None without a timeline that has a step. Notes tell those of another session than the cells beside them."""
     shown = [timeline for timeline in timelines if timeline.steps]
     if not shown:
