@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 from tcbench.core import files
-from tcbench.core import record as records
 from tcbench.core.errors import SelectionError, StorageFullError, StorageGoneError, StoreError, hint
 from tcbench.core.groups import grouped
-from tcbench.core.record import Record, RecordError
+from tcbench.core.record import Record, RecordDecoder, RecordError, believed, decode, encode
 from tcbench.core.text import plain
 
 SUFFIX = ".jsonl"
@@ -60,7 +59,7 @@ class Store:
             return data
         start = data.rfind(b"\n") + 1
         try:
-            records.decode(data[start:].removeprefix(codecs.BOM_UTF8))
+            decode(data[start:].removeprefix(codecs.BOM_UTF8))
         except RecordError:
             os.ftruncate(self._fd, start)
             return data[:start]
@@ -69,7 +68,7 @@ class Store:
 
     def append(self, record: Record) -> None:
         """Write one record as one line and wait until it is on the disk. What was there before stays whole."""
-        line = records.encode(record) + b"\n"
+        line = encode(record) + b"\n"
         self._check_in_place(line)
         try:
             written = os.write(self._fd, line)
@@ -196,7 +195,7 @@ def resolve(named: str, out: Path) -> Path:
 
 def _read_file(path: Path) -> Read:
     read_records: list[Record] = []
-    decoder = records.RecordDecoder()
+    decoder = RecordDecoder()
     try:
         with files.opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(files.LARGEST + 1), b""), start=1):
@@ -317,7 +316,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def current(results: Iterable[Record]) -> tuple[Record, ...]:
     """The newest records. One whose figures contradict each other has failed."""
-    return newest(map(records.believed, results))
+    return newest(map(believed, results))
 
 
 def newest(results: Iterable[Record]) -> tuple[Record, ...]:

@@ -52,7 +52,7 @@ def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = Fal
     return path
 
 
-def path(name: str, out: Path) -> Path:
+def baseline_path(name: str, out: Path) -> Path:
     """The file of a baseline. Raises StoreError with a hint when there is none of this name."""
     place = _place(name, out)
     if place.is_file():
@@ -72,7 +72,7 @@ def names(out: Path) -> tuple[str, ...]:
 
 def read(name: str, out: Path) -> Baseline:
     """The contents of the baseline of this name. Raises StoreError."""
-    place = path(name, out)
+    place = baseline_path(name, out)
     return describe(name, place, store.read([place]).records)
 
 
@@ -100,13 +100,13 @@ def everything(out: Path) -> tuple[Baseline | Broken, ...]:
         try:
             baselines.append(read(name, out))
         except StoreError as error:
-            baselines.append(Broken(name, path(name, out), str(error)))
+            baselines.append(Broken(name, baseline_path(name, out), str(error)))
     return tuple(baselines)
 
 
 def remove(name: str, out: Path) -> Path:
     """Delete a baseline; returns the file that was. Raises StoreError."""
-    place = path(name, out)
+    place = baseline_path(name, out)
     try:
         place.unlink()
     except OSError as error:

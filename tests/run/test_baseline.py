@@ -58,7 +58,7 @@ NO_NAMES = ("", ".", ".hidden", "a/b", "/etc/passwd", "a b", "-rf", "a\n", "a\0b
 def test_what_is_no_name_is_refused_before_anything_is_touched(tmp_path: Path, name: str) -> None:
     for act in (
         lambda: baseline.keep(name, [make_record()], tmp_path),
-        lambda: baseline.path(name, tmp_path),
+        lambda: baseline.baseline_path(name, tmp_path),
         lambda: baseline.remove(name, tmp_path),
     ):
         with pytest.raises(StoreError, match="not a name; expected up to 64 letters") as error:

@@ -32,32 +32,32 @@ def set_(
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
-    from tcbench.commands.baseline import table as view
+    from tcbench.commands.baseline.table import doubts, kept
     from tcbench.run import baseline
 
     records = read_results(results, out).records
     path = baseline.keep(name, records, out, replace=force)
-    typer.echo(view.kept(baseline.describe(name, path, records)))
-    for line in view.doubts(records):
+    typer.echo(kept(baseline.describe(name, path, records)))
+    for line in doubts(records):
         aside(f"note: {line}")
 
 
 @command(name="list", of=baseline_app)
 def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RESULTS_FOLDER) -> None:
     """Show the baselines here."""
-    from tcbench.commands.baseline import table as view
+    from tcbench.commands.baseline.table import table, to_json
     from tcbench.run import baseline
 
     baselines = baseline.everything(out)
     if format_ == "json":
-        typer.echo(view.to_json(baselines))
+        typer.echo(to_json(baselines))
         return
     for found in baselines:
         if isinstance(found, baseline.Broken):
             aside(f"note: {plain(found.reason)}")
     readable = [found for found in baselines if isinstance(found, baseline.Baseline)]
     if readable:
-        make_console().print(view.table(readable))
+        make_console().print(table(readable))
     elif not baselines:
         typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
 
@@ -71,26 +71,26 @@ def show(
 ) -> None:
     """Show what a baseline holds: where it is from, and its results."""
     from tcbench.analysis.summary import speedups, summarise
-    from tcbench.commands.baseline import table as view
-    from tcbench.commands.run import table as results
+    from tcbench.commands.baseline.table import facts
+    from tcbench.commands.run.table import footnotes, reasons, results_table, summary_json
     from tcbench.core import store
     from tcbench.run import baseline
     from tcbench.show import simulated
 
-    path = baseline.path(name, out)
+    path = baseline.baseline_path(name, out)
     records = read_results([str(path)], out).records
     held = baseline.describe(name, path, records)
     summaries = summarise(store.current(records))
     over_base = speedups(summaries)
     if format_ == "json":
-        typer.echo(results.summary_json(name, path, summaries, over_base))
+        typer.echo(summary_json(name, path, summaries, over_base))
         return
     console = make_console(details=details)
     console.say(*simulated.lines(record.environment for record in records), style="bold")
-    console.say(view.facts(held), "")
-    console.print(results.results_table(summaries, over_base))
-    console.say(*results.reasons(summaries), style="yellow")
-    console.notes(results.footnotes(summaries))
+    console.say(facts(held), "")
+    console.print(results_table(summaries, over_base))
+    console.say(*reasons(summaries), style="yellow")
+    console.notes(footnotes(summaries))
 
 
 @command(of=baseline_app)

@@ -86,7 +86,7 @@ def compare(
 def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> list[tuple[Path, str]]:
     """The paths of the two sides' records, and their names. Raises SelectionError or StoreError."""
     from tcbench.core import store
-    from tcbench.run import baseline as baselines
+    from tcbench.run.baseline import baseline_path
 
     if baseline is None:
         if base is None or current is None:
@@ -95,4 +95,4 @@ def _inputs(base: str | None, current: str | None, baseline: str | None, out: Pa
     if current is not None:
         raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
     path = newest(out, says=True) if base is None else store.resolve(base, out)
-    return [(baselines.path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)]
+    return [(baseline_path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)]

@@ -38,7 +38,7 @@ def explain(
     tcbench explain results/*/naruse2018-*.jsonl --details
     tcbench explain profile.json.gz                   what a timeline shows
     """
-    from tcbench.commands.explain import table as view
+    from tcbench.commands.explain import table
     from tcbench.commands.forecast import forecast
     from tcbench.run import prediction
     from tcbench.show import simulated
@@ -52,19 +52,19 @@ def explain(
     with stages(quiet, lambda: kept) as advance:
         explained = prediction.explained(given.records, processes=forecast.PROCESSES, progress=advance)
     if format_ == "json":
-        typer.echo(view.to_json(explained))
+        typer.echo(table.to_json(explained))
         return
     console = make_console(details=details)
     console.say(*simulated.lines(record.environment for record in given.records), style="bold")
-    for heading, part in view.by_setting(explained):
-        console.table(view.table(part), heading)
+    for heading, part in table.by_setting(explained):
+        console.table(table.table(part), heading)
     if details:
-        console.say(*view.sentences(explained), "")
-    checks = view.checks(explained)
+        console.say(*table.sentences(explained), "")
+    checks = table.checks(explained)
     if checks is not None:
         ran = simulated.heading(record.environment for record in given.records)
         console.table(checks, f"The model against what was {ran}:")
-    console.notes(view.notes(explained))
+    console.notes(table.notes(explained))
     console.offer(_next_steps(explained, results or (), out))
 
 
@@ -93,15 +93,15 @@ def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: P
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
     from tcbench.analysis.bottleneck import summarise
-    from tcbench.commands.explain import table as view
+    from tcbench.commands.explain.table import costs_lines, lines_of, timelines_json
     from tcbench.commands.roofline.roofline import costliest
     from tcbench.run import ceilings
 
     bottlenecks = list(map(summarise, timelines))
     costs = [costliest(timeline, ceilings.of_record(timeline.record)) for timeline in timelines]
     if json:
-        typer.echo(view.timelines_json(timelines, bottlenecks, costs))
+        typer.echo(timelines_json(timelines, bottlenecks, costs))
         return
     for place, timeline in enumerate(timelines):
-        lines = [timeline.device_name, *view.lines_of(bottlenecks[place]), *view.costs_lines(costs[place])]
+        lines = [timeline.device_name, *lines_of(bottlenecks[place]), *costs_lines(costs[place])]
         typer.echo("\n".join([*[""] * bool(place), *lines]))

@@ -98,7 +98,7 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
 
 
 def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
-    from tcbench.commands.forecast import step_times as view
+    from tcbench.commands.forecast.step_times import headline, notes, reasons, table, to_json
     from tcbench.engine.accelerators.device import host
     from tcbench.run import images, prediction
     from tcbench.run.plan import plan_of
@@ -112,13 +112,13 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
         cells = [each.cell for each in planned.cells if each.skip_reason is None]
         told = prediction.predict(cells, fresh=fresh, progress=advance)
     if json:
-        typer.echo(view.to_json(planned, told))
+        typer.echo(to_json(planned, told))
         return
     console = make_console(details=details)
-    console.say(view.headline(planned), "")
-    console.table(view.table(told))
-    console.say(*view.reasons(planned, told), style="yellow")
-    console.notes(view.notes(told))
+    console.say(headline(planned), "")
+    console.table(table(told))
+    console.say(*reasons(planned, told), style="yellow")
+    console.notes(notes(told))
 
 
 def _print(result: Forecast, details: bool, json: bool) -> None:

@@ -8,8 +8,8 @@ from tcbench.engine.backends import DEFAULT, backend, names
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Requires, Rung
-from tcbench.run import scenario as scenarios
 from tcbench.run.plan import emulation, missing, why_not
+from tcbench.run.scenario import load, shipped
 from tcbench.show.console import make_console
 from tcbench.show.document import fields, versioned
 from tcbench.show.tables import COUNT, Column, Table
@@ -17,7 +17,7 @@ from tcbench.show.tables import COUNT, Column, Table
 
 def show(device: Device, as_json: bool) -> None:
     """Scenarios with their configs; rungs with what each needs and whether `device` has it."""
-    shipped = [scenarios.load(name).on(device.kind) for name in scenarios.shipped()]
+    scenarios = [load(name).on(device.kind) for name in shipped()]
     rungs = [
         (name, rung, _missing(name, rung, device)) for name in names() for rung in backend(name).RUNGS.rungs.values()
     ]
@@ -29,7 +29,7 @@ def show(device: Device, as_json: bool) -> None:
                 **fields(scenario, "batch_sizes models image_size=model.image_size"),
                 "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in scenario.configs],
             }
-            for scenario in shipped
+            for scenario in scenarios
         ]
         pieces = [
             {
@@ -46,7 +46,7 @@ def show(device: Device, as_json: bool) -> None:
         typer.echo(versioned(device=device.name, scenarios=described, rungs=pieces))
         return
     console = make_console()
-    for scenario in shipped:
+    for scenario in scenarios:
         sizes = ",".join(map(str, scenario.batch_sizes))
         console.print(Text.assemble((scenario.name, "bold"), f"  {scenario.title}"))
         pixels = f"{scenario.model.image_size}x{scenario.model.image_size} pixels"

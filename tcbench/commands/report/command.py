@@ -157,14 +157,14 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.commands.diff.differences import changed
     from tcbench.commands.report.build import Compared
     from tcbench.core import store
-    from tcbench.run import baseline as baselines
     from tcbench.run import gate_file
+    from tcbench.run.baseline import baseline_path
 
     gates = [both for path in given.paths if (both := gate_file.both_of(path))]
     of_gate = gates[0] if gates and {*given.paths} <= {*gates[0].values()} else None
     current = of_gate["current"] if of_gate else given.paths[0] if len(given.paths) == 1 else None
     if baseline is not None:
-        path, name = baselines.path(baseline, out), f"baseline {baseline}"
+        path, name = baseline_path(baseline, out), f"baseline {baseline}"
     elif base is not None:
         path, name = store.resolve(base, out), base
     elif of_gate is not None:

@@ -117,8 +117,8 @@ def _run(
 ) -> bool:
     """Run a plan to its end, store and show it. `whole` as in `_next_steps`. True when some cell failed."""
     from tcbench.commands.run import planning
-    from tcbench.commands.run import table as console
     from tcbench.commands.run.ahead import build
+    from tcbench.commands.run.table import round_label
     from tcbench.core import messages, store
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
@@ -166,7 +166,7 @@ def _run(
                 settings: dict[str, Any] = {"launch": launch, "launcher": launcher, "plan": plan.key}
                 runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, cooling_s=COOLING_S, **settings)
                 while ahead:
-                    progress.begin(console.round_label(state), to_run(), state.certain())
+                    progress.begin(round_label(state), to_run(), state.certain())
                     for attempt, record in enumerate(runner.run(ahead[:1])):
                         records.append(record)
                         fresh.append(record)
@@ -232,8 +232,8 @@ def _show_results(
     and that of scaling over ranks; what to do next. `whole`: the words for all configs, where some were chosen."""
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.commands.run import networks_chart, scaling_table
-    from tcbench.commands.run import table as console
     from tcbench.commands.run.scaling import curves
+    from tcbench.commands.run.table import footnotes, reasons, results_table, sentence, summary_json, tally
     from tcbench.show import simulated
     from tcbench.show.saving import save_each
 
@@ -256,21 +256,21 @@ def _show_results(
             drawings[path.with_name(f"{path.stem}-scaling.png")] = draw_scaling
     if json:
         save_each(drawings)
-        typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling_table.to_json(scaled)))
+        typer.echo(summary_json(path.stem, path, summaries, ratios, scaling_table.to_json(scaled)))
         return
     stdout = make_console()
     stdout.print()
     stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
-    stdout.table(console.results_table(summaries, ratios))
+    stdout.table(results_table(summaries, ratios))
     if scaled:
         stdout.table(scaling_table.table(scaled))
     if beside:
         stdout.table(networks_chart.table(beside))
-    stdout.say(*filter(None, [console.sentence(summaries, ratios)]))
-    stdout.say(*console.reasons(summaries), style="yellow")
-    stdout.notes([*console.footnotes(summaries), *(scaling_table.notes(scaled) if scaled else ())])
+    stdout.say(*filter(None, [sentence(summaries, ratios)]))
+    stdout.say(*reasons(summaries), style="yellow")
+    stdout.notes([*footnotes(summaries), *(scaling_table.notes(scaled) if scaled else ())])
     charts = save_each(drawings)
-    stdout.say(f"{console.tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
+    stdout.say(f"{tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
     steps = [again("runs again what failed; its log is in the record")] if failed else []
     if measured:
         steps.append(of_run("explain", path, out, "what holds each cell back, and what to try next"))

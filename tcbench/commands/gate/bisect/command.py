@@ -49,8 +49,8 @@ def bisect(
     in BAD's folder. Ends with 1 where a commit is named, 0 where BAD is not slower, 4 where nothing is sure. Raises
     BuildError or NotComparableError where GOOD or BAD cannot be measured."""
     from tcbench.commands.gate import builds, revisions
-    from tcbench.commands.gate.bisect import search as bisections
-    from tcbench.run import gate as gates
+    from tcbench.commands.gate.bisect.search import Bisection, Built
+    from tcbench.run.gate import BASE, CURRENT
 
     say = asked.say
     good_name, bad_name = parse(commits)
@@ -63,13 +63,13 @@ def bisect(
         ready, built = {}, []
         for name, commit in ((good_name, good), (bad_name, bad)):
             started = time.monotonic()
-            ready[commit] = replace(make(name, commit), name=gates.BASE if commit == good else gates.CURRENT)
-            built.append(bisections.Built(commit=commit, seconds=time.monotonic() - started))
+            ready[commit] = replace(make(name, commit), name=BASE if commit == good else CURRENT)
+            built.append(Built(commit=commit, seconds=time.monotonic() - started))
         with contextlib.chdir(ready[bad].folder):
             plan, launcher = make_plan()
         for build in ready.values():
             build.check_reads(planned.cell for planned in plan.cells)
-        begun = bisections.Bisection(
+        begun = Bisection(
             good=good,
             bad=bad,
             commits=tuple(listed),
@@ -83,9 +83,9 @@ def bisect(
     if json:
         typer.echo(path.read_text("utf-8"), nl=False)
     else:
-        from tcbench.commands.gate.bisect import table as view
+        from tcbench.commands.gate.bisect.table import verdict
 
-        typer.echo("\n".join([*view.verdict(ended), f"wrote {path}", *_next_lines(ended, path)]))
+        typer.echo("\n".join([*verdict(ended), f"wrote {path}", *_next_lines(ended, path)]))
     raise typer.Exit({"named": REGRESSION, "no loss": 0}.get(ended.state, INCONCLUSIVE))
 
 
@@ -107,14 +107,14 @@ def _searched(
     asked: Bisecting,
 ) -> tuple[Bisection, Path]:
     """The bisection at its end, and its record's file."""
-    from tcbench.commands.gate.bisect import search as bisections
-    from tcbench.commands.gate.bisect import table as view
+    from tcbench.commands.gate.bisect.search import Bench, read, steps, unfinished, write
+    from tcbench.commands.gate.bisect.table import outlook, step
     from tcbench.core import store
     from tcbench.run.runner import Runner
 
-    bisection, path, earlier_s = begun, bisections.unfinished(asked.out / plan.device.machine, begun), 0.0
+    bisection, path, earlier_s = begun, unfinished(asked.out / plan.device.machine, begun), 0.0
     if path is not None:
-        bisection = bisections.read(path)
+        bisection = read(path)
         earlier_s = bisection.seconds  # the budget is that of this call
         asked.say(f"goes on with {path} ({len(bisection.rounds)} rounds); remove that file to begin anew")
     else:
@@ -122,16 +122,16 @@ def _searched(
         path = first.with_suffix(".json")
         first.unlink()
         bisection = _ends(bisection, plan, launcher, ready, path, asked)
-        bisections.write(bisection, path)
+        write(bisection, path)
     if bisection.state == "searching":
         (planned,) = (planned for planned in plan.cells if planned.cell.key == bisection.cell_key)
 
         runner = partial(Runner, timeout_s=plan.timeout_s, launcher=launcher)
-        bench = bisections.Bench(path, planned, lambda commit: make(commit[:12], commit), runner, ready)
-        asked.say(view.outlook(bisection, bench.ready))
+        bench = Bench(path, planned, lambda commit: make(commit[:12], commit), runner, ready)
+        asked.say(outlook(bisection, bench.ready))
         left_s = None if asked.budget_s is None else asked.budget_s - (bisection.seconds - earlier_s)
-        for now in bisections.steps(bisection, bench, left_s):
-            for line in view.step(bisection, now, bench.ready):
+        for now in steps(bisection, bench, left_s):
+            for line in step(bisection, now, bench.ready):
                 asked.say(line)
             bisection = now
     return bisection, path
@@ -145,9 +145,9 @@ def _ends(
     import msgspec
 
     from tcbench.commands.gate import turns
-    from tcbench.commands.gate.bisect import search as bisections
+    from tcbench.commands.gate.bisect.search import begun, lost_at_the_median
     from tcbench.core.store import SUFFIX, Store
-    from tcbench.run import gate as gates
+    from tcbench.run import gate
     from tcbench.run.eta import estimate
     from tcbench.show.progress import RunProgress
 
@@ -155,27 +155,27 @@ def _ends(
     asked.say(f"is {bisection.bad[:12]} slower at all? {2 * fewest} to {2 * most} trials a cell")
     files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (bisection.good, bisection.bad)]
     pair = (ready[bisection.good], ready[bisection.bad])
-    state = gates.start(len(plan.cells), asked.interims)
+    state = gate.start(len(plan.cells), asked.interims)
     started = time.monotonic()
     with Store(files[0]) as base, Store(files[1]) as current:
         progress = RunProgress(make_console(stderr=True, quiet=asked.quiet), estimate(()), 0)
-        stores = {gates.BASE: base, gates.CURRENT: current}
+        stores = {gate.BASE: base, gate.CURRENT: current}
         with progress:
             ended = turns.measure(state, plan, pair, launcher, stores, progress, asked.budget_s)
     cells = [planned.cell for planned in plan.cells]
     verdicts = ended.state.verdicts(cells, "the budget was spent")
-    comparison = gates.comparison(verdicts, cells, ended.base, ended.current, asked.interims[-1])
+    comparison = gate.comparison(verdicts, cells, ended.base, ended.current, asked.interims[-1])
     trials, spent_s = len(ended.base) + len(ended.current), time.monotonic() - started
     bisection = msgspec.structs.replace(bisection, trials=trials, seconds=spent_s)
     lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
-    lost = lost or bisections.lost_at_the_median(cells, ended.base, ended.current, asked.rule)
+    lost = lost or lost_at_the_median(cells, ended.base, ended.current, asked.rule)
     if not lost:
         return msgspec.structs.replace(bisection, state=_not_slower(comparison, asked.say))
     most_lost = min(lost, key=lambda key: lost[key])
     planned = next(planned for planned in plan.cells if planned.cell.key == most_lost)
     culprit = next((c.culprit for c in comparison.cells if c.cell.key == most_lost), None)
     phase = culprit.name if culprit is not None and culprit.decision == "slower" else None
-    return bisections.begun(bisection, planned, ended.base, ended.current, phase)
+    return begun(bisection, planned, ended.base, ended.current, phase)
 
 
 def _not_slower(comparison: Comparison, say: Say) -> State:
