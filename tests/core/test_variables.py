@@ -51,7 +51,7 @@ def test_an_empty_entry_of_pythonpath_is_no_folder_of_modules(monkeypatch):
     assert worker_environment(factories.make_cell())["PYTHONPATH"] == "/a:/b"
 
 
-@pytest.mark.skipif(library.problem() is not None, reason="oneDNN is not installed")
+@pytest.mark.skipif(library.problem() is not None, reason=str(library.problem()))
 @pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
 def test_low_precision_that_onednn_may_not_use_is_emulated(name):
     every = "machine.cpu_flags = lambda: frozenset(['avx512_bf16', 'amx_bf16', 'avx512_fp16', 'amx_fp16', 'avx2'])"
@@ -63,7 +63,7 @@ def test_low_precision_that_onednn_may_not_use_is_emulated(name):
     assert shown.stdout.split() == ["avx2"]
 
 
-@pytest.mark.skipif(library.problem() is not None, reason="oneDNN is not installed")
+@pytest.mark.skipif(library.problem() is not None, reason=str(library.problem()))
 def test_to_load_onednn_changes_no_variable_for_other_processes():
     program = "import os; from tcbench.engine.accelerators.cpu.onednn import library; before = dict(os.environ); "
     program += "library.version(); assert dict(os.environ) == before"
