@@ -49,6 +49,11 @@ RENAMED = [
     ("tcbench.show.forecast._figures", "tcbench.commands.forecast.table.table"),
     ("tcbench.show.numerics.costs_table", "tcbench.commands.numerics.table._accuracy"),
     ("tcbench.show.numerics.costs_table", "tcbench.commands.numerics.table.costs_table.time_ratio"),
+    ("tcbench.show.page.environment.section", "tcbench.commands.report.environment.environment_section"),
+    ("tcbench.show.page.scaling.sentence", "tcbench.commands.run.scaling_chart.scaling_sentence"),
+    ("tcbench.show.page.summary.lead", "tcbench.commands.report.summary.summary_lead"),
+    ("tcbench.show.page.summary.section", "tcbench.commands.report.summary.summary_section"),
+    ("tcbench.views.report.trials.section", "tcbench.commands.report.trials.trials_section"),
     ("tcbench.show.page.trials._row", "tcbench.commands.report.trials._machine"),
 ]
 

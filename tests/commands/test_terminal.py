@@ -58,7 +58,7 @@ import itertools, sys, time
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import factories
 from tcbench.core.messages import Stepped
-from tcbench.run import builds
+from tcbench.commands.gate import builds
 from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.run.runner import Runner
 
