@@ -116,7 +116,7 @@ def write(path: Path, content: GateFile) -> None:
 
 
 def read(path: Path) -> GateFile:
-    """Raises StoreError."""
+    """Return what a gate's file holds. Raises StoreError for a file that is none."""
     try:
         encoded = files.read(path)
         content: GateFile = decode(encoded, GateFile)

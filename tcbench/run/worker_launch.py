@@ -50,8 +50,9 @@ def python_module(python: str, module: str, *arguments: str) -> list[str]:
 
 
 def worker_environment(cell: Cell) -> dict[str, str]:
-    """The worker's environment: libraries that read their thread count at import get the cell's. Where Python may not
-    keep bytecode beside its modules, compiling them would be half of a worker's start: it keeps it in our cache."""
+    """Return a worker's environment variables. Libraries that read their thread count at import get the cell's. Where
+    Python may not write bytecode next to its modules, it writes it to our cache, since compiling them anew would take
+    half of a worker's start."""
     passed = {**variables.of_worker(), **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
     package = Path(tcbench.__file__).parent
     beside = os.access(package, os.W_OK) or (package / "__pycache__").exists()

@@ -83,6 +83,6 @@ def _on_cpu(bottleneck: Bottleneck) -> str:
 
 
 def _ms(seconds: float) -> str:
-    """38 ms, 8.1 ms, 0.31 ms."""
+    """Return a time in milliseconds with two significant digits: 38 ms, 8.1 ms, 0.31 ms."""
     ms = seconds * 1e3
     return f"{ms:.0f} ms" if ms >= 9.95 else f"{digits(ms, 2)} ms"

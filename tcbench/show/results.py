@@ -200,7 +200,8 @@ def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
 def chosen(
     records: Iterable[HasCell], configs: Sequence[str], batch_sizes: Sequence[int] | None
 ) -> tuple[HasCell, ...]:
-    """Those of these configs (names or globs; none: all) and batch sizes. Raises SelectionError where none is left."""
+    """Return the records of these configs (names or globs; none means all) and batch sizes. Raises SelectionError when
+    none is left."""
     records = tuple(records)
     known_configs = list(dict.fromkeys(record.cell.config for record in records))
     wanted = set(named(configs, known_configs)) if configs else set(known_configs)

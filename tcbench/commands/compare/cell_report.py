@@ -36,8 +36,8 @@ _DOUBTS = ("throttled", "on a busy machine", "stalled", "noisy", "not settled", 
 
 @dataclass(frozen=True)
 class CellReport(CellComparison):
-    """A cell's comparison with all that is said of it. `where`: the facts that tell the cell from others of its config
-    and batch size, by the same metric; mostly none."""
+    """A cell's comparison in words. `where` holds the facts that distinguish the cell from others of the same config,
+    batch size and metric; it is usually empty."""
 
     where: str = ""
 
@@ -97,7 +97,7 @@ class CellReport(CellComparison):
 
     @cached_property
     def findings(self) -> list[str]:
-        """What is sure beside the ratio: a loss of the median step, phases that take longer."""
+        """Confirmed facts besides the ratio: a slower median step, and phases that take longer."""
         return [*filter(None, [self._slower_at_median, self._slower_in])]
 
     @property
@@ -230,7 +230,7 @@ class CellReport(CellComparison):
 
 @dataclass(frozen=True)
 class ComparisonReport(Comparison):
-    """A comparison with all that is said of it. `labels` name its sides."""
+    """A comparison in words. `labels` name its sides."""
 
     cells: tuple[CellReport, ...]
     labels: Labels = UNNAMED
@@ -287,7 +287,7 @@ class ComparisonReport(Comparison):
 
     @property
     def facets(self) -> str:
-        """What differs between the sides."""
+        """The facets in which the sides differ."""
         return "; ".join(FACETS.get(name, name) for name in dict.fromkeys(one.facet for one in self.differences))
 
     def allowed(self, most: int = 8) -> list[str]:
@@ -324,7 +324,7 @@ class ComparisonReport(Comparison):
 
 
 def comparison_report(comparison: Comparison, labels: Labels = UNNAMED) -> ComparisonReport:
-    """Return the comparison with all that is said of it."""
+    """Put a comparison and each of its cells into words."""
     cells: dict[int, CellReport] = {}
     for numbered in grouped((cell.metric, (n, cell)) for n, cell in enumerate(comparison.cells)).values():
         wheres = apart([(cell.machine, cell.cell) for _, cell in numbered])

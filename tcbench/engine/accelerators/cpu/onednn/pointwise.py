@@ -20,17 +20,7 @@ def relu(engine: Engine, work: w.Relu) -> Choice:
     slices, size, flat = _slices(engine, work)
 
     def describe(dtype: str) -> int:
-        stored = engine.descriptor(dtype, (size,), (1,)).handle
-        return engine.describe(
-            "eltwise_forward",
-            library.FORWARD_TRAINING,
-            library.RELU_FROM_OUTPUT,
-            stored,
-            stored,
-            0.0,
-            0.0,
-            engine.plain,
-        )
+        return _describe_relu(engine, engine.descriptor(dtype, (size,), (1,)).handle)
 
     choice = _first(engine, work.dtype, describe, slices, flat(library.SRC), flat(library.DST, written=True))
     return _keeping_nan(engine, work, choice)
@@ -42,29 +32,19 @@ def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
 
     def describe(dtype: str) -> int:
         stored = engine.descriptor(dtype, (size,), (1,)).handle
-        forward = engine.describe(
-            "eltwise_forward",
-            library.FORWARD_TRAINING,
-            library.RELU_FROM_OUTPUT,
-            stored,
-            stored,
-            0.0,
-            0.0,
-            engine.plain,
-        )
+        forward = _describe_relu(engine, stored)
         return engine.describe(
             "eltwise_backward", library.RELU_FROM_OUTPUT, stored, stored, stored, 0.0, 0.0, forward, engine.plain
         )
 
-    return _first(
-        engine,
-        work.dtype,
-        describe,
-        slices,
-        flat(library.DIFF_DST),
-        flat(library.DST),
-        flat(library.DIFF_SRC, written=True),
-    )
+    operands = flat(library.DIFF_DST), flat(library.DST), flat(library.DIFF_SRC, written=True)
+    return _first(engine, work.dtype, describe, slices, *operands)
+
+
+def _describe_relu(engine: Engine, stored: int) -> int:
+    """Return oneDNN's description of ReLU forward on values that `stored` describes."""
+    kind = library.FORWARD_TRAINING, library.RELU_FROM_OUTPUT
+    return engine.describe("eltwise_forward", *kind, stored, stored, 0.0, 0.0, engine.plain)
 
 
 def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:

@@ -116,7 +116,7 @@ def _columns(conv: w.Conv2d, images: Array) -> Array:
 
 
 def _from_columns(conv: w.Conv2d, columns: Array) -> Array:
-    """Return the images whose pixels sum what columns (features, pixels) hold of them."""
+    """Return images in which each pixel is the sum of its copies in the columns (features, pixels)."""
     if _is_product(conv):
         return from_planes(conv.layout, columns.reshape(conv.c, -1, conv.h, conv.w))
     by_tap = _by_tap(conv, columns if conv.layout == "NCHW" else columns.T)

@@ -54,7 +54,7 @@ def apply(work: BatchNormApply, a: Operands) -> None:
 
 @computes(BatchNormBackward)
 def backward(work: BatchNormBackward, a: Operands) -> None:
-    """gx, ggamma and gbeta of gy, which counts where the mask is set."""
+    """gx, ggamma and gbeta from gy, taken as 0 where the mask is not set."""
     norm = work.norm
 
     def compute(part: Operands) -> None:
