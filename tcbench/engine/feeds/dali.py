@@ -162,7 +162,7 @@ class DaliFeed(Feed):
             return x
         accelerator = current()
         narrow = accelerator.empty(x.shape, dtype)
-        accelerator.launch(ToHalf.of(x.size, dtype), x, narrow)
+        accelerator.launch(ToHalf.interned(x.size, dtype), x, narrow)
         return narrow
 
     def _retire(self) -> None:

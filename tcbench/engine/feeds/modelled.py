@@ -111,11 +111,11 @@ def stages(batch_size: int, image_size: int, dtype: DType) -> tuple[Stage, ...]:
     scaled: Array = (3 * batch_size * short * long,), "uint8"
     cropped: Array = (3 * batch_size * image_size**2,), dtype
     return (
-        Stage.of("inverse DCT", coefficients, planes),
-        Stage.of("colours", planes, rgb),
-        Stage.of("scale rows", rgb, rows),
-        Stage.of("scale columns", rows, scaled),
-        Stage.of("crop, mirror, normalise", scaled, cropped),
+        Stage.interned("inverse DCT", coefficients, planes),
+        Stage.interned("colours", planes, rgb),
+        Stage.interned("scale rows", rgb, rows),
+        Stage.interned("scale columns", rows, scaled),
+        Stage.interned("crop, mirror, normalise", scaled, cropped),
     )
 
 

@@ -100,14 +100,14 @@ class Work:
     use, is the class's: "conv_fprop" of ConvFprop."""
 
     name: ClassVar[str]
-    of: ClassVar[Callable[..., Self]]
-    """The work of such fields: the same object for the same ones, so that an accelerator finds its plan by identity."""
+    interned: ClassVar[Callable[..., Self]]
+    """Returns the one shared object with these field values, so that accelerators can look up plans by identity."""
     kind: ClassVar[Kind] = "kernel"
     roles: ClassVar[Mapping[str, Role]]
     numbers: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        cls.of = functools.cache(cls)  # type: ignore[assignment]
+        cls.interned = functools.cache(cls)  # type: ignore[assignment]
         if "name" not in vars(cls):
             cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 

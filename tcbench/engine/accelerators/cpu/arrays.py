@@ -44,7 +44,7 @@ class HostArrays(Accelerator):
         return np.array(array)
 
     def reducer(self, world: World) -> Reducer:
-        return MpiReducer(world, lambda a, b: self.launch(work.Add.of(a.size, a.dtype.name), a, b, b))
+        return MpiReducer(world, lambda a, b: self.launch(work.Add.interned(a.size, a.dtype.name), a, b, b))
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         raise NotImplementedError("a processor captures no graphs: the rung cuda_graph needs a GPU")

@@ -291,11 +291,11 @@ class _Widened:
                 yield name, parameter
                 continue
             wide = accelerator.empty(parameter.shape, np.float32)
-            accelerator.launch(work.ToSingle.of(parameter.size, "bfloat16"), parameter.grad, wide)
+            accelerator.launch(work.ToSingle.interned(parameter.size, "bfloat16"), parameter.grad, wide)
             self._pairs.append((parameter, SimpleNamespace(data=parameter.array, grad=wide)))
             yield name, self._pairs[-1][1]
 
     def narrow(self) -> None:
         """Write the means back into the parameters' own gradients."""
         for parameter, wide in self._pairs:
-            current().launch(work.ToHalf.of(parameter.size, "bfloat16"), wide.grad, parameter.grad)
+            current().launch(work.ToHalf.interned(parameter.size, "bfloat16"), wide.grad, parameter.grad)

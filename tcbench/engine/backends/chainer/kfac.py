@@ -114,7 +114,9 @@ class Kfac:
         for x, size, factor, scale in ((self._inputs(layer, node), layer.d, a, of_a), (gy, layer.k, g, of_g)):
             # The gradient of maps in NCHW has yet to become a matrix, a row for each channel.
             samples = self._lowered(work.channel_transpose(conv), x) if x is gy and conv.layout == "NCHW" else x
-            moment = work.KroneckerFactor.of(size, samples.size // size, conv.layout, dtype_of(samples), scale, decay)
+            moment = work.KroneckerFactor.interned(
+                size, samples.size // size, conv.layout, dtype_of(samples), scale, decay
+            )
             self._accelerator.launch(moment, samples, factor)
 
     def _inputs(self, layer: KfacLayer, node: Any) -> Array:
@@ -131,15 +133,15 @@ class Kfac:
     def _lowered(self, conv: work.Conv2d, x: Array) -> Array:
         """A convolution's columns of x."""
         columns = self._accelerator.empty(work.product(conv).x_shape, x.dtype)
-        self._accelerator.launch(work.Im2col.of(conv), x, columns)
+        self._accelerator.launch(work.Im2col.interned(conv), x, columns)
         return columns
 
     def _joined(self, x: Array, column: Array) -> Array:
         """A matrix (n, c) with one more column."""
         accelerator, dtype, (n, c) = self._accelerator, dtype_of(x), x.shape
         joined = accelerator.empty((n, c + 1), x.dtype)
-        accelerator.launch(work.PutColumns.of(n, c, c + 1, 0, dtype), x, joined)
-        accelerator.launch(work.PutColumns.of(n, 1, c + 1, c, dtype), column, joined)
+        accelerator.launch(work.PutColumns.interned(n, c, c + 1, 0, dtype), x, joined)
+        accelerator.launch(work.PutColumns.interned(n, 1, c + 1, c, dtype), column, joined)
         return joined
 
     def inverse(self) -> None:
@@ -149,10 +151,10 @@ class Kfac:
         launch, dtype = self._accelerator.launch, self._dtype
         for number, layer in enumerate(self._owned):
             inverses = self._inverses[layer]
-            damp = work.DampFactors.of(layer.d, layer.k, self._settings.damping, dtype)
+            damp = work.DampFactors.interned(layer.d, layer.k, self._settings.damping, dtype)
             launch(damp, *self._factors[layer], *inverses)
             for place, (inverse, size) in enumerate(zip(inverses, (layer.d, layer.k), strict=True), 2 * number):
-                launch(work.CholeskyInverse.of(size, dtype), inverse, self._info[place : place + 1])
+                launch(work.CholeskyInverse.interned(size, dtype), inverse, self._info[place : place + 1])
 
     def precondition(self) -> None:
         """Divide the gradients of all layers by their curvature, in place: this rank its own, then all by all."""
@@ -174,8 +176,8 @@ class Kfac:
         accelerator.launch(_product((k, 1, 1, d), (d, 1, 1, d), dtype).fprop, gw, inverse_a, half_way)
         accelerator.launch(_product((k, 1, 1, d), (k, 1, 1, d), dtype).dgrad, inverse_g, half_way, result)
         if layer.bias is not None:
-            accelerator.launch(work.TakeColumns.of(k, d - 1, d, 0, dtype), result, gradient)
-            accelerator.launch(work.TakeColumns.of(k, 1, d, d - 1, dtype), result, gradients[layer.bias])
+            accelerator.launch(work.TakeColumns.interned(k, d - 1, d, 0, dtype), result, gradient)
+            accelerator.launch(work.TakeColumns.interned(k, 1, d, d - 1, dtype), result, gradients[layer.bias])
 
     def _gather(self, gradients: tuple[Array, ...]) -> None:
         """Every layer's gradient from the rank that has it: a sum to which the others add 0."""

@@ -115,20 +115,22 @@ class PerParameterSGD(Optimizer):
         spec, launch, empty = self.spec, self.accelerator.launch, self.accelerator.empty
         gradient, size, half = parameter.grad, parameter.size, half_of(parameter.array)
         if half and not spec.master_weights:
-            launch(work.ToSingle.of(size, half), parameter.array, weights)
+            launch(work.ToSingle.interned(size, half), parameter.array, weights)
         if self.spec.loss_scale != 1:
             unscaled = empty(gradient.shape, gradient.dtype)
-            launch(work.Unscale.of(size, dtype_of(gradient)), gradient, unscaled, self.state)
+            launch(work.Unscale.interned(size, dtype_of(gradient)), gradient, unscaled, self.state)
             gradient = unscaled
         if half:
             single = empty(gradient.shape, np.float32)
-            launch(work.ToSingle.of(size, half), gradient, single)
+            launch(work.ToSingle.interned(size, half), gradient, single)
             gradient = single
         dtype = dtype_of(weights)
-        launch(work.WeightDecay.of(size, spec.weight_decay, dtype), gradient, weights)
-        launch(work.MomentumUpdate.of(size, spec.learning_rate, spec.momentum, dtype), gradient, velocity, weights)
+        launch(work.WeightDecay.interned(size, spec.weight_decay, dtype), gradient, weights)
+        launch(
+            work.MomentumUpdate.interned(size, spec.learning_rate, spec.momentum, dtype), gradient, velocity, weights
+        )
         if half:
-            launch(work.ToHalf.of(size, half), weights, parameter.array)
+            launch(work.ToHalf.interned(size, half), weights, parameter.array)
 
     def _set_rate(self, factor: Any) -> None:
         for velocity in self._velocities:

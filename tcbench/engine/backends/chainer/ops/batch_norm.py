@@ -54,9 +54,9 @@ class BatchNorm(ForwardNode):
         running = (self.running.mean, self.running.var)
         accelerator.launch(route.forward, x, *added, gamma, beta, *running, y, self.mean, self.inv_std, *self.kept)
         if route.then == "relu":
-            accelerator.launch(work.Relu.of(y.size, dtype_of(y)), y, y)
+            accelerator.launch(work.Relu.interned(y.size, dtype_of(y)), y, y)
         elif route.then == "add_relu":
-            accelerator.launch(work.AddRelu.of(y.size, dtype_of(y)), y, residual, y)
+            accelerator.launch(work.AddRelu.interned(y.size, dtype_of(y)), y, residual, y)
         self.y = y if self.relu else None
         return (y,)
 
@@ -78,7 +78,7 @@ class BatchNorm(ForwardNode):
         norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
         y = accelerator.empty(x.shape, x.dtype)
         added = () if residual is None else (residual,)
-        accelerator.launch(work.BatchNormApply.of(norm), x, *added, *map(accelerator.upload, vectors), y)
+        accelerator.launch(work.BatchNormApply.interned(norm), x, *added, *map(accelerator.upload, vectors), y)
         return (y,)
 
     @property
@@ -130,12 +130,12 @@ class BatchNormFromSums(BatchNorm):
         self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(4))
         running = (self.running.mean, self.running.var)
         accelerator.launch(
-            work.BatchNormFinalize.of(gamma.size, route.norm.count, EPS, momentum, dtype_of(gamma)),
+            work.BatchNormFinalize.interned(gamma.size, route.norm.count, EPS, momentum, dtype_of(gamma)),
             *(total, squares, gamma, beta, *running, self.mean, self.inv_std, scale, bias),
         )
         y = accelerator.empty(x.shape, x.dtype)
         added = () if residual is None else (residual,)
-        accelerator.launch(work.BatchNormApply.of(route.norm), x, *added, scale, bias, y)
+        accelerator.launch(work.BatchNormApply.interned(route.norm), x, *added, scale, bias, y)
         self.y = y if self.relu else None
         return (y,)
 

@@ -21,7 +21,7 @@ class Bias(ForwardNode):
             raise ValueError(f"add_bias: x {x.shape} and b {b.shape} do not fit in {self.layout}")
         self.bias_dtype = b.dtype
         n, k, pixels = self.rows(x)
-        accelerator.launch((work.AddBiasRelu if self.relu else work.AddBias).of(n, k, dtype_of(x), pixels), x, b)
+        accelerator.launch((work.AddBiasRelu if self.relu else work.AddBias).interned(n, k, dtype_of(x), pixels), x, b)
         self.y = x if self.relu else None
         return (x,)
 
@@ -43,8 +43,8 @@ class Bias(ForwardNode):
         n, k, pixels = self.rows(gx)
         images = gx.shape[0]
         parts, gb = (accelerator.empty(shape, self.bias_dtype) for shape in ((images, k), (k,)))
-        accelerator.launch(work.BiasGradient.of(n, k, dtype_of(gx), pixels, images), gx, parts)
-        accelerator.launch(work.BiasGradient.of(images, k, dtype_of(parts)), parts, gb)
+        accelerator.launch(work.BiasGradient.interned(n, k, dtype_of(gx), pixels, images), gx, parts)
+        accelerator.launch(work.BiasGradient.interned(images, k, dtype_of(parts)), parts, gb)
         return (gb,)
 
 

@@ -25,7 +25,7 @@ class Concatenation(ForwardNode):
         channels = sum(shape[self.axis] for shape in self.shapes)
         y = accelerator.empty((*first.shape[: self.axis], channels, *first.shape[self.axis + 1 :]), first.dtype)
         for x, place in zip(inputs, self.places(), strict=True):
-            accelerator.launch(work.PutColumns.of(*place, dtype_of(x)), x, y)
+            accelerator.launch(work.PutColumns.interned(*place, dtype_of(x)), x, y)
         return (y,)
 
     def places(self) -> list[tuple[int, int, int, int]]:
@@ -38,7 +38,7 @@ class Concatenation(ForwardNode):
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
         parts = tuple(accelerator.empty(shape, gy.dtype) for shape in self.shapes)
         for part, place in zip(parts, self.places(), strict=True):
-            accelerator.launch(work.TakeColumns.of(*place, dtype_of(gy)), gy, part)
+            accelerator.launch(work.TakeColumns.interned(*place, dtype_of(gy)), gy, part)
         return parts
 
 

@@ -8,7 +8,7 @@ from tcbench.engine.backends.chainer.ops.node import ForwardNode, Variable, Vari
 def relu_backward_on(accelerator: Accelerator, gy: Array, y: Array) -> Array:
     """gy where y > 0, else 0."""
     gx: Array = accelerator.empty(y.shape, y.dtype)
-    accelerator.launch(work.ReluBackward.of(y.size, dtype_of(y)), gy, y, gx)
+    accelerator.launch(work.ReluBackward.interned(y.size, dtype_of(y)), gy, y, gx)
     return gx
 
 
@@ -18,7 +18,7 @@ class Relu(ForwardNode):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (x,) = inputs
         self.y = accelerator.empty(x.shape, x.dtype)
-        accelerator.launch(work.Relu.of(x.size, dtype_of(x)), x, self.y)
+        accelerator.launch(work.Relu.interned(x.size, dtype_of(x)), x, self.y)
         return (self.y,)
 
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:

@@ -26,7 +26,7 @@ class Linear(Filtered):
         self.works = works_of((n, 1, 1, c), (k, 1, 1, c), 1, 0, "NHWC", dtype, self.math)
         y = accelerator.empty((n, k), x.dtype)
         accelerator.launch(self.works.fprop, x, w, y)
-        accelerator.launch(work.AddBias.of(n, k, dtype), y, b)
+        accelerator.launch(work.AddBias.interned(n, k, dtype), y, b)
         return (y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
@@ -36,7 +36,7 @@ class Linear(Filtered):
     def bias_gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
         """gb of gy."""
         gb = accelerator.empty((gy.shape[1],), self.bias_dtype)
-        accelerator.launch(work.BiasGradient.of(*gy.shape, dtype_of(gy)), gy, gb)
+        accelerator.launch(work.BiasGradient.interned(*gy.shape, dtype_of(gy)), gy, gb)
         return (gb,)
 
 

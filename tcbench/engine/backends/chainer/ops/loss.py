@@ -23,8 +23,10 @@ class SoftmaxCrossEntropy(ForwardNode):
         losses, loss = accelerator.empty(self.t.shape, wide), accelerator.empty((), wide)
         self.log_p = accelerator.empty(x.shape, wide)
         # Labels are not read here, which would wait for the device: one that is out of range makes the loss NaN.
-        accelerator.launch(work.SoftmaxCrossEntropyForward.of(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses)
-        accelerator.launch(work.MeanLoss.of(x.shape[0], wide, self.weight), losses, loss)
+        accelerator.launch(
+            work.SoftmaxCrossEntropyForward.interned(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses
+        )
+        accelerator.launch(work.MeanLoss.interned(x.shape[0], wide, self.weight), losses, loss)
         return (loss,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
@@ -34,7 +36,7 @@ class SoftmaxCrossEntropy(ForwardNode):
     def gradient(self, accelerator: Accelerator, gloss: Array) -> tuple[Array]:
         """gx of the loss's gradient (a loss scale, often)."""
         gx = accelerator.empty(self.log_p.shape, self.dtype)
-        backward = work.SoftmaxCrossEntropyBackward.of(*gx.shape, dtype_of(gx), self.weight)
+        backward = work.SoftmaxCrossEntropyBackward.interned(*gx.shape, dtype_of(gx), self.weight)
         accelerator.launch(backward, self.log_p, self.t, gloss, gx)
         return (gx,)
 

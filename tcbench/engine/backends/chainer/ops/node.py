@@ -125,7 +125,7 @@ class Node(chainer.FunctionNode):
 
 def add_on(accelerator: Accelerator, a: Array, b: Array, out: Array) -> tuple[Array]:
     """out = a + b; `out` may be one of them."""
-    accelerator.launch(work.Add.of(a.size, dtype_of(a)), a, b, out)
+    accelerator.launch(work.Add.interned(a.size, dtype_of(a)), a, b, out)
     return (out,)
 
 

@@ -25,7 +25,7 @@ class OneToOne(ForwardNode):
         **held: Array,
     ) -> None:
         self.kind = kind
-        self.forward_work, self.backward_work = forward.of, backward.of
+        self.forward_work, self.backward_work = forward.interned, backward.interned
         self.describe = describe
         self.like_x = like_x
         self.arrays = held
