@@ -13,7 +13,8 @@ from command import ended, tcbench
 
 from tcbench.core import record
 from tcbench.engine.accelerators.device import host
-from tcbench.show.results import files_beside, newest
+from tcbench.run.inputs import files_beside
+from tcbench.show.results import newest
 from tcbench.tracing import perfetto
 
 

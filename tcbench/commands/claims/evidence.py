@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tcbench.core.errors import SelectionError, StoreError
+from tcbench.run.inputs import files_beside
 from tcbench.show.notes import aside
-from tcbench.show.results import files_beside
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import OtherSource

@@ -10,12 +10,13 @@ import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
+from tcbench.run.inputs import chosen, parted
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console
 from tcbench.show.next_steps import of_cell
 from tcbench.show.notes import Caution
-from tcbench.show.results import chosen, parted, read_files
+from tcbench.show.results import read_files
 from tcbench.show.sides import Labels
 
 if TYPE_CHECKING:

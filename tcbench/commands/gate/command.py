@@ -13,11 +13,11 @@ import typer
 
 from tcbench.commands.compare import outcome
 from tcbench.core.errors import NotComparableError, SelectionError, TcbenchError
+from tcbench.run.inputs import recent
 from tcbench.show import options
 from tcbench.show.app import INTERRUPTED, OUT, command, command_again, given
 from tcbench.show.console import make_console, stages
 from tcbench.show.next_steps import from_here
-from tcbench.show.results import recent
 from tcbench.show.sides import Labels
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ import typer
 
 from tcbench.commands.compare import outcome
 from tcbench.core.errors import SelectionError
+from tcbench.run.inputs import chosen as chosen_of
+from tcbench.run.inputs import runs_here
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console
 from tcbench.show.notes import Caution
-from tcbench.show.results import chosen as chosen_of
-from tcbench.show.results import read_results, runs_here
+from tcbench.show.results import read_results
 
 if TYPE_CHECKING:
     from tcbench.core.record import Selection

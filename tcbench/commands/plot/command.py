@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.run.inputs import by_age, named
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.app import given as words_given
-from tcbench.show.results import by_age, named, place, read_results
+from tcbench.show.results import place, read_results
 
 if TYPE_CHECKING:
     from tcbench.core.record import Record

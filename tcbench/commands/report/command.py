@@ -11,11 +11,12 @@ import typer
 from tcbench.commands.claims.evidence import training
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.core.text import plain
+from tcbench.run.inputs import PROFILES, files_beside
+from tcbench.run.inputs import Results as Given
 from tcbench.show import options
 from tcbench.show.app import command, refuse_input
 from tcbench.show.notes import aside
-from tcbench.show.results import PROFILES, files_beside, place, read_files, read_results
-from tcbench.show.results import Results as Given
+from tcbench.show.results import place, read_files, read_results
 from tcbench.show.sides import Labels
 from tcbench.show.streams import STANDARD_OUTPUT, write_file
 

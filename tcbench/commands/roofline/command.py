@@ -11,10 +11,10 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
+from tcbench.run.inputs import chosen as chosen_of
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console, stages
-from tcbench.show.results import chosen as chosen_of
 from tcbench.show.results import place, read_results
 
 if TYPE_CHECKING:

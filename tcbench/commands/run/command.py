@@ -83,7 +83,7 @@ def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
     machine as it is now."""
     from tcbench.hardware import load
     from tcbench.run import prediction, rounds
-    from tcbench.show.results import recent
+    from tcbench.run.inputs import recent
 
     _, earlier = recent(out / plan.device.machine, (planned.cell.model for planned in plan.cells))
     return rounds.start(plan, before, load.slowdown(), prediction.foreseen(plan), earlier)

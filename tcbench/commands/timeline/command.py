@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.core.errors import SelectionError
+from tcbench.run.inputs import chosen as chosen_of
 from tcbench.show import options
 from tcbench.show.app import command
-from tcbench.show.results import chosen as chosen_of
 from tcbench.show.results import newest_timeline, place
 
 if TYPE_CHECKING:
