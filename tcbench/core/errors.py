@@ -1,38 +1,40 @@
-"""The errors a user may see. Each message is one line that names the thing, where it stands, what was
-expected and, where there is one, the command that mends it."""
+"""Errors that users may see.
+
+Each message is one line: what is wrong, where, what was expected and, if there is one, the command that fixes it.
+"""
 
 import difflib
 from collections.abc import Iterable
 
-_MOST_KNOWN = 20
-"""Names that an error lists; more are only counted on."""
+_MAX_CHOICES = 20
+"""The number of choices that an error message lists at most."""
 
-_ALIKE = 0.7
-"""Of `difflib.SequenceMatcher.ratio`: 'nope' is to 'opencv' 0.6, 'fp23' to 'fp32' 0.75."""
+_MIN_SIMILARITY = 0.7
+"""The least `difflib.SequenceMatcher.ratio` of a suggestion: 0.6 for 'nope' and 'opencv', 0.75 for 'fp23' and 'fp32'."""
 
 
-def hint(word: str, known: Iterable[str], expected: str = "") -> str:
-    """The end of an error about an unknown word: "did you mean 'fp16'?" where one is like it, else what was expected:
-    by default one of the known ones."""
-    known = list(known)
-    for close in difflib.get_close_matches(word, known, n=1, cutoff=_ALIKE):
+def hint(word: str, choices: Iterable[str], expected: str = "") -> str:
+    """Return the end of an error message about an unknown word: "did you mean 'fp16'?" if a choice is similar to it,
+    else `expected`, which defaults to a list of the choices."""
+    choices = list(choices)
+    for close in difflib.get_close_matches(word, choices, n=1, cutoff=_MIN_SIMILARITY):
         return f"did you mean '{close}'?"
-    shown = ", ".join(known[:_MOST_KNOWN]) + (", ..." if len(known) > _MOST_KNOWN else "")
+    shown = ", ".join(choices[:_MAX_CHOICES]) + (", ..." if len(choices) > _MAX_CHOICES else "")
     return expected or f"expected one of {shown}"
 
 
 class TcbenchError(Exception):
-    """Something the user can mend. `exit_code` is what the command line ends with."""
+    """An error that the user can fix. `exit_code` is the exit code of the command."""
 
     exit_code = 2
 
 
 class ScenarioError(TcbenchError):
-    """A scenario file cannot be read or says something that is not understood."""
+    """A scenario file cannot be read or is not valid."""
 
 
 class SelectionError(TcbenchError):
-    """The command line asks for a config, batch size, device or setting that does not exist."""
+    """The command line names a config, batch size, device or setting that does not exist."""
 
 
 class DataError(TcbenchError):
@@ -52,15 +54,15 @@ class StoreError(TcbenchError):
 
 
 class OutputError(TcbenchError):
-    """Standard output takes no more, so that what was asked for is not shown."""
+    """Standard output cannot be written to, so that the output is incomplete."""
 
 
 class BuildError(TcbenchError):
-    """A build that a gate compares cannot be prepared: its revision, its environment or its Python."""
+    """A build for `gate` cannot be prepared: its revision, its environment or its Python is not usable."""
 
 
 class ClusterError(TcbenchError):
-    """The cluster lacks what a job asks for, or its scheduler does not take the job."""
+    """The cluster lacks a resource that a job needs, or its scheduler rejects the job."""
 
 
 class NotComparableError(TcbenchError):
@@ -70,17 +72,17 @@ class NotComparableError(TcbenchError):
 
 
 class StorageFullError(StoreError):
-    """The disk took no more while a run was going on; what was stored before is intact."""
+    """The disk became full during a run. Records that were stored before are intact."""
 
     exit_code = 3
 
 
 class StorageGoneError(StoreError):
-    """The file of a run was removed, replaced or changed while the run went on; its records are kept in another one."""
+    """A run's file was removed, replaced or changed during the run. Its records are kept in another file."""
 
     exit_code = 3
 
 
 class OutOfDeviceMemory(MemoryError):
-    """A device has too little memory for what a cell needs. That is an answer about the device, not a mistake of the
-    user's: the trial's record gets the status `oom` and this message as its reason."""
+    """A cell does not fit the device's memory. This is a finding about the device, not a user error: the trial's record
+    gets the status `oom` and this message as its reason."""

@@ -1,4 +1,4 @@
-"""Pairs by their keys, and things by their names. Standard library only."""
+"""Grouping by key and by name. Imports only the standard library."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of each key; keys, and the values of one, in the order in which they come."""
+    """Return the list of values of each key. Keys and values keep their order."""
     groups: dict[K, list[V]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -16,18 +16,19 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def summed(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
-    """The sum of each key's numbers; keys in the order in which they come."""
+    """Return the sum of the numbers of each key. Keys keep their order."""
     sums: dict[K, float] = {}
     for key, number in pairs:
         sums[key] = sums.get(key, 0.0) + number
     return sums
 
 
-def by_name(things: Iterable[Any]) -> dict[str, Any]:
-    """Things by their `name`, in their order. Raises ValueError where two have one name: the later would stand in for
-    the earlier without a word."""
-    groups = grouped((thing.name, thing) for thing in things)
-    if twice := [name for name, called in groups.items() if len(called) > 1]:
-        where = sorted({type(thing).__module__ for thing in groups[twice[0]]})
-        raise ValueError(f"'{twice[0]}' is the name of several ({', '.join(where)}): expected another for each")
-    return {name: thing for name, (thing,) in groups.items()}
+def by_name(definitions: Iterable[Any]) -> dict[str, Any]:
+    """Return objects by their attribute `name`. Raises ValueError if two have the same name: the second would silently
+    replace the first."""
+    groups = grouped((definition.name, definition) for definition in definitions)
+    for name, namesakes in groups.items():
+        if len(namesakes) > 1:
+            modules = ", ".join(sorted({type(namesake).__module__ for namesake in namesakes}))
+            raise ValueError(f"'{name}' is the name of several ({modules}): expected another for each")
+    return {name: definition for name, (definition,) in groups.items()}

@@ -1,10 +1,11 @@
-"""Runs one command, and ends everything that it started: when it ends, when this process is told to end (SIGTERM,
-SIGINT, SIGHUP), and when the process that asked for it dies, however that dies.
+"""A program that runs one command and makes sure that no process of the command survives it.
 
-Run by its path as `python -I -S keeper.py ASKED_BY COMMAND...`, with the process id of the one that asks. Ends as the
-command did: with its exit code, or by its signal. It is a process of its own because only an ancestor gets what lost
-its parent (prctl(2), PR_SET_CHILD_SUBREAPER), in whatever session, and because no process can act on its own SIGKILL.
-Imports the standard library alone, and little of it: it starts before every trial.
+It kills everything that the command started as soon as the command ends, this process gets SIGTERM, SIGINT or SIGHUP,
+or the caller dies, even by SIGKILL. Usage: `python -I -S keeper.py CALLER_PID COMMAND...`. It ends as the command did:
+with the same exit code, or by the same signal.
+
+This has to be a separate process: only an ancestor inherits orphans (prctl(2), PR_SET_CHILD_SUBREAPER), and no process
+can react to its own SIGKILL. It runs before every trial, so that it imports few modules, from the standard library only.
 """
 
 import contextlib
@@ -15,60 +16,60 @@ import sys
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
-_ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
-_MOST_FILES = 4096
-"""Files that are closed where /proc does not say which are open."""
+_MAX_FILES = 4096
+"""The number of file descriptors to close if /proc does not tell which are open."""
 
 PARENT_PID = "TCBENCH_RUNNER_PID"
-"""The environment variable in which a command, such as a worker, finds the process id of this, its parent."""
+"""The environment variable that tells the command the process id of its parent, the keeper."""
 
 
-def main(asked_by: int, command: list[str]) -> int:
-    """The exit code of the command; its signal, negative. Raises OSError where it cannot be started."""
+def main(caller_pid: int, command: list[str]) -> int:
+    """Run the command and return its exit code, or its signal as a negative number. Raises OSError if it cannot be
+    started."""
     prctl = ctypes.CDLL(None).prctl
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*_ENDING, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_END_SIGNALS, signal.SIGCHLD})
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != asked_by:  # it died before the asking
+    if os.getppid() != caller_pid:  # the caller died before prctl could report it
         return -signal.SIGKILL
-    # Signals that Python ignores would else be ignored by the command too.
-    own = {PARENT_PID: str(os.getpid())}
-    normal = [signal.SIGPIPE, signal.SIGXFSZ]
-    child = os.posix_spawnp(command[0], command, {**os.environ, **own}, setsigmask=[], setsigdef=normal)
+    environment = {**os.environ, PARENT_PID: str(os.getpid())}
+    ignored_by_python = [signal.SIGPIPE, signal.SIGXFSZ]  # the command would inherit that
+    child = os.posix_spawnp(command[0], command, environment, setsigmask=[], setsigdef=ignored_by_python)
     _close_files()
     ended: dict[int, int] = {}
-    while child not in ended and signal.sigwait({*_ENDING, signal.SIGCHLD}) == signal.SIGCHLD:
+    while child not in ended and signal.sigwait({*_END_SIGNALS, signal.SIGCHLD}) == signal.SIGCHLD:
         with contextlib.suppress(ChildProcessError):
             while (child_ended := os.waitpid(-1, os.WNOHANG))[0]:
                 ended.update([child_ended])
     while True:
         try:
             children = _children()
-        except OSError:  # without /proc only the command itself is known
+        except OSError:  # without /proc only the command itself can be found
             if child in ended:
                 break
             children = [child]
         for pid in children:
-            with contextlib.suppress(PermissionError):  # another user's, by sudo: it is waited for
+            with contextlib.suppress(PermissionError):  # another user's, started by sudo: wait until it ends
                 os.kill(pid, signal.SIGKILL)
-        # The children of a child that dies here become children of this process, so that none is missed.
+        # If a child dies, this process inherits its children, so that none is missed.
         try:
             ended.update([os.wait()])
         except ChildProcessError:
             break
     code = os.waitstatus_to_exitcode(ended[child])
     if code < 0:
-        prctl(_PR_SET_DUMPABLE, 0)  # the command has left its core dump
+        prctl(_PR_SET_DUMPABLE, 0)  # one core dump, the command's, is enough
     return code
 
 
 def _close_files() -> None:
-    """Leave every file to the command: who reads its pipe learns that it ended."""
+    """Close every file of this process, so that the readers of the command's pipes see when it ends."""
     try:
         names = os.listdir("/proc/self/fd")  # noqa: PTH208 (pathlib takes long to import)
     except OSError:
-        os.closerange(0, _MOST_FILES)
+        os.closerange(0, _MAX_FILES)
         return
     for name in names:
         with contextlib.suppress(OSError):
@@ -76,7 +77,7 @@ def _close_files() -> None:
 
 
 def _children() -> list[int]:
-    """The children of this process; ended ones too, until they are waited for."""
+    """Return the process ids of all children of this process, zombies included."""
     children = []
     for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
@@ -86,6 +87,7 @@ def _children() -> list[int]:
 
 
 def _end(code: int) -> None:
+    """End this process with an exit code, or by a signal if the code is negative."""
     if code < 0:
         with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
             signal.signal(-code, signal.SIG_DFL)

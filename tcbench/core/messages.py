@@ -1,4 +1,4 @@
-"""Messages from a worker to its runner, one JSON line each, over a pipe of their own. Nothing else is sent."""
+"""Messages that a worker sends to its runner, one JSON line each, over a pipe that carries nothing else."""
 
 import os
 from collections.abc import Callable
@@ -11,67 +11,67 @@ from tcbench.core import text
 from tcbench.core.record import Environment, HostLoad, Measurement, Seconds, check_end
 
 FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
-"""The environment variable that is "1" where a worker is to time cuDNN's or oneDNN's plans anew, whatever was kept."""
+"""The environment variable that is "1" if a worker is to ignore cached plan times of cuDNN and oneDNN."""
 
 CORES = "TCBENCH_CORES"
-"""The environment variable with the number of processors that a worker of one rank is to run on, where it is the base
-of cells of many: as many as a rank of theirs has."""
+"""The environment variable with the number of cores that a worker of one rank may use. It is set for a cell that
+multi-rank cells are compared with, to the number of cores that each of their ranks has."""
 
 
-def cores() -> int:
-    """That number; 0 where it may run on all."""
+def core_limit() -> int:
+    """Return the number of cores that this worker may use (`TCBENCH_CORES`); 0 means all."""
     return int(os.environ.get(CORES, "0"))
 
 
 TURNS = "TCBENCH_TURNS"
-"""The environment variable with the two file descriptors, "IN,OUT", of a worker that steps in turns with another: it
-works while it has the turn, which it reads from one and hands on by the other."""
+"""The environment variable with two file descriptors, "IN,OUT", of a worker that alternates with another one. The
+worker reads its turn from IN, works, and passes the turn on by OUT."""
 
 YOUR_TURN = b"."
 
 
 def fresh_autotune() -> bool:
-    """Whether kept times are to be ignored (`--fresh-autotune`)."""
+    """Return whether this worker is to ignore cached plan times (`--fresh-autotune`)."""
     return os.environ.get(FRESH_AUTOTUNE) == "1"
 
 
 SIDE = "TCBENCH_SIDE"
 """The environment variable that names the side of a gate that a worker measures, `base` or `current`.
 
-Both sides share what they timed, and choose by both sides' times: a choice by one side's luck would look like a change
-of the code. Times that the other side does not share, since its code, libraries or candidates differ, are measured anew
-by every trial, so that this luck is part of the noise between trials.
+Both sides share their plan times and choose plans by all of them. Otherwise a lucky choice on one side would look like
+a change of the code. If code, libraries or candidates of the sides differ, they cannot share times. Then every trial
+times its plans anew, so that luck becomes part of the noise between trials.
 """
 
 CPU_TIMES, GPU_PLANS = "onednn-v3", "plans-v3"
 SHARED_FOLDERS = (CPU_TIMES, GPU_PLANS)
-"""The folders in the cache that both sides share: of the times of oneDNN's and cuDNN's candidates."""
+"""The cache folders that both sides of a gate share: times of oneDNN's and cuDNN's candidates."""
 
 
 def side() -> str:
-    """Return the side of a gate that this process measures; nothing outside gates."""
+    """Return the side of a gate that this process measures, or "" outside of gates."""
     return os.environ.get(SIDE, "")
 
 
 TUNING_BUDGET = "TCBENCH_TUNING_BUDGET_S"
-"""The environment variable that holds a trial's time for finding and timing cuDNN's plans, in seconds."""
+"""The environment variable with the seconds that a trial may spend on finding and timing cuDNN's plans."""
 
 
 def tuning_budget_s() -> float:
-    """`--tuning-budget`; a minute without it."""
+    """Return the seconds that a trial may spend on cuDNN's plans (`--tuning-budget`); the default is 60."""
     return float(os.environ.get(TUNING_BUDGET, "60"))
 
 
 class Building(msgspec.Struct, frozen=True, tag="building"):
-    """The worker has started and is importing and building; `what` says which part. `pid` is the worker's process."""
+    """A message: the worker imports or builds `part`. `pid` is the worker's process id."""
 
-    what: str
+    part: str = msgspec.field(name="what")  # the key that workers of older revisions send
     pid: int | None = None
 
 
 class Tuning(msgspec.Struct, frozen=True, tag="tuning"):
-    """Another of cuDNN's plans was found and tuned, within a step: so many by now. What follows may take the rest of
-    the budget, or come from the cache."""
+    """A message: within a step another cuDNN plan was tuned. `plans` counts those tuned so far, and `spent_s` of the
+    `budget_s` seconds are spent."""
 
     plans: int
     spent_s: float
@@ -79,9 +79,10 @@ class Tuning(msgspec.Struct, frozen=True, tag="tuning"):
 
 
 class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
-    """Steps are going on. `at_s` is the time of sending by `time.monotonic`, which the processes of a host share; None
-    from a rank, which may run on another host. The first message of the profiled pass ends the timed pass: `facts_s`
-    says how much of the time since the last step went into the session's facts alone, its loss above all."""
+    """A message: `steps` steps of a stage are done. `at_s` is the time of sending by `time.monotonic`, a clock that all
+    processes of a host share; it is None from a rank, which may run on another host. The first message of the profiled
+    pass ends the timed pass: its `facts_s` is the time since the last step that the session spent on reading facts such
+    as the loss."""
 
     stage: Literal["warm-up", "timed", "profiled"]
     steps: Annotated[int, msgspec.Meta(ge=0)]
@@ -91,15 +92,15 @@ class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
 
 
 class TimedPassLoad(msgspec.Struct, frozen=True, tag="took-turns"):
-    """The timed pass of a worker of one rank is over: the host's load in it. Where the worker steps in turns with
-    another, only its own turns count. The tag is the one that older revisions send."""
+    """A message: the host's load during the timed pass of a worker of one rank. If two workers alternate, only this
+    worker's turns count. The tag is the one that workers of older revisions send."""
 
     load: HostLoad | None
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
-    """A rank's first message: its place among `size` ranks, where it runs, and the processors that it is bound to
-    (none: it is not). `bound` says in words how the ranks of its host share them."""
+    """A rank's first message: its number among `size` ranks, where it runs, and the cores that it is bound to (empty:
+    not bound). `bound` describes in words how the ranks of a host share its cores."""
 
     rank: int
     size: int
@@ -110,7 +111,7 @@ class Joined(msgspec.Struct, frozen=True, tag="joined"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The worker's last message."""
+    """A worker's last message: the status of the trial and, if it is ok, the measurement."""
 
     status: Literal["ok", "oom", "failed"]
     reason: str | None
@@ -122,30 +123,30 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):
-    """A request to a worker beyond its cell, when it is profiled: to record its profiled pass, with its layers where
-    `layers` is set and with what the device does where `activities` is, and to leave the recording in the file `path`.
-    The pass takes `least_s` seconds at least. It is the worker's second argument, as JSON. Each of many ranks leaves a
-    file of its own."""
+    """A request to a worker to record its profiled pass in the file `path`: with layers if `layers` is set, and with
+    the device's activities if `activities` is set. The pass takes at least `least_s` seconds. A worker gets the request
+    as its second argument, in JSON."""
 
     path: str
     activities: bool = False
     layers: bool = True
     least_s: float = 0.0
 
-    def of_rank(self, rank: int) -> "ProfileRequest":
+    def for_rank(self, rank: int) -> "ProfileRequest":
+        """Return the request for one of many ranks, which writes a file of its own."""
         return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 
 
 Message = Building | Tuning | Stepped | TimedPassLoad | Joined | Finished
 
 SEND: ContextVar[Callable[[Message], None]] = ContextVar("send", default=lambda _: None)
-"""Sends a message of what this process measures; nowhere unless a worker runs."""
+"""The function that sends a message to the runner. Outside of a worker it does nothing."""
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message:
-    """Raises msgspec.DecodeError for anything but a whole message."""
+    """Return the message of a JSON line. Raises msgspec.DecodeError if the line is no complete message."""
     if text.may_need_cleaning(line):
         message: Message = text.decode(line, Message)
         return message

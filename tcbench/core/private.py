@@ -1,4 +1,4 @@
-"""Files and folders that no other user could have written: what is run or loaded from a cache lies in these."""
+"""Files and folders that no other user can write to. Code is loaded from a cache only if the cache is private."""
 
 import errno
 import grp
@@ -9,9 +9,10 @@ from pathlib import Path
 
 
 def is_private(path: Path, most_links: int = 40) -> bool:
-    """Return whether only this user and root can write to a file or folder or replace it. Every folder above belongs to
-    one of the two, and so do the links among them; others may write to none, unless they can remove only their own
-    files there (a sticky folder, such as /tmp)."""
+    """Return whether only this user and root can write to or replace a file or folder.
+
+    All folders above it, and all symbolic links on the way, must belong to this user or root. None of the folders may
+    be writable for others, unless it is sticky (as /tmp is), so that others can remove only their own files."""
     path = path.absolute()
     for place in (path, *path.parents):
         try:
@@ -29,15 +30,17 @@ def is_private(path: Path, most_links: int = 40) -> bool:
 
 
 def make_folder(path: Path) -> bool:
-    """Make a folder that only this user may enter, unless it is there; return whether it is private. Raises OSError."""
+    """Create a folder that only this user may enter, unless it exists, and return whether it is private. Raises
+    OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
     return is_private(path)
 
 
 def read(path: Path) -> bytes:
-    """Return the content of a private file in a private folder. The file is opened once and follows no link; folder and
-    file are checked as they were opened. Raises OSError for any other file."""
+    """Return the content of a private file in a private folder. Raises OSError for any other file.
+
+    Links are not followed. The checks use the open descriptors, so that a file cannot be swapped in between."""
     if not is_private(path.parent):
         raise PermissionError(errno.EACCES, "other users may write to its folder")
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -54,7 +57,7 @@ def read(path: Path) -> bytes:
 
 
 def _others_write(state: os.stat_result) -> bool:
-    """Whether others may write; a group of the user's own name in which nobody else is does not count."""
+    """Return whether other users may write. The user's own private group, which has no other members, is ignored."""
     if not state.st_mode & stat.S_IWGRP or state.st_mode & stat.S_IWOTH:
         return bool(state.st_mode & stat.S_IWOTH)
     try:

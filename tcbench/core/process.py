@@ -1,5 +1,6 @@
-"""The one place that starts processes: commands that answer a question, and workers. A worker is started with its job,
-followed by the messages that it writes to a pipe, and ended with everything that it started.
+"""The module that starts all processes: commands that run to their end, and workers.
+
+A worker reads a job from standard input and writes messages to a pipe. When it ends, everything that it started ends.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from typing import IO, Generic, Literal, Protocol, TypeVar
 from tcbench.core.files import unnamed_file
 
 LOG_BYTES = 4096
-"""The part of a worker's output that is kept, from its end."""
+"""The number of bytes that are stored of a worker's output: the last ones."""
 
 GRACE_S = 5.0
-"""Seconds that a worker may take to end after its last message."""
+"""Seconds that a worker may take to exit after its last message."""
 
 _END_S = 10.0
-"""Seconds that a keeper may take to end what it keeps."""
+"""Seconds that a keeper may take to kill the processes of its command."""
 
-_LAST_WORDS_S = 1.0
-"""Seconds that the last that a worker printed may take to be read."""
+_LOG_READ_S = 1.0
+"""Seconds that reading a worker's last output may take."""
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 
 _NOT_STARTED = 127
-"""The keeper's exit code where there is no such command, as a shell's."""
+"""The keeper's exit code if the command does not exist. A shell uses the same code."""
 
 
 @dataclass(frozen=True)
 class CommandAnswer:
-    """A command's exit code (negative: its signal) and what it printed."""
+    """The exit code (negative: the signal) and the output of a command."""
 
     code: int
     stdout: str
@@ -46,7 +47,7 @@ class CommandAnswer:
 
     @property
     def last_line(self) -> str:
-        """The last line on standard error, else on standard output: most often what went wrong."""
+        """The last line on standard error, else on standard output. It usually tells what went wrong."""
         lines = [line.strip() for line in (self.stdout + "\n" + self.stderr).replace("\r", "\n").splitlines()]
         return next((line for line in reversed(lines) if line), f"exit code {self.code}")
 
@@ -58,7 +59,8 @@ def ask(
     environment: Mapping[str, str] | None = None,
     limit_s: float | None = None,
 ) -> CommandAnswer:
-    """Run a command that answers a question, without input. Raises TimeoutError after `limit_s`, OSError at start."""
+    """Run a command without input and return its output and exit code. Raises TimeoutError after `limit_s` seconds, and
+    OSError if the command cannot be started."""
     try:
         done = subprocess.run(
             words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s
@@ -69,9 +71,10 @@ def ask(
 
 
 def run(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> int:
-    """Run a command to its end and give its exit code; what it started ends with it, whatever happens here."""
+    """Run a command to its end and return its exit code. All processes that it started end with it, and also if this
+    process is interrupted."""
     process = subprocess.Popen(
-        _kept(words), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        _with_keeper(words), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
     )
     try:
         return process.wait()
@@ -84,10 +87,12 @@ Sent = TypeVar("Sent", covariant=True)
 
 
 class Worker(Generic[Message]):
-    """A process at work on a job, which it reads from standard input. `command` makes its command line from the number
-    of the file descriptor to which it writes messages, one a line, which `decode` reads; what it prints becomes its
-    log. It may take `timeout_s`, and `grace_s` to end after its last message; `files` are descriptors that it gets
-    beside those. Raises OSError where nothing can be started."""
+    """A process that works on a job and sends messages. Raises OSError if it cannot be started.
+
+    The process reads `job` from standard input and writes one message per line, decoded by `decode`, to a file
+    descriptor; `command` returns its command line for that descriptor. Its output becomes its log. It may take
+    `timeout_s` seconds, and `grace_s` to exit after its last message. `files` are further descriptors that it inherits.
+    """
 
     def __init__(
         self,
@@ -111,7 +116,7 @@ class Worker(Generic[Message]):
         try:
             job_file = unnamed_file(job)
             self._process = subprocess.Popen(
-                _kept(command(pipe)),
+                _with_keeper(command(pipe)),
                 stdin=job_file,
                 stdout=self._log.pipe,
                 stderr=self._log.pipe,
@@ -131,18 +136,20 @@ class Worker(Generic[Message]):
 
     @property
     def pid(self) -> int:
-        """The process of which all that it started descends."""
+        """The process id of the keeper, the ancestor of all of the worker's processes."""
         return self._process.pid
 
     def fileno(self) -> int:
+        """Return the file descriptor of the message pipe, for `select`."""
         return self._pipe
 
     @property
     def remaining_s(self) -> float:
+        """Seconds until the timeout."""
         return self._deadline - time.monotonic()
 
     def receive(self) -> Iterator[Message | Fault]:
-        """The messages since the last call; waits for some. A Fault is the last: the worker has ended then."""
+        """Wait for messages and yield them. After a Fault, which means that the worker has ended, there are no more."""
         chunk = os.read(self._pipe, 1 << 16)
         if not chunk:
             ended = self.end(patiently=True)
@@ -158,10 +165,12 @@ class Worker(Generic[Message]):
             yield message
 
     def time_out(self) -> Fault:
+        """End the worker because of its timeout."""
         return Fault("timeout", f"no result after {self._timeout_s:g} s (--timeout)", self.end())
 
     def end(self, *, patiently: bool = False) -> Ended:
-        """End it and everything that it started; `patiently` it may first end by itself. May be called again."""
+        """End the worker and everything that it started. If `patiently`, first give it `grace_s` seconds to exit by
+        itself. Further calls change nothing."""
         if self._ended is not None:
             return self._ended
         code = None
@@ -177,27 +186,29 @@ class Worker(Generic[Message]):
 
 
 class _Log:
-    """The end of what is written to `pipe`, which whoever makes this closes: it is read at once, and takes no disk."""
+    """A pipe whose output is read by a thread and of which only the last bytes are stored. The creator closes `pipe`,
+    the end to write to."""
 
     def __init__(self) -> None:
-        self._reads, self.pipe = os.pipe()
-        self._kept = b""
-        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._read_end, self.pipe = os.pipe()
+        self._tail = b""
+        self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def _keep(self) -> None:
-        with open(self._reads, "rb", buffering=0) as written:
-            while chunk := written.read(1 << 16):
-                self._kept = (self._kept + chunk)[-LOG_BYTES:]
+    def _read(self) -> None:
+        with open(self._read_end, "rb", buffering=0) as output:
+            while chunk := output.read(1 << 16):
+                self._tail = (self._tail + chunk)[-LOG_BYTES:]
 
     def end(self) -> bytes:
-        """All who wrote have ended; a process that nobody could end may hold the pipe still."""
-        self._thread.join(_LAST_WORDS_S)
-        return self._kept
+        """Return the last bytes of the output, after all writers have ended. The wait is limited, because a process
+        that could not be killed may still hold the pipe open."""
+        self._thread.join(_LOG_READ_S)
+        return self._tail
 
 
 class Followed(Protocol[Sent]):
-    """Whoever works on a job and sends messages: one worker, or many. Its methods are as `Worker`'s."""
+    """An object that works on a job and sends messages: one worker or several. Its methods are those of `Worker`."""
 
     @property
     def pid(self) -> int: ...
@@ -210,11 +221,12 @@ class Followed(Protocol[Sent]):
 
 
 def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Message], Message | Fault]]:
-    """The next messages of workers, waited for; those that have taken too long are ended with a Fault."""
+    """Wait for messages of the workers and yield each with its worker. A worker past its timeout is ended and yields a
+    Fault."""
     if not workers:
         return
-    least_s = min(worker.remaining_s for worker in workers)
-    readable = select.select(workers, [], [], max(0.0, least_s))[0]
+    remaining_s = min(worker.remaining_s for worker in workers)
+    readable = select.select(workers, [], [], max(0.0, remaining_s))[0]
     for worker in workers:
         if worker.remaining_s <= 0:
             yield worker, worker.time_out()
@@ -225,14 +237,14 @@ def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Mes
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker's end: its exit code or, negative, its signal (None: it was ended), and the end of what it printed."""
+    """The end of a worker: its exit code (negative: a signal; None: this process ended it) and its last output."""
 
     code: int | None
     log: str | None
 
     @property
     def description(self) -> str:
-        """The end of a worker that sent no result, in words."""
+        """One line that says how a worker ended that sent no result."""
         if self.code is None:
             return "the worker closed its pipe without a result"
         if self.code == _NOT_STARTED:
@@ -245,8 +257,8 @@ class Ended:
 
 @dataclass(frozen=True)
 class Fault:
-    """The end of a worker without a result: too late, or in any other way. `reason` is one line. `killed` names what
-    was ended by SIGKILL, where something was."""
+    """The end of a worker that sent no result. `reason` is one line. `killed` names what was killed by SIGKILL, if
+    anything was."""
 
     status: Literal["timeout", "crashed"]
     reason: str
@@ -254,18 +266,19 @@ class Fault:
     killed: str | None = None
 
 
-def _kept(words: Sequence[str]) -> list[str]:
-    """The command with a keeper around it, which outlives this process just as long as it takes to end the command."""
+def _with_keeper(words: Sequence[str]) -> list[str]:
+    """Return the command line that runs a command under a keeper. The keeper outlives this process only for the time
+    that it needs to end the command."""
     return [sys.executable, "-I", "-S", _KEEPER, str(os.getpid()), *words]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have the keeper end everything; it waits until all of it is gone."""
+    """Make a keeper end its command and everything that the command started, and wait until all of it is gone."""
     if process.poll() is None:
         process.terminate()
-        process.send_signal(signal.SIGCONT)  # where someone stopped it
+        process.send_signal(signal.SIGCONT)  # in case someone stopped it
         try:
             process.wait(_END_S)
-        except subprocess.TimeoutExpired:  # it waits for what cannot be ended
+        except subprocess.TimeoutExpired:  # some process cannot be killed
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""Processes of `multiprocessing` that are started anew. Its import takes long, so they have a module of their own."""
+"""Pools of freshly started processes. `multiprocessing` takes long to import, so only this module imports it."""
 
 import math
 import multiprocessing
@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 from tcbench.core import variables
 
-Item = TypeVar("Item")
+Task = TypeVar("Task")
 _UNCHANGED: Mapping[str, str] = MappingProxyType({})
 
 
 class _SafeProcess(multiprocessing.context.SpawnProcess):
+    """A spawned process that does not import modules from the current folder."""
+
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802
         with variables.changed(PYTHONSAFEPATH="1"):
@@ -28,48 +30,50 @@ class _SafeProcess(multiprocessing.context.SpawnProcess):
 
 
 class _SafeContext(multiprocessing.context.SpawnContext):
+    """A multiprocessing context that starts safe processes."""
+
     Process = _SafeProcess
 
 
 def context() -> multiprocessing.context.SpawnContext:
-    """Return multiprocessing's context for processes that are started anew. Neither they nor the process that tracks
-    their locks look for modules in the current folder, as with `python -P`."""
+    """Return a multiprocessing context for spawned processes. Neither they nor multiprocessing's resource tracker
+    import modules from the current folder (as with `python -P`)."""
     with variables.changed(PYTHONSAFEPATH="1"):
         resource_tracker.ensure_running()
     return _SafeContext()
 
 
 def pool(processes: int, environment: Mapping[str, str] = _UNCHANGED) -> ProcessPoolExecutor:
-    """Return a pool of processes that are started anew with these environment variables. They ignore Ctrl-C, which
-    this process handles, and exit when this process ends, even by SIGKILL."""
+    """Return a pool of spawned processes with these additional environment variables. They ignore Ctrl-C, which this
+    process handles, and exit when this process ends, even by SIGKILL."""
     return ProcessPoolExecutor(processes, context(), _prepare, (dict(environment),))
 
 
 class Died:
-    """The answer for a work whose process died."""
+    """The answer for a task whose process died."""
 
 
 def spread(
-    works: Iterable[Item],
-    ask: Callable[[Item], Any],
+    tasks: Iterable[Task],
+    perform: Callable[[Task], Any],
     processes: int,
     environment: Mapping[str, str] = _UNCHANGED,
     limit_s: float = math.inf,
-) -> Iterator[tuple[Item, Any]]:
-    """Yield each work with the answer of `ask` as it comes from a pool, until `limit_s` seconds are over.
+) -> Iterator[tuple[Task, Any]]:
+    """Perform tasks in a pool of processes, and yield each task with its answer as they finish.
 
-    After a process has died, a single process does the works that are left, in order. If that dies too, the work that
-    it was doing gets the answer `Died`. With no processes, this process does the works."""
+    Stops after `limit_s` seconds. If a process dies, a single new process performs the remaining tasks in order; if
+    that dies too, the task it was working on gets the answer `Died`. With 0 processes, this process does the work."""
     if processes == 0:
-        yield from ((work, ask(work)) for work in works)
+        yield from ((task, perform(task)) for task in tasks)
         return
     until_s, running_before = time.monotonic() + limit_s, multiprocessing.active_children()
-    unanswered = dict(enumerate(works))
+    unanswered = dict(enumerate(tasks))
     while unanswered:
         processes = min(processes, len(unanswered))
         executor = pool(processes, environment)
         try:
-            places = {executor.submit(ask, work): place for place, work in unanswered.items()}
+            places = {executor.submit(perform, task): place for place, task in unanswered.items()}
             while places:
                 done, _ = wait(places, min(until_s - time.monotonic(), 1e6), FIRST_COMPLETED)
                 if time.monotonic() >= until_s:
@@ -88,6 +92,7 @@ def spread(
 
 
 def _prepare(environment: Mapping[str, str]) -> None:
+    """Set up a process of a pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)
     threading.Thread(target=_exit_with_parent, daemon=True).start()

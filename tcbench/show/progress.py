@@ -115,9 +115,9 @@ class RunProgress(_Live):
         """Show a message of the running worker."""
         name = f"{self._label}{cell.label}"
         if isinstance(message, Building):
-            if message.what == "imports":
+            if message.part == "imports":
                 self._started, self._tuning_s = time.monotonic(), 0.0
-            self._progress.update(self._task, description=f"{name}: {message.what}")
+            self._progress.update(self._task, description=f"{name}: {message.part}")
         elif isinstance(message, Tuning):
             self._tuning_s, budget_s = message.spent_s, message.budget_s
             self._seen_of_running = self._estimate.tuned(cell, max(self._tuning_s, budget_s))

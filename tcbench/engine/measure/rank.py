@@ -52,7 +52,7 @@ def main() -> None:
     cell = msgspec.structs.replace(cell, device=kind_of(cell.device).of_rank(cell.device, world.local_rank))
     faulthandler.register(signal.SIGUSR1, file=connection.fileno(), all_threads=False)
     _die_with(connection, True)
-    request = msgspec.json.decode(sys.argv[2], type=ProfileRequest).of_rank(world.rank) if len(sys.argv) > 2 else None
+    request = msgspec.json.decode(sys.argv[2], type=ProfileRequest).for_rank(world.rank) if len(sys.argv) > 2 else None
     with entered(world):
         finished = _run(cell, joined, send, request)
     _die_with(connection, False)  # a long message waits for room, which is such an event too

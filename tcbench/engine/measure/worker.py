@@ -39,7 +39,7 @@ Send = Callable[[Message], None]
 def main() -> None:
     """Run the cell that stands on standard input."""
     request = msgspec.json.decode(sys.argv[2], type=ProfileRequest) if len(sys.argv) > 2 else None
-    cores = affinity.first(messages.cores())
+    cores = affinity.first(messages.core_limit())
 
     def work(cell: Cell, send: Send) -> Finished:
         send = in_turns(send)
