@@ -230,7 +230,7 @@ def summarise(timeline: Timeline) -> Bottleneck:
     (`explain_records`). Raises SelectionError for a timeline without steps."""
     record = timeline.record
     measured = record.measurement if record else None
-    from_record = timeline.of("gpu") or (measured and measured.phases_are_timed)
+    from_record = timeline.spans_in("gpu") or (measured and measured.phases_are_timed)
     if timeline.source == "ranges" and record is not None and from_record:
         return explain_records([record])
     steps = timeline.steps
@@ -247,9 +247,9 @@ def summarise(timeline: Timeline) -> Bottleneck:
         union = intervals.union((span.begin_s, span.end_s) for span in spans)
         return intervals.intersection(union, whole)
 
-    busy, io_threads = covered(on_device), covered(timeline.of("io"))
-    on_host = [span for span in timeline.of("host", "phase") if span.end_s > begin_s and span.begin_s < host_end_s]
-    names = dict.fromkeys([*timeline.phases, *(span.name for span in timeline.of("host", "phase"))])
+    busy, io_threads = covered(on_device), covered(timeline.spans_in("io"))
+    on_host = [span for span in timeline.spans_in("host", "phase") if span.end_s > begin_s and span.begin_s < host_end_s]
+    names = dict.fromkeys([*timeline.phases, *(span.name for span in timeline.spans_in("host", "phase"))])
     in_phase = {name: covered(span for span in on_host if span.name == name) for name in names}
     waiting = _waiting(timeline, busy, covered)
 
@@ -308,7 +308,7 @@ def _but_input(in_phase: Mapping[str, Intervals]) -> Intervals:
 def _of_steps(timeline: Timeline, begin_s: float, end_s: float) -> list[Span]:
     """The GPU's work that steps caused, or that ran while they did."""
     numbers = {step.step for step in timeline.steps if step.step is not None}
-    spans = (span for span in timeline.of("gpu") if span.end_s > begin_s)
+    spans = (span for span in timeline.spans_in("gpu") if span.end_s > begin_s)
     return [span for span in spans if span.step in numbers or span.begin_s < end_s]
 
 
@@ -319,7 +319,7 @@ def waits(call: str) -> bool:
 
 def _waiting(timeline: Timeline, busy: Intervals, covered: Callable[[Iterable[Span]], Intervals]) -> Intervals:
     """The times at which the host waited for the GPU: in calls, and in launches while its queue was full."""
-    calls = timeline.of("host", "api")
+    calls = timeline.spans_in("host", "api")
     stalled = [s for s in calls if "Launch" in s.name and s.duration_s >= STALLED_LAUNCH_S]
     queue_full = intervals.intersection(covered(stalled), busy)
     return intervals.union([*covered(span for span in calls if waits(span.name)), *queue_full])

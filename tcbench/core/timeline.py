@@ -78,13 +78,13 @@ class Timeline:
         for name, value in {**names, "phases": tuple(map(plain, self.phases)), "spans": tuple(ordered)}.items():
             object.__setattr__(self, name, value)
 
-    def of(self, lane: Lane, *kinds: SpanKind) -> tuple[Span, ...]:
-        """The spans of a lane, of these kinds or of all."""
+    def spans_in(self, lane: Lane, *kinds: SpanKind) -> tuple[Span, ...]:
+        """Return the spans of a lane: those of these kinds, or all."""
         return tuple(s for s in self.spans if s.lane == lane and (not kinds or s.kind in kinds))
 
     @property
     def steps(self) -> tuple[Span, ...]:
-        return self.of("host", "step")
+        return self.spans_in("host", "step")
 
     @property
     def begin_s(self) -> float:  # of the steps, or of all spans where there are none

@@ -204,7 +204,7 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
     assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(idle_s, abs=1e-9)
     assert device.span_s == pytest.approx(bottleneck.step_s * bottleneck.steps)
     # Work that is there twice changes nothing but counts.
-    twice = summarise(replace(timeline, spans=(*timeline.spans, *timeline.of("gpu"))))
+    twice = summarise(replace(timeline, spans=(*timeline.spans, *timeline.spans_in("gpu"))))
     assert (twice.needs, twice.phases, twice.io_overlap) == (bottleneck.needs, bottleneck.phases, bottleneck.io_overlap)
     assert twice.device.busy_s == device.busy_s
 

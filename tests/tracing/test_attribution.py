@@ -7,7 +7,7 @@ from tcbench.tracing.attribution import InputWork, assemble
 
 
 def gpu(timeline):
-    return {span.name: span for span in timeline.of("gpu")}
+    return {span.name: span for span in timeline.spans_in("gpu")}
 
 
 def test_a_kernel_belongs_to_the_phase_that_launched_it_however_late_it_ran():
@@ -32,7 +32,7 @@ def test_launches_of_another_thread_count_on_a_stream_of_the_steps_and_nowhere_e
 def test_copies_keep_their_bytes_and_calls_stand_on_the_host():
     timeline = assemble(TITLE, recording(), "cupti")
     assert gpu(timeline)["memcpy HtoD"].bytes == 4096
-    calls = timeline.of("host", "api")
+    calls = timeline.spans_in("host", "api")
     assert [(c.name, c.step, c.phase, c.row) for c in calls] == [
         ("cudaLaunchKernel", 5, "forward", 0),
         ("cudaLaunchKernel", 5, "backward", 1),
@@ -56,7 +56,7 @@ def test_nodes_of_a_graph_belong_to_the_phase_they_were_captured_in_else_to_the_
 def test_the_inputs_work_outside_the_steps_is_left_out_and_zero_is_the_first_begin():
     work = [InputWork("[DALI]", 0, -500, -100), InputWork("[DALI]", 1, -100, 50), InputWork("[DALI]", 0, 2100, 2200)]
     timeline = assemble(TITLE, recording(), "ranges", work)
-    (span,) = timeline.of("io")
+    (span,) = timeline.spans_in("io")
     assert (span.row, span.begin_s) == (1, 0.0)
     assert timeline.steps[0].begin_s == pytest.approx(100e-9)
     assert (timeline.label, timeline.batch_size, timeline.phases) == (TITLE.label, 64, ("forward", "backward"))
@@ -66,6 +66,6 @@ def test_the_threads_of_a_modelled_input_stand_beside_the_host_and_not_on_the_gp
     there = recording()
     decoding = [Activity("input", "decoding", STEP, 90 + i, begin, begin + 400) for i, begin in enumerate((-500, 300))]
     timeline = assemble(TITLE, msgspec.structs.replace(there, activities=(*there.activities, *decoding)), "simulated")
-    (span,) = timeline.of("io")
+    (span,) = timeline.spans_in("io")
     assert (span.name, span.kind, span.duration_s) == ("decoding", "work", pytest.approx(400e-9))
-    assert len(timeline.of("gpu")) == len(there.activities)
+    assert len(timeline.spans_in("gpu")) == len(there.activities)

@@ -121,10 +121,10 @@ def test_steps_phases_and_layers_are_read_with_the_cell_that_they_are_of(report)
     assert (timeline.label, timeline.device, timeline.batch_size) == (TITLE["label"], "cuda:0", 64)
     assert (timeline.source, timeline.phases) == ("nsys", ("io", "forward"))
     assert [(s.step, s.duration_s) for s in timeline.steps] == [(3, pytest.approx(1e-6)), (4, pytest.approx(1e-6))]
-    assert [(s.name, s.phase, s.step) for s in timeline.of("host", "phase")] == [
+    assert [(s.name, s.phase, s.step) for s in timeline.spans_in("host", "phase")] == [
         (phase, phase, step) for step in (3, 4) for phase in ("io", "forward")
     ]
-    layers = [(s.name, s.phase, s.step) for s in timeline.of("host", "layer")]
+    layers = [(s.name, s.phase, s.step) for s in timeline.spans_in("host", "layer")]
     assert layers == [("stem/conv", "forward", 3), ("stem/conv kernel", "forward", 3)]
 
 
@@ -139,13 +139,13 @@ def test_kernels_and_copies_belong_to_the_phase_that_launched_them(report):
     report.activity("KERNEL", 1700, 1800, 3, stream=20, shortName="decode")
     report.activity("KERNEL", 1700, 1800, 3, process=999, shortName="of another process")
     (timeline,) = nsys.read(report.close())
-    found = {s.name: (s.kind, s.phase, s.step, s.bytes) for s in timeline.of("gpu")}
+    found = {s.name: (s.kind, s.phase, s.step, s.bytes) for s in timeline.spans_in("gpu")}
     assert found == {
         "memcpy HtoD": ("copy", "io", 3, 4096),
         "volta_h884cudnn": ("kernel", "forward", 3, None),
         "decode": ("kernel", None, None, None),
     }
-    assert [s.name for s in timeline.of("host", "api")] == ["cudaMemcpyAsync", "cudaLaunchKernel"]
+    assert [s.name for s in timeline.spans_in("host", "api")] == ["cudaMemcpyAsync", "cudaLaunchKernel"]
 
 
 def test_nodes_of_a_launched_graph_are_the_replays(tmp_path):
@@ -157,7 +157,7 @@ def test_nodes_of_a_launched_graph_are_the_replays(tmp_path):
     report.activity("GRAPH_TRACE", 1700, 1900, 1)
     report.activity("KERNEL", 1760, 1770, 88, graphNodeId=6, shortName="launched before the recording")
     (timeline,) = nsys.read(report.close())
-    assert {(s.kind, s.phase) for s in timeline.of("gpu")} == {("kernel", "replay"), ("graph", "replay")}
+    assert {(s.kind, s.phase) for s in timeline.spans_in("gpu")} == {("kernel", "replay"), ("graph", "replay")}
 
 
 def test_dalis_own_ranges_are_the_inputs_work_but_for_the_steps_thread(report):
@@ -166,7 +166,7 @@ def test_dalis_own_ranges_are_the_inputs_work_but_for_the_steps_thread(report):
     report.range("[DALI] inside it", 1300, 1400, DALI_DOMAIN, WORKER)
     report.range("[DALI] PopOutputs", 1020, 1030, DALI_DOMAIN, MAIN)
     (timeline,) = nsys.read(report.close())
-    assert [(s.name, s.kind, s.row) for s in timeline.of("io")] == [("[DALI] Run decoders", "work", 0)]
+    assert [(s.name, s.kind, s.row) for s in timeline.spans_in("io")] == [("[DALI] Run decoders", "work", 0)]
 
 
 def test_a_report_without_a_mark_is_named_after_its_file(tmp_path):
@@ -258,7 +258,7 @@ def test_nsight_systems_around_a_run_sees_every_step_and_phase(tmp_path):
 
     report = nsys.report_of(stem)
     (timeline,) = tracing.read(report)
-    steps, phases = timeline.steps, timeline.of("host", "phase")
+    steps, phases = timeline.steps, timeline.spans_in("host", "phase")
     n_steps = measured.warmup_steps + measured.timed_steps + measured.profiled_steps
     assert [s.step for s in steps] == list(range(n_steps))
     assert Counter(s.name for s in phases) == {phase.name: n_steps for phase in measured.phases}
@@ -270,10 +270,10 @@ def test_nsight_systems_around_a_run_sees_every_step_and_phase(tmp_path):
         assert all(step.begin_s <= s.begin_s <= s.end_s <= step.end_s for s in inside)
         assert all(a.end_s <= b.begin_s for a, b in itertools.pairwise(inside))
     profiled = set(range(n_steps - measured.profiled_steps, n_steps))
-    for layer in timeline.of("host", "layer"):
+    for layer in timeline.spans_in("host", "layer"):
         assert layer.step in profiled
         assert any(s.begin_s <= layer.begin_s and layer.end_s <= s.end_s for s in phases if s.step == layer.step)
-    assert timeline.of("host", "layer")
+    assert timeline.spans_in("host", "layer")
 
     for phase in measured.phases:
         seen = sum(s.duration_s for s in phases if s.name == phase.name and s.step in profiled)

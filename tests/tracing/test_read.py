@@ -19,7 +19,7 @@ def test_records_become_their_phase_times_laid_end_to_end(tmp_path):
     first = measured.warmup_steps + measured.timed_steps
     assert [s.step for s in timeline.steps] == list(range(first, first + 5))
     for phase in measured.phases:
-        spans = [s for s in timeline.of("host", "phase") if s.name == phase.name]
+        spans = [s for s in timeline.spans_in("host", "phase") if s.name == phase.name]
         assert [s.duration_s for s in spans] == pytest.approx(phase.host_s, abs=2e-9)
     assert timeline.end_s == pytest.approx(sum(sum(phase.host_s) for phase in measured.phases), abs=1e-6)
 
@@ -44,7 +44,7 @@ def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_beh
     measurement = factories.make_measurement([0.5] * 12, phases=phases, busy_s=0.45, prefetch_depth=0)
     record = factories.make_record(cell=cell, measurement=measurement)
     timeline = from_record(record)
-    begins = [span.begin_s for span in timeline.of("gpu")]
+    begins = [span.begin_s for span in timeline.spans_in("gpu")]
     assert begins == pytest.approx([0.25 * place for place in range(10)])
     # The second pass begins when the GPU has done the first.
     assert [step.begin_s for step in timeline.steps] == pytest.approx([0.0, 0.3, 1.0, 1.3, 1.6])

@@ -273,13 +273,13 @@ _Spent = Mapping[PartKey, float]
 
 def _layers(timeline: Timeline, clock: ClockName) -> dict[PartKey, float]:
     """Seconds per step: of a device the time of what each layer launched; of a host its own."""
-    spans = [s for s in timeline.of("gpu") if s.layer] if clock == "device" else timeline.of("host", "layer")
+    spans = [s for s in timeline.spans_in("gpu") if s.layer] if clock == "device" else timeline.spans_in("host", "layer")
     n = len(timeline.steps)
     return summed(((span.layer or span.name, span.phase), span.duration_s / n) for span in _in_steps(timeline, spans))
 
 
 def _kernels(timeline: Timeline) -> tuple[dict[PartKey, float], dict[PartKey, float]]:
-    n, spans = len(timeline.steps), [*_in_steps(timeline, timeline.of("gpu"))]
+    n, spans = len(timeline.steps), [*_in_steps(timeline, timeline.spans_in("gpu"))]
     spent = summed(((span.name, span.phase), span.duration_s / n) for span in spans)
     return spent, summed(((span.name, span.phase), 1 / n) for span in spans)
 

@@ -158,7 +158,7 @@ def roofline(
     ranges show the host's launching.
     """
     cell = summary.cell
-    timed = [t.of("host", "layer") for t in timelines if t.label == cell.label and not t.of("gpu")]
+    timed = [t.spans_in("host", "layer") for t in timelines if t.label == cell.label and not t.spans_in("gpu")]
     steps = sum(len({span.step for span in spans}) for spans in timed)
     spent_s = summed(((s.phase, s.name), s.duration_s) for spans in timed for s in spans if s.phase is not None)
     layer_s = {part: seconds / steps for part, seconds in spent_s.items()}
@@ -291,7 +291,7 @@ def costliest(timeline: Timeline, ceilings: Ceilings | None) -> tuple[PartCost, 
     step = summarise(timeline)
     spent = summed(
         ((span.phase, (span.layer or span.name) if step.on_gpu else span.name), span.duration_s / step.steps)
-        for span in (timeline.of("gpu") if step.on_gpu else timeline.of("host", "layer"))
+        for span in (timeline.spans_in("gpu") if step.on_gpu else timeline.spans_in("host", "layer"))
         if span.phase is not None
     )
     with_layers = {phase for phase, _ in spent}

@@ -97,7 +97,7 @@ def close_up(timeline: Timeline) -> tuple[float, float] | None:
     """The zoom in which names can be read: on so many kernels in a row, or layers where nothing is known of kernels, as
     take longest together in the first step shown. None without any."""
     step = _first(timeline, None, None)
-    spans = [s for s in timeline.of("gpu", "kernel") or timeline.of("host", "layer") if s.step == step.step]
+    spans = [s for s in timeline.spans_in("gpu", "kernel") or timeline.spans_in("host", "layer") if s.step == step.step]
     if not spans:
         return None
     rows = zip(spans, spans[READABLE - 1 :] or spans[-1:], strict=False)
@@ -188,20 +188,20 @@ class _Panel:
     def rows(self) -> tuple[_Lane, ...]:
         timeline = self.timeline
         rows = []
-        threads = sorted({span.row for span in timeline.of("io")})
+        threads = sorted({span.row for span in timeline.spans_in("io")})
         if 0 < len(threads) <= 3:
             for i, thread in enumerate(threads):
-                spans = self._visible(span for span in timeline.of("io") if span.row == thread)
+                spans = self._visible(span for span in timeline.spans_in("io") if span.row == thread)
                 rows.append(_Lane("IO" if i == 0 else "", 0.2, spans, "io"))
         elif threads:
-            rows.append(_Lane("IO", 0.25, self._visible(timeline.of("io")), "density"))
-        rows.append(_Lane("CPU", 0.3, self._visible(timeline.of("host", "phase")), "phases"))
-        layers = self._visible(timeline.of("host", "layer"))
+            rows.append(_Lane("IO", 0.25, self._visible(timeline.spans_in("io")), "density"))
+        rows.append(_Lane("CPU", 0.3, self._visible(timeline.spans_in("host", "phase")), "phases"))
+        layers = self._visible(timeline.spans_in("host", "layer"))
         if layers and len(layers) <= SINGLE:
             rows.append(_Lane("layers", 0.2, layers, "names"))
-        if timeline.of("gpu"):
-            spans = self._visible(timeline.of("gpu"))
-            told = all(span.kind == "phase" for span in timeline.of("gpu"))
+        if timeline.spans_in("gpu"):
+            spans = self._visible(timeline.spans_in("gpu"))
+            told = all(span.kind == "phase" for span in timeline.spans_in("gpu"))
             rows.append(_Lane("GPU", 0.34, spans, "phases" if told else "names" if len(spans) <= SINGLE else "density"))
         return tuple(rows)
 
@@ -224,7 +224,7 @@ class _Panel:
     @cached_property
     def waiting(self) -> tuple[Span, ...]:
         """Calls in which the host waits for the GPU, where they can be seen."""
-        return self._visible(span for span in self.timeline.of("host", "api") if waits(span.name))
+        return self._visible(span for span in self.timeline.spans_in("host", "api") if waits(span.name))
 
 
 def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequence[str]) -> Figure:

@@ -55,13 +55,13 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     assert (timeline.source, timeline.label, timeline.batch_size) == ("ranges", record.cell.label, 2)
     first = measured.warmup_steps + measured.timed_steps
     assert [s.step for s in timeline.steps] == list(range(first, first + 4))
-    phases = timeline.of("host", "phase")
+    phases = timeline.spans_in("host", "phase")
     assert [s.name for s in phases] == [phase.name for phase in measured.phases] * 4
     for phase in measured.phases:
         spans = [s.duration_s for s in phases if s.name == phase.name]
         assert spans == pytest.approx(phase.host_s, abs=1e-8)
-    assert {"stem/conv", "block8.b/bn", "loss"} <= {s.name for s in timeline.of("host", "layer")}
-    work = timeline.of("io", "work")
+    assert {"stem/conv", "block8.b/bn", "loss"} <= {s.name for s in timeline.spans_in("host", "layer")}
+    work = timeline.spans_in("io", "work")
     assert all("DALI" in s.name or "Prefetch" in s.name for s in work)
     beside = [s for s in work if any(p.begin_s < s.end_s and s.begin_s < p.end_s for p in phases if p.name != "io")]
     assert beside, "DALI's threads work while the step computes"
@@ -72,8 +72,8 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
     ended(tmp_path, "profile", "fp32", *CELL[2:], "--tool", "ranges", "-n", "2", "-q")
     (trace,) = tmp_path.glob("results/*/*.json.gz")
     (timeline,) = tracing.read(trace)
-    assert not timeline.of("io")
-    assert any(s.name == "io" and s.duration_s > 1e-3 for s in timeline.of("host", "phase"))
+    assert not timeline.spans_in("io")
+    assert any(s.name == "io" and s.duration_s > 1e-3 for s in timeline.spans_in("host", "phase"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py (uv run --extra mpi)")
@@ -86,7 +86,7 @@ def test_many_ranks_leave_a_timeline_of_each(tmp_path):
     assert [one.label for one in timelines] == [f"fp32, batch size 1, 2 ranks: rank {rank}" for rank in (0, 1)]
     parts = record_in(trace).measurement.ranks
     for timeline, part in zip(timelines, parts, strict=True):
-        spans = [s for s in timeline.of("host", "phase") if s.name == "allreduce"]
+        spans = [s for s in timeline.spans_in("host", "phase") if s.name == "allreduce"]
         assert [s.duration_s for s in spans] == pytest.approx(
             next(phase.host_s for phase in part.phases if phase.name == "allreduce"), abs=1e-8
         )
@@ -103,7 +103,7 @@ def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
     assert timeline.source == "nsys"
     assert len(timeline.steps) == 3
     for phase in measured.phases:
-        seen = sum(s.duration_s for s in timeline.of("host", "phase") if s.name == phase.name)
+        seen = sum(s.duration_s for s in timeline.spans_in("host", "phase") if s.name == phase.name)
         assert seen == pytest.approx(sum(phase.host_s), rel=0.05, abs=1e-3)
     (whole,) = tracing.read(report)
     assert len(whole.steps) == measured.warmup_steps + measured.timed_steps + 3

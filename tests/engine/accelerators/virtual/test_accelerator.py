@@ -201,11 +201,11 @@ def test_a_recording_has_the_devices_work_phase_by_phase(config):
     )
     title = Title(label="x", device=cell.device, device_name="V100", batch_size=2)
     timeline = assemble(title, own, "simulated")
-    kernels = [span for span in timeline.of("gpu") if span.kind == "kernel"]
+    kernels = [span for span in timeline.spans_in("gpu") if span.kind == "kernel"]
     assert len(kernels) == 2 * len(forecast("V100", cell).works)
     assert {span.phase for span in kernels} == set(names) - {"io"}
     assert all(a.end_s <= b.begin_s + 1e-9 for a, b in itertools.pairwise(kernels))
-    launches = [span for span in timeline.of("host", "api") if "Launch" in span.name]
+    launches = [span for span in timeline.spans_in("host", "api") if "Launch" in span.name]
     assert len(launches) == (2 if "cuda_graph" in config else len(kernels))
     assert all(math.isfinite(span.duration_s) and span.duration_s >= 0 for span in launches)
     # Of two speeds the same recording is twice as long.
