@@ -248,8 +248,9 @@ def summarise(timeline: Timeline) -> Bottleneck:
         return intervals.intersection(union, whole)
 
     busy, io_threads = covered(on_device), covered(timeline.spans_in("io"))
-    on_host = [span for span in timeline.spans_in("host", "phase") if span.end_s > begin_s and span.begin_s < host_end_s]
-    names = dict.fromkeys([*timeline.phases, *(span.name for span in timeline.spans_in("host", "phase"))])
+    host_phases = timeline.spans_in("host", "phase")
+    on_host = [span for span in host_phases if span.end_s > begin_s and span.begin_s < host_end_s]
+    names = dict.fromkeys([*timeline.phases, *(span.name for span in host_phases)])
     in_phase = {name: covered(span for span in on_host if span.name == name) for name in names}
     waiting = _waiting(timeline, busy, covered)
 

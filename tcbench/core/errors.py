@@ -10,7 +10,7 @@ _MAX_CHOICES = 20
 """The number of choices that an error message lists at most."""
 
 _MIN_SIMILARITY = 0.7
-"""The least `difflib.SequenceMatcher.ratio` of a suggestion: 0.6 for 'nope' and 'opencv', 0.75 for 'fp23' and 'fp32'."""
+"""The least `difflib.SequenceMatcher.ratio` of a suggestion: 'nope' and 'opencv' have 0.6, 'fp23' and 'fp32' 0.75."""
 
 
 def hint(word: str, choices: Iterable[str], expected: str = "") -> str:

@@ -273,7 +273,8 @@ _Spent = Mapping[PartKey, float]
 
 def _layers(timeline: Timeline, clock: ClockName) -> dict[PartKey, float]:
     """Seconds per step: of a device the time of what each layer launched; of a host its own."""
-    spans = [s for s in timeline.spans_in("gpu") if s.layer] if clock == "device" else timeline.spans_in("host", "layer")
+    on_device = clock == "device"
+    spans = [s for s in timeline.spans_in("gpu") if s.layer] if on_device else timeline.spans_in("host", "layer")
     n = len(timeline.steps)
     return summed(((span.layer or span.name, span.phase), span.duration_s / n) for span in _in_steps(timeline, spans))
 
