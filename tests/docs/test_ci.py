@@ -14,11 +14,15 @@ if importlib.util.find_spec("check_jsonschema") is None:
     pytest.skip("check_jsonschema is not installed", allow_module_level=True)
 from ruamel.yaml import YAML
 
-FOLDER = Path(__file__).parents[2] / "docs" / "ci"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "ci"
+PUBLISHES = ROOT / ".github" / "workflows" / "docs.yml"
 GITHUB, GITLAB, PAGE = FOLDER / "github-actions.yml", FOLDER / "gitlab-ci.yml", FOLDER / "README.md"
 
 
-@pytest.mark.parametrize(("path", "schema"), [(GITHUB, "github-workflows"), (GITLAB, "gitlab-ci")])
+@pytest.mark.parametrize(
+    ("path", "schema"), [(GITHUB, "github-workflows"), (PUBLISHES, "github-workflows"), (GITLAB, "gitlab-ci")]
+)
 def test_a_file_is_valid_by_its_service_s_schema(path, schema):
     """By the schemas that come with the package: no network."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(path)]
