@@ -1,12 +1,12 @@
-# ruff: noqa: F403  (its names are those of its modules)
-"""Work: one thing a device is asked to do, as a frozen description without arrays.
+# ruff: noqa: F403  (the package re-exports the names of its modules)
+"""Descriptions of the operations that a device computes: frozen dataclasses without arrays.
 
-A convolution, a batch normalisation, a kernel: each is a class that says which operands it takes, in which order, how
-many floating-point operations it needs and how many bytes it must move. Everything else derives from this: the
-operations launch work, an accelerator turns it into plans and kernels, the tracing accelerator counts it, the forecast
-looks for its plans on a GPU that is not there, and the tests compute it with NumPy.
+Each operation (a convolution, a batch normalisation, a kernel) is a subclass of `Work`. It declares its operands and
+their order, its floating-point operations and the bytes that it must move. Operations of a backend launch work,
+accelerators turn it into plans and kernels, the tracing accelerator counts it, `forecast` looks up its plans for a GPU
+that is absent, and the tests compute it with NumPy.
 
-Owns the descriptions. Standard library only: knows no accelerator, and no rung."""
+This package uses the standard library only. It does not depend on accelerators or rungs."""
 
 from tcbench.engine.work.base import *
 from tcbench.engine.work.bias import *

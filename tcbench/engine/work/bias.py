@@ -1,4 +1,4 @@
-"""The bias of a matrix product or of a convolution, with ReLU or without, and its gradient."""
+"""Bias addition after a matrix product or a convolution, with or without ReLU, and its gradient."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,8 +8,10 @@ from tcbench.engine.work.base import Array, DType, Work, reads, updates, wide, w
 
 @dataclass(frozen=True)
 class _Biased(Work):
-    """On y (N, K, `pixels`), stored so: a matrix has one pixel a row, maps in NCHW theirs, maps in NHWC are a matrix of
-    N * H * W rows. b is float32 (float64 for float64)."""
+    """Base class for biases of y (N, K, `pixels`).
+
+    A matrix has one pixel per row. NCHW maps have H * W pixels; NHWC maps are treated as a matrix of N * H * W rows.
+    The dtype of b is float32 (float64 if y is float64)."""
 
     numbers: ClassVar[tuple[str, ...]] = ("n", "k", "pixels")
     n: int
@@ -36,8 +38,10 @@ class AddBiasRelu(_Biased):
 
 @dataclass(frozen=True)
 class BiasGradient(_Biased):
-    """gb (`slices`, K), float32 (float64 for float64): gy summed over each of so many equal parts of its rows, and over
-    pixels. The sum of large maps is one of parts, then of these."""
+    """gb (`slices`, K) = gy summed over pixels and over the rows of each slice; rows are cut into equal slices.
+
+    The dtype of gb is float32 (float64 if gy is float64). Large maps are summed in two steps: over each slice, then
+    over the slices."""
 
     roles = reads("gy") | writes("gb")
     numbers = ("n", "k", "pixels", "slices")

@@ -1,5 +1,7 @@
-"""Concatenation along channels, part by part. Maps are matrices for it: in NCHW a row is an image and its columns are
-the channels' pixels, in NHWC a row is a pixel and its columns are channels."""
+"""Concatenation along channels, one part at a time, as copies of matrix columns.
+
+In NCHW a row is an image and the columns are the pixels of its channels; in NHWC a row is a pixel and the columns are
+channels."""
 
 from dataclasses import dataclass
 
@@ -8,7 +10,7 @@ from tcbench.engine.work.base import Array, DType, Work, reads, updates, writes
 
 @dataclass(frozen=True)
 class _ColumnWork(Work):
-    """Columns `first` to `first` + `width` of a matrix (rows, `total`)."""
+    """Base class for copies of the columns `first` to `first + width` of a matrix (`rows`, `total`)."""
 
     numbers = ("rows", "width", "total", "first")
     rows: int
@@ -22,17 +24,17 @@ class _ColumnWork(Work):
 
     @property
     def bytes(self) -> int:
-        """Of those columns alone."""
+        """The traffic of the copied columns only."""
         return 2 * min(operand.bytes for operand in self.operands)
 
 
 class PutColumns(_ColumnWork):
-    """y's columns become x."""
+    """y[:, first : first + width] = x."""
 
     roles = reads("x") | updates("y")
 
 
 class TakeColumns(_ColumnWork):
-    """gx becomes gy's columns."""
+    """gx = gy[:, first : first + width]."""
 
     roles = reads("gy") | writes("gx")

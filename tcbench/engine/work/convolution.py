@@ -7,8 +7,10 @@ from tcbench.engine.work.base import Array, DType, Layout, Math, Work, check_dty
 
 @dataclass(frozen=True)
 class Conv2d:
-    """The geometry of a convolution without bias: x (N, C, H, W) * w (K, C, R, S) -> y (N, K, P, Q), as logical sizes.
-    Stored NCHW / KCRS or NHWC / KRSC as `layout` says; x, w and y have one dtype."""
+    """The geometry of a convolution without bias: x (N, C, H, W) * w (K, C, R, S) -> y (N, K, P, Q).
+
+    These are logical sizes; `layout` selects the order in memory, NCHW with KCRS filters or NHWC with KRSC filters.
+    x, w and y have the same dtype."""
 
     n: int
     c: int
@@ -30,10 +32,10 @@ class Conv2d:
             raise ValueError(f"convolution {size}: output would be empty")
 
     def __str__(self) -> str:
-        """As in "64x128x28x28 k128 3x3/1 NHWC float16"; the sizes are x's, N first."""
-        how = " tf32" if self.math == "tf32" else ""
+        """Return a description such as "64x128x28x28 k128 3x3/1 NHWC float16", with the size of x as NxCxHxW."""
+        math = " tf32" if self.math == "tf32" else ""
         size = f"{self.n}x{self.c}x{self.h}x{self.w}"
-        return f"{size} k{self.k} {self.r}x{self.s}/{self.stride} {self.layout} {self.dtype}{how}"
+        return f"{size} k{self.k} {self.r}x{self.s}/{self.stride} {self.layout} {self.dtype}{math}"
 
     @property
     def p(self) -> int:
@@ -68,8 +70,8 @@ class _ConvWork(Work):
     def array(self, name: str) -> Array:
         if name.endswith("sum"):
             return (self.conv.k,), wide(self.conv.dtype)
-        of = "x" if name == "other" else name.removeprefix("g")  # a gradient is as its array
-        shape: tuple[int, ...] = getattr(self.conv, f"{of}_shape")
+        # A gradient (gx, gw, gy) has the shape of its array, and `other` is a gradient of x.
+        shape: tuple[int, ...] = getattr(self.conv, f"{'x' if name == 'other' else name.removeprefix('g')}_shape")
         return shape, self.conv.dtype
 
     @property
@@ -84,24 +86,24 @@ class ConvFprop(_ConvWork):
 
 
 class ConvDgrad(_ConvWork):
-    """gx of gy and w."""
+    """gx = the gradient of x, from gy and w."""
 
     roles = reads("gy", "w") | writes("gx")
 
 
 class ConvDgradAdd(_ConvWork):
-    """gx of gy and w, plus `other`, another gradient of x."""
+    """gx = the gradient of x, from gy and w, plus `other`, another gradient of x."""
 
     roles = reads("gy", "w", "other") | writes("gx")
 
 
 class ConvWgrad(_ConvWork):
-    """gw of x and gy."""
+    """gw = the gradient of w, from x and gy."""
 
     roles = reads("x", "gy") | writes("gw")
 
 
 class ConvFpropStats(_ConvWork):
-    """y = x * w, and per channel of y its sum and sum of squares over N, P, Q, taken before y is rounded."""
+    """y = x * w; sum and square_sum (K,) are sums of y and y * y over N, P and Q, taken before y is rounded."""
 
     roles = reads("x", "w") | writes("y", "sum", "square_sum")

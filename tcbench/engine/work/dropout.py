@@ -1,8 +1,10 @@
-"""Dropout: each value is zero with a probability, and what is kept is scaled so that the mean stays.
+"""Dropout: sets each value to zero with a given probability and scales the others so that the mean stays the same.
 
-Source: N. Srivastava et al., "Dropout", 2014; scaled in training, as frameworks do it. Which are kept follows from two
-numbers on the device, a seed and a count of steps, by Philox4x32-10 (J. Salmon et al., "Parallel Random Numbers: As
-Easy as 1, 2, 3", 2011): the same on every device and in every layout, and another at each replay of a recorded step."""
+The random numbers come from Philox4x32-10 with two numbers in device memory, a seed and a step count. So the mask is
+the same on every device and in every layout, and changes at each replay of a recorded step.
+
+Sources: N. Srivastava et al., "Dropout", 2014 (here with scaling during training, as in common frameworks);
+J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011."""
 
 from dataclasses import dataclass
 
@@ -15,8 +17,10 @@ PHILOX_WEYL = 0x9E3779B9, 0xBB67AE85
 
 @dataclass(frozen=True)
 class _Dropout(Work):
-    """On x (N, C, `pixels`), stored as the layout says. Value i of NCHW, counted from 0, is kept where lane i % 4 of
-    Philox's block (i // 4, 0, count, 0) with the key (seed, 0) is at least `threshold`."""
+    """Base class for dropout on x (N, C, `pixels`), stored in `layout`.
+
+    Value i in NCHW order is kept if lane i % 4 of the Philox block (i // 4, 0, count, 0) with key (seed, 0) is at least
+    `threshold`."""
 
     numbers = ("n", "c", "pixels", "threshold", "scale")
     n: int
@@ -49,12 +53,12 @@ class _Dropout(Work):
 
 
 class DropoutForward(_Dropout):
-    """y = x * scale where kept, else 0; `kept` is 1 or 0. counter: seed and count, which it leaves as they are."""
+    """y = x * scale where a value is kept, else 0; `kept` is 1 or 0. `counter` holds the seed and the step count."""
 
     roles = reads("x", "counter") | writes("y", "kept")
 
 
 class DropoutBackward(_Dropout):
-    """gx = gy * scale where kept, else 0; the count rises by one, so that the next forward pass keeps others."""
+    """gx = gy * scale where `kept` is 1, else 0. Increments the step count, so the next forward pass has a new mask."""
 
     roles = reads("gy", "kept") | updates("counter") | writes("gx")

@@ -1,7 +1,7 @@
-"""Lowering of a convolution to a matrix product: what its filter meets at each output pixel, side by side in memory.
+"""Lowering of a convolution to a matrix product (im2col).
 
-Columns are one matrix of the whole batch. With x so laid out the convolution is one of 1x1 (`product`): a product of
-two matrices, whoever computes it."""
+The columns are one matrix for the whole batch: for each output pixel, the input values that the filter covers there.
+The convolution becomes a 1x1 convolution of the columns (`product`), which is a matrix product."""
 
 from dataclasses import dataclass, replace
 
@@ -10,14 +10,15 @@ from tcbench.engine.work.convolution import Conv2d
 
 
 def product(conv: Conv2d) -> Conv2d:
-    """The 1x1 convolution of columns by the same filter. Its channels are the filter's values, in the order in which
-    the filter is stored: (C, R, S) in NCHW, (R, S, C) in NHWC. It is one of a single image, N * P rows high: its arrays
-    are matrices. In NCHW they have a row per channel, from which y has yet to be put in its place."""
+    """Return the 1x1 convolution of the columns by the same filter.
+
+    Its input channels are the filter's values in memory order: (C, R, S) in NCHW, (R, S, C) in NHWC. It has a single
+    image of N * P rows, so its arrays are matrices. In NCHW its output is (K, N, P, Q); see `channel_transpose`."""
     return replace(conv, n=1, c=conv.c * conv.r * conv.s, h=conv.n * conv.p, w=conv.q, r=1, s=1, stride=1, pad=0)
 
 
 def channel_transpose(conv: Conv2d) -> Conv2d:
-    """The 1x1 convolution whose `Im2col` takes y (N, K, P, Q) to (K, N, P, Q), and whose `Col2im` takes it back."""
+    """Return the 1x1 convolution whose `Im2col` transposes y (N, K, P, Q) to (K, N, P, Q); `Col2im` undoes that."""
     return replace(conv, c=conv.k, h=conv.p, w=conv.q, r=1, s=1, stride=1, pad=0)
 
 
@@ -31,12 +32,12 @@ class _ColumnsWork(Work):
 
 
 class Im2col(_ColumnsWork):
-    """columns of x: (C * R * S, N * P * Q) in NCHW, (N * P * Q, R * S * C) in NHWC; zero at padding."""
+    """columns = im2col of x: (C * R * S, N * P * Q) in NCHW, (N * P * Q, R * S * C) in NHWC; padding is zero."""
 
     roles = reads("x") | writes("columns")
 
 
 class Col2im(_ColumnsWork):
-    """gx, of the gradient of columns: each pixel sums, in float32, what the filters that met it have for it."""
+    """gx = col2im of gcolumns: the gradient of each pixel is the sum, in float32, over its copies in the columns."""
 
     roles = reads("gcolumns") | writes("gx")

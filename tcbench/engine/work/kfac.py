@@ -1,8 +1,8 @@
-"""Curvature by Kronecker factors (K-FAC): second moments of a layer's inputs and output gradients, and their inverses.
+"""K-FAC: second moments of a layer's inputs and output gradients (Kronecker factors), and their inverses.
 
-A layer's gradient gw (K, D) is sums of products of output gradients g (K,) and inputs a (D,), so that its Fisher
-information is taken for the Kronecker product of A = E[a a'] (D, D) and G = E[g g'] (K, K), whose inverse is that of
-the inverses: G^-1 gw A^-1. Products with the inverses are convolutions of 1x1 (`tcbench.engine.work.convolution`).
+A layer's gradient gw (K, D) is a sum of outer products of output gradients g (K,) and inputs a (D,). K-FAC approximates
+the layer's Fisher information by the Kronecker product of A = E[a a'] (D, D) and G = E[g g'] (K, K). The preconditioned
+gradient is then G^-1 gw A^-1; products with the inverses are 1x1 convolutions (`tcbench.engine.work.convolution`).
 
 Sources: J. Martens and R. Grosse, "Optimizing Neural Networks with Kronecker-factored Approximate Curvature", 2015
 (sections 3 and 6.3); R. Grosse and J. Martens, "A Kronecker-factored approximate Fisher matrix for convolution layers",
@@ -16,8 +16,9 @@ from tcbench.engine.work.base import Array, DType, Layout, Work, reads, updates,
 
 @dataclass(frozen=True)
 class KroneckerFactor(Work):
-    """factor = decay * factor + scale * sum over samples of x x', in float32; its lower triangle: what stands above is
-    nobody's. x is a matrix as Im2col leaves it: (size, samples) in NCHW, (samples, size) in NHWC."""
+    """factor = decay * factor + scale * (sum of x x' over samples), in float32; only the lower triangle is defined.
+
+    x is a matrix in the layout of `Im2col`: (size, samples) in NCHW, (samples, size) in NHWC."""
 
     kind = "solver"
     roles = reads("x") | updates("factor")
@@ -41,9 +42,10 @@ class KroneckerFactor(Work):
 
 @dataclass(frozen=True)
 class DampFactors(Work):
-    """The factors of a layer with the damping on their diagonals, shared so that their norms are weighed:
-    damped_a = A + pi sqrt(damping) I and damped_g = G + sqrt(damping) / pi I, where pi^2 is the mean of A's diagonal
-    over the mean of G's (1 where one of them is not above 0). Lower triangles, as KroneckerFactor has them."""
+    """damped_a = A + pi sqrt(damping) I, damped_g = G + sqrt(damping) / pi I: both factors of a layer with damping.
+
+    pi^2 is the mean of A's diagonal over the mean of G's, or 1 if either is not positive. Only lower triangles are
+    defined, as in KroneckerFactor."""
 
     roles = reads("a", "g") | writes("damped_a", "damped_g")
     numbers = ("d", "k", "damping")
@@ -59,9 +61,10 @@ class DampFactors(Work):
 
 @dataclass(frozen=True)
 class CholeskyInverse(Work):
-    """x = the inverse of a symmetric positive definite x, of which the lower triangle is read and all is written. One
-    that is not positive definite: NaN, or what its decomposition left, and info, int32 (1,), is set to the order of the
-    minor that is not; else info stays as it was."""
+    """x = the inverse of x, a symmetric positive definite matrix; reads the lower triangle and writes both.
+
+    If x is not positive definite, its values become NaN or undefined and info (1,), int32, is set to the order of the
+    first leading minor that is not positive. Otherwise info does not change."""
 
     kind = "solver"
     roles = updates("x", "info")
@@ -78,7 +81,7 @@ class CholeskyInverse(Work):
 
 @dataclass(frozen=True)
 class BeginInverse(Work):
-    """Before a CholeskyInverse that is solved for: factor = x, and x = the identity."""
+    """factor = x and x = the identity: the first step of a CholeskyInverse that is computed by a linear solver."""
 
     roles = updates("x") | writes("factor")
     numbers = ("size",)
@@ -90,8 +93,9 @@ class BeginInverse(Work):
 
 @dataclass(frozen=True)
 class EndInverse(Work):
-    """After a CholeskyInverse that was solved for: where the decomposition's own info is not 0, x = NaN and the work's
-    info is that."""
+    """x = NaN and info = minor if minor is not 0: the last step of a CholeskyInverse computed by a linear solver.
+
+    `minor` is the status that the decomposition returned."""
 
     roles = reads("minor") | updates("x", "info")
     numbers = ("size",)

@@ -1,4 +1,4 @@
-"""The loss: softmax cross entropy and its mean."""
+"""Softmax cross entropy and the mean loss."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ from tcbench.engine.work.base import Array, DType, Work, reads, wide, writes
 
 @dataclass(frozen=True)
 class _Logits(Work):
-    """On logits (N, K)."""
+    """Base class for operations on logits (N, K)."""
 
     numbers: ClassVar[tuple[str, ...]] = ("n", "k")
     n: int
@@ -25,8 +25,9 @@ class _Logits(Work):
 
 
 class SoftmaxCrossEntropyForward(_Logits):
-    """log_p (N, K) float32 = log softmax of each row; losses (N,) = -log_p at the label, int32 (N,) within [0, K). A
-    label out of range: NaN."""
+    """log_p (N, K) = log softmax of each row of x; losses (N,) = -log_p at the label t (N,), int32 in [0, K).
+
+    Both results are float32 (float64 if x is float64). The loss of a label out of range is NaN."""
 
     roles = reads("x", "t") | writes("log_p", "losses")
 
@@ -42,7 +43,7 @@ class SoftmaxCrossEntropyBackward(_Logits):
 
 @dataclass(frozen=True)
 class MeanLoss(Work):
-    """loss () = the mean of losses (N,), summed in a fixed order, times the weight."""
+    """loss () = weight * the mean of losses (N,), summed in a fixed order."""
 
     roles = reads("losses") | writes("loss")
     numbers = ("n", "weight")

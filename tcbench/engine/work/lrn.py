@@ -1,8 +1,10 @@
 """Local response normalisation across channels.
 
+y = x * s ** -beta, where s = k + alpha * the sum of squares over `size` neighbouring channels. (Caffe and PyTorch
+divide alpha by `size`.)
+
 Source: A. Krizhevsky, I. Sutskever, G. Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", 2012,
-section 3.3: y = x * s ** -beta, s = k + alpha * sum of squares over `size` neighbouring channels. (Caffe and PyTorch
-divide alpha by the size.)"""
+section 3.3."""
 
 from dataclasses import dataclass
 
@@ -11,7 +13,7 @@ from tcbench.engine.work.base import Array, DType, Layout, Work, reads, wide, wr
 
 @dataclass(frozen=True)
 class _Lrn(Work):
-    """On x (N, C, `pixels`), stored as the layout says. `size`, an odd number, counts the channel itself."""
+    """Base class for x (N, C, `pixels`) in `layout`. `size` is odd and includes the channel itself."""
 
     numbers = ("n", "c", "pixels", "size", "alpha", "beta", "k")
     n: int
@@ -34,12 +36,12 @@ class _Lrn(Work):
 
 
 class LrnForward(_Lrn):
-    """y, and `sums`: s, float32 (float64 for float64), for the gradient."""
+    """y = x * s ** -beta; sums = s, float32 (float64 if x is float64), which the backward pass reads."""
 
     roles = reads("x") | writes("y", "sums")
 
 
 class LrnBackward(_Lrn):
-    """gx = gy * s ** -beta - 2 * alpha * beta * x * the sum of gy * x * s ** (-beta - 1) over the same channels."""
+    """gx = gy * s ** -beta - 2 * alpha * beta * x * (the sum of gy * x * s ** (-beta - 1) over the same channels)."""
 
     roles = reads("gy", "x", "sums") | writes("gx")

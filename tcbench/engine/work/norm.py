@@ -1,4 +1,4 @@
-"""Batch normalisation, with what follows it: by cuDNN's graphs, by its older calls, and from a convolution's sums."""
+"""Batch normalisation with fused ReLU or addition: cuDNN graphs, legacy cuDNN calls, and from a convolution's sums."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -19,14 +19,14 @@ from tcbench.engine.work.base import (
 )
 
 After = Literal["none", "relu", "add_relu"]
-"""The operation after a batch normalisation."""
+"""Operations fused after a batch normalisation: none, ReLU, or the addition of a residual and ReLU."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """The shape of a batch normalisation: logical sizes, layout, dtype of x, and what follows it. `after`: nothing,
-    ReLU, or the addition of a residual and ReLU. gamma, beta and all statistics are (C,), float32 (float64 for
-    float64)."""
+    """The geometry of a batch normalisation of x (N, C, H, W), and the operations fused after it.
+
+    gamma, beta and all statistics are (C,), float32 (float64 if x is float64)."""
 
     n: int
     c: int
@@ -40,7 +40,7 @@ class Norm:
         check_dtype(self.dtype)
 
     def __str__(self) -> str:
-        """As in "64x128x28x28 relu NHWC float16"."""
+        """Return a description such as "64x128x28x28 relu NHWC float16"."""
         after = "" if self.after == "none" else f" {self.after}"
         return f"{self.n}x{self.c}x{self.h}x{self.w}{after} {self.layout} {self.dtype}"
 
@@ -58,7 +58,7 @@ class Norm:
 
     @property
     def count(self) -> int:
-        """Values per channel."""
+        """The number of values per channel."""
         return self.n * self.pixels
 
     @property
@@ -76,9 +76,10 @@ _ACTIVATIONS = frozenset({"x", "y", "gx", "gy", "residual", "gresidual"})
 
 @dataclass(frozen=True)
 class _NormWork(Work):
-    """`with_relu`: operands that are there only where ReLU follows. Those of a residual are there with `norm.add`."""
+    """Base class for operations on a `Norm`. Operands of a residual exist only if `norm.add` is true."""
 
     with_relu: ClassVar[frozenset[str]] = frozenset({"mask"})
+    """Operands that exist only if `norm.relu` is true."""
     norm: Norm
 
     def array(self, name: str) -> Array:
@@ -104,9 +105,9 @@ class _NormWork(Work):
 class BatchNormForward(_NormWork):
     """y = [relu](gamma * (x - mean) * inv_std + beta [+ residual]) with the batch's mean and biased variance.
 
-    inv_std = 1 / sqrt(var + eps). running = (1 - momentum) * running + momentum * batch's, the variance with the
-    factor m / (m - 1). With ReLU, `mask` says where y > 0; its bits are cuDNN's own: only BatchNormBackward reads
-    them. It is given a byte per value."""
+    inv_std = 1 / sqrt(var + eps). running = (1 - momentum) * running + momentum * batch statistic, where the variance
+    is multiplied by m / (m - 1). With ReLU, `mask` marks where y > 0. It has one byte per value, but its format is
+    private to cuDNN: only BatchNormBackward reads it."""
 
     kind = "graph"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "mask")
@@ -115,28 +116,30 @@ class BatchNormForward(_NormWork):
 
 
 class BatchNormBackward(_NormWork):
-    """gx, ggamma, gbeta of gy; with ReLU gy counts where the mask is set; with add, that masked gy is `gresidual`."""
+    """gx, ggamma, gbeta = the gradients for gy. With ReLU, gy is 0 outside the mask; gresidual is this masked gy."""
 
     kind = "graph"
     roles = reads("gy", "x", "gamma", "mean", "inv_std", "mask") | writes("gx", "ggamma", "gbeta", "gresidual")
 
 
 RESERVE_SLACK_BYTES = 1 << 16
-"""cuDNN adds 1 KiB; the rest is room for a version that adds more."""
+"""Extra bytes in `reserve_bytes`. cuDNN adds 1 KiB; the rest leaves room for versions that add more."""
 
 
 def reserve_bytes(norm: Norm) -> int:
-    """Room for what cuDNN's extended calls keep from forward to backward: ReLU's bits, in tiles of 32 pixels by 64
-    channels. 0 without ReLU. A formula, since arrays are described, and their memory is forecast, where there is no GPU
-    that cuDNN could be asked about; `prepare_call` compares it with cuDNN's answer."""
+    """Return the size of the reserve space that cuDNN's Ex calls keep from forward to backward: 0 without ReLU.
+
+    The reserve holds ReLU's bits in tiles of 32 pixels by 64 channels. This is a formula and not a query to cuDNN
+    because memory is also forecast on machines without a GPU; `prepare_call` checks it against cuDNN's answer."""
     return round_up(norm.count, 32) * round_up(norm.c, 64) // 8 + RESERVE_SLACK_BYTES if norm.relu else 0
 
 
 @dataclass(frozen=True)
 class BatchNormCallForward(_NormWork):
-    """The same as BatchNormForward, by cudnnBatchNormalizationForwardTraining (after "none") or ...ForwardTrainingEx.
-    `persistent` asks for CUDNN_BATCHNORM_SPATIAL_PERSISTENT, the talk's fast batch normalisation. Ex: NHWC float16,
-    persistent."""
+    """BatchNormForward by a legacy call: cudnnBatchNormalizationForwardTraining, or ...TrainingEx if ReLU is fused.
+
+    `persistent` selects CUDNN_BATCHNORM_SPATIAL_PERSISTENT, the talk's fast batch normalisation. The Ex call needs
+    NHWC, float16 and `persistent`."""
 
     kind = "call"
     roles = reads("x", "residual", "gamma", "beta") | _RUNNING | writes("y", "mean", "inv_std", "reserve")
@@ -148,7 +151,7 @@ class BatchNormCallForward(_NormWork):
 
 @dataclass(frozen=True)
 class BatchNormCallBackward(_NormWork):
-    """The same as BatchNormBackward, by cudnnBatchNormalizationBackward (after "none") or ...BackwardEx."""
+    """BatchNormBackward by a legacy call: cudnnBatchNormalizationBackward, or ...BackwardEx if ReLU is fused."""
 
     kind = "call"
     roles = reads("gy", "x", "gamma", "mean", "inv_std", "beta", "y", "reserve") | writes(
@@ -161,10 +164,10 @@ class BatchNormCallBackward(_NormWork):
 
 @dataclass(frozen=True)
 class BatchNormFinalize(Work):
-    """From a convolution's `sum` and `square_sum` over `count` values: mean, inv_std, and y = scale * x + bias.
+    """mean, inv_std, scale and bias from a convolution's `sum` and `square_sum` over `count` values.
 
-    var = square_sum / count - mean^2, not below 0. Running statistics as in BatchNormForward.
-    scale = gamma * inv_std; bias = beta - mean * scale."""
+    mean = sum / count; var = max(square_sum / count - mean^2, 0); running statistics as in BatchNormForward.
+    scale = gamma * inv_std; bias = beta - mean * scale, so that BatchNormApply computes y = scale * x + bias."""
 
     roles = reads("sum", "square_sum", "gamma", "beta") | _RUNNING | writes("mean", "inv_std", "scale", "bias")
     numbers = ("c", "count", "eps", "momentum")

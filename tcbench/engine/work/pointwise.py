@@ -1,4 +1,4 @@
-"""Work on every value by itself, whatever the shape: ReLU, addition, and their gradients."""
+"""Elementwise operations: ReLU, its gradient, and addition."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from tcbench.engine.work.base import Array, DType, Work, reads, writes
 
 @dataclass(frozen=True)
 class Pointwise(Work):
-    """On `size` values of one dtype; 16 bits compute in float32. Any shape of that size will do."""
+    """Base class for operations on arrays of `size` values in any shape. 16-bit dtypes compute in float32."""
 
     numbers = ("size",)
     size: int

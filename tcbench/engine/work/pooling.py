@@ -1,4 +1,4 @@
-"""Max pooling, the average over all pixels before the classifier, and averages over windows."""
+"""Max pooling, global average pooling, and average pooling over windows."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,10 @@ from tcbench.engine.work.base import Array, DType, Layout, Work, reads, stored, 
 
 @dataclass(frozen=True)
 class Pool:
-    """Max pooling with square windows: output size floor((H + 2 pad - ksize) / stride) + 1. With `ceil` that
-    is rounded up: a last window that begins inside the image counts although it ends outside (Caffe's rule; Chainer
-    calls it cover_all)."""
+    """The geometry of max pooling with square windows: the output size is floor((H + 2 pad - ksize) / stride) + 1.
+
+    With `ceil` the quotient is rounded up, so that the last window may end outside the image (Caffe's rule, Chainer's
+    `cover_all`)."""
 
     n: int
     c: int
@@ -53,13 +54,13 @@ class _PoolWork(Work):
 
 
 class MaxPoolForward(_PoolWork):
-    """y, and where in its window each maximum stands: `place` = row * ksize + column, the first of equals; NaN wins."""
+    """y = the maximum of each window; place = row * ksize + column of the first maximum in its window. NaN wins."""
 
     roles = reads("x") | writes("y", "place")
 
 
 class MaxPoolBackward(_PoolWork):
-    """gx: each pixel sums, in float32, the gradients of the windows whose maximum it was."""
+    """gx = for each pixel, the sum (in float32) of gy over the windows whose maximum it is."""
 
     roles = reads("gy", "place") | writes("gx")
 
@@ -85,23 +86,25 @@ class _GlobalAverage(Work):
 
 
 class GlobalAverageForward(_GlobalAverage):
-    """y (N, C): means over all pixels, summed in float32."""
+    """y (N, C) = the mean of x over all pixels, summed in float32."""
 
     roles = reads("x") | writes("y")
 
 
 class GlobalAverageBackward(_GlobalAverage):
-    """gx: gy / (H * W) at every pixel."""
+    """gx = gy / (H * W) at every pixel."""
 
     roles = reads("gy") | writes("gx")
 
 
 @dataclass(frozen=True)
 class _TiledAverage(Work):
-    """Of images (N, C, `side`, `side`) over `out` x `out` windows, floor(side / out) apart and so wide that the last
-    ends with the image: side - (out - 1) * stride. Where `out` divides `side` these are tiles, PyTorch's adaptive
-    pooling; of 14 pixels 4 outputs have GoogLeNet's 5x5 windows with stride 3; where there are fewer pixels than
-    outputs, each is the mean of all."""
+    """Base class for average pooling of images (N, C, `side`, `side`) to `out` x `out` outputs.
+
+    The stride is floor(side / out), and windows are side - (out - 1) * stride wide, so that the last one ends at the
+    edge of the image. If `out` divides `side`, the windows are tiles, as in PyTorch's adaptive pooling. 14 pixels and
+    4 outputs give GoogLeNet's 5x5 windows with stride 3. If there are fewer pixels than outputs, every output is the
+    mean of the image."""
 
     numbers = ("n", "c", "side", "side", "out", "out", "ksize", "stride")
     n: int
@@ -125,12 +128,12 @@ class _TiledAverage(Work):
 
 
 class TiledAverageForward(_TiledAverage):
-    """y: means of the windows, summed in float32."""
+    """y = the mean of x over each window, summed in float32."""
 
     roles = reads("x") | writes("y")
 
 
 class TiledAverageBackward(_TiledAverage):
-    """gx: each pixel sums, in float32, gy / ksize ** 2 of the windows that hold it."""
+    """gx = for each pixel, the sum (in float32) of gy / ksize ** 2 over the windows that contain it."""
 
     roles = reads("gy") | writes("gx")

@@ -1,5 +1,5 @@
-"""The weight update: one parameter at a time (the talk's base), or all parameters at once; the loss scale; and the
-gradients side by side, as they are reduced over ranks."""
+"""Weight updates: for one parameter (the talk's base) or for all in one launch; loss scaling; packing of gradients for
+all-reduce."""
 
 import functools
 import itertools
@@ -12,15 +12,19 @@ from tcbench.engine.work.pointwise import Pointwise
 
 SCALE, OVERFLOWS, GOOD_STEPS, SKIPPED = range(4)
 STATE_SIZE = 4
-"""The loss scale's state on the device, float32 (4,): the scale; how many thread blocks have met a gradient that is
-not finite in this step (dynamic: set back at its end) or ever (static); steps since the scale last changed; steps
-that were skipped. Each step's update sees the same scale that its loss was multiplied by."""
+"""Size of the loss scaling state on the device, float32 (4,), with these elements:
+
+- SCALE: the loss scale; the loss and the update of a step use the same value;
+- OVERFLOWS: chunks with a gradient that is not finite, in this step (dynamic) or since the start (static);
+- GOOD_STEPS: steps since the scale last changed;
+- SKIPPED: steps that were skipped.
+"""
 
 _STATE: Array = ((STATE_SIZE,), "float32")
 
 
 class Unscale(Pointwise):
-    """gx = g / scale, in the gradient's own dtype; one that is not finite is counted and becomes 0."""
+    """gx = g / scale, in the dtype of g. Values that are not finite become 0 and are counted in state[OVERFLOWS]."""
 
     roles = reads("g") | writes("gx") | updates("state")
 
@@ -29,41 +33,40 @@ class Unscale(Pointwise):
 
 
 @dataclass(frozen=True)
-class _OneParameter(Work):
-    """On `size` values."""
+class _Conversion(Work):
+    """Base class for conversions of `size` values."""
 
+    half_operand: ClassVar[str]
+    """The operand of dtype `half`; the other one is float32."""
     numbers: ClassVar[tuple[str, ...]] = ("size",)
     size: int
-
-
-@dataclass(frozen=True)
-class ToSingle(_OneParameter):
-    """y = x, 16 bits to float32."""
-
-    roles = reads("x") | writes("y")
     half: Half = "float16"
 
     def array(self, name: str) -> Array:
-        return (self.size,), self.half if name == "x" else "float32"
+        return (self.size,), self.half if name == self.half_operand else "float32"
 
 
-@dataclass(frozen=True)
-class ToHalf(_OneParameter):
-    """y = x, float32 to 16 bits, rounded to nearest even."""
+class ToSingle(_Conversion):
+    """y = x, converted from 16 bits to float32."""
 
     roles = reads("x") | writes("y")
-    half: Half = "float16"
+    half_operand = "x"
 
-    def array(self, name: str) -> Array:
-        return (self.size,), self.half if name == "y" else "float32"
+
+class ToHalf(_Conversion):
+    """y = x, converted from float32 to 16 bits and rounded to nearest even."""
+
+    roles = reads("x") | writes("y")
+    half_operand = "y"
 
 
 @dataclass(frozen=True)
-class WeightDecay(_OneParameter):
+class WeightDecay(Work):
     """g += weight_decay * w."""
 
     roles = updates("g") | reads("w")
     numbers = ("size", "weight_decay")
+    size: int
     weight_decay: float
     dtype: DType = "float32"
 
@@ -72,11 +75,12 @@ class WeightDecay(_OneParameter):
 
 
 @dataclass(frozen=True)
-class MomentumUpdate(_OneParameter):
+class MomentumUpdate(Work):
     """v = momentum * v - learning_rate * g; w += v."""
 
     roles = reads("g") | updates("v", "w")
     numbers = ("size", "learning_rate", "momentum")
+    size: int
     learning_rate: float
     momentum: float
     dtype: DType = "float32"
@@ -85,46 +89,53 @@ class MomentumUpdate(_OneParameter):
         return (self.size,), self.dtype
 
 
-# -- all parameters at once ----------------------------------------------------------------------------------------
+# -- all parameters in one launch ----------------------------------------------------------------------------------
 
 CHUNK = 1 << 14
-"""Values that one thread block of a batched kernel takes."""
+"""Values that one thread block of a batched kernel processes."""
 
 ALIGNMENT = 64
-"""Values: 256 bytes in float32, as CuPy and CUDA align; 128 in 16 bits."""
+"""Alignment of parameters in flat arrays, in values: 256 bytes in float32, as in CuPy and CUDA; 128 in 16 bits."""
 
 
 def aligned(size: int) -> int:
-    """So many values, or as many more as make the next place an aligned one."""
+    """Return `size` rounded up to a multiple of ALIGNMENT."""
     return round_up(size, ALIGNMENT)
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of a model, in order: size of each, and whether it is stored in 16 bits, as `half` says.
+    """The parameters of a model, in order, and their places in flat arrays.
 
-    Flat arrays of `total` values hold all of them in float32, each at its place: master weights and velocities. A
-    float32 parameter is a view into the master weights; one of 16 bits is a view into an array of `total_half` values,
-    which holds those alone. Places are multiples of ALIGNMENT: cuDNN's graphs take addresses that are
-    multiples of 16 bytes.
+    Flat float32 arrays of `total` values hold the master weights and the velocities of all parameters. A float32
+    parameter is a view into the master weights. A 16-bit parameter is a view into an array of `total_half` values of
+    dtype `half`, which holds the 16-bit parameters only. Places are multiples of ALIGNMENT, since cuDNN graphs need
+    addresses that are multiples of 16 bytes.
 
-    `table` int64 (P, 2): address of each parameter's gradient (in the parameter's dtype, or all in `gradients`) and of
-    its 16-bit weights, 0 for a float32 parameter. `chunks` int64 (B, 4): parameter, first and end value in it, place in
-    the flat arrays of the first; each of at most CHUNK values."""
+    Batched kernels read two tables:
+
+    - `table`, int64 (P, 2): per parameter the address of its gradient, and of its 16-bit weights (0 if it is float32);
+    - `chunks`, int64 (B, 4): per chunk of at most CHUNK values the index of its parameter, the first value and the end
+      within the parameter, and the place of the first value in the flat arrays.
+    """
 
     sizes: tuple[int, ...]
+    """The number of values of each parameter."""
     halves: tuple[bool, ...]
+    """Whether each parameter is stored in 16 bits."""
     half: Half = "float16"
+    """The dtype of the 16-bit parameters."""
     gradients: DType | None = None
+    """The dtype of all gradients; None if each gradient has the dtype of its parameter."""
 
     @functools.cached_property
     def places(self) -> tuple[int, ...]:
-        """The place at which each parameter begins in the flat arrays."""
+        """The index of each parameter's first value in the flat arrays."""
         return tuple(itertools.accumulate((aligned(size) for size in self.sizes), initial=0))[:-1]
 
     @functools.cached_property
     def half_places(self) -> tuple[int, ...]:
-        """The place at which each begins in the array of 16 bits; what stands there for a float32 one takes no room."""
+        """The index of each parameter's first value in the 16-bit array, where float32 parameters take no space."""
         sizes = (aligned(size) if half else 0 for size, half in zip(self.sizes, self.halves, strict=True))
         return tuple(itertools.accumulate(sizes, initial=0))[:-1]
 
@@ -137,7 +148,7 @@ class Parameters:
         return sum(aligned(size) for size, half in zip(self.sizes, self.halves, strict=True) if half)
 
     def chunks(self) -> Iterator[tuple[int, int, int, int]]:
-        """The rows of the chunk table."""
+        """Yield the rows of the table `chunks`."""
         for index, (size, place) in enumerate(zip(self.sizes, self.places, strict=True)):
             for begin in range(0, size, CHUNK):
                 yield index, begin, min(begin + CHUNK, size), place + begin
@@ -153,7 +164,7 @@ class Parameters:
         return 4 * self.total - 2 * self.total_half
 
     def gradient_dtype(self, half: bool) -> DType:
-        """That of a parameter which has 16 bits, or float32."""
+        """Return the dtype of a parameter's gradient. `half`: whether the parameter is stored in 16 bits."""
         return self.gradients or (self.half if half else "float32")
 
 
@@ -175,9 +186,11 @@ class _BatchedWork(Work):
 
 @dataclass(frozen=True)
 class BatchedUpdate(_BatchedWork):
-    """For every parameter: g = gradient / scale + weight_decay * w; v = momentum * v - learning_rate * g; w += v, and
-    16-bit weights = w rounded. A gradient that is not finite: `dynamic` False, it is counted in state[OVERFLOWS] and
-    its value keeps w and v; True, CheckFinite has counted before, and if it found any nothing at all is changed."""
+    """SGD with momentum for every parameter: v = momentum * v - learning_rate * g; w += v; 16-bit weights = rounded w.
+
+    Here g = gradient / scale + weight_decay * w. If `dynamic` is false, a gradient that is not finite is counted in
+    state[OVERFLOWS] and its value of w and v stays the same. If `dynamic` is true, CheckFinite has run before, and
+    nothing changes if it counted any."""
 
     roles = reads("table", "chunks") | updates("master", "velocity", "state")
     numbers = ("learning_rate", "momentum", "weight_decay", "dynamic")
@@ -197,7 +210,7 @@ class BatchedUpdate(_BatchedWork):
 
 @dataclass(frozen=True)
 class PackGradients(_BatchedWork):
-    """flat = gradient * factor for every parameter, at its place and in one dtype; what lies between stays."""
+    """flat = gradient * factor for every parameter, at its place and in one dtype. Gaps between them do not change."""
 
     roles = reads("table", "chunks") | writes("flat")
     numbers = ("factor",)
@@ -220,9 +233,12 @@ class CheckFinite(_BatchedWork):
 
 @dataclass(frozen=True)
 class AdjustScale(Work):
-    """Dynamic loss scaling, after the update: on overflow the scale halves (not below 1) and a skipped step is counted;
-    after `interval` good steps in a row it doubles (not above 2^24). Then state[OVERFLOWS] = 0. Source: P. Micikevicius
-    et al., "Mixed Precision Training", 2018, section 3.2."""
+    """Adjustment of a dynamic loss scale after the update.
+
+    On overflow the scale is halved (not below 1) and the step counts as skipped. After `interval` good steps in a row
+    it is doubled (not above 2^24). Then state[OVERFLOWS] = 0.
+
+    Source: P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2."""
 
     roles = updates("state")
     numbers = ("interval",)
