@@ -1,4 +1,4 @@
-"""The results that a command is given: the newest run, or the files, folders and ids that are named."""
+"""Find and read the results that a command takes: files, folders, ids of runs, or the newest run."""
 
 from __future__ import annotations
 
@@ -22,25 +22,28 @@ if TYPE_CHECKING:
 HasCell = TypeVar("HasCell", bound="Record | CellSummary")
 
 TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
-"""The endings of files with timelines; all other files hold records."""
+"""Suffixes of timeline files. All other files hold records."""
 
 PROFILES = "profile-*.json.gz"
-"""The timelines that `tcbench profile` leaves beside records."""
+"""The pattern of the timeline files that `tcbench profile` writes beside records."""
 
-_BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:_.*)?$")
-"""The end of a run's name: when it began (UTC), a number where several did, its label."""
+_START_TIME = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:_.*)?$")
+"""The end of a run's file name: start time (UTC), a number if several runs started in that second, and a label."""
 
 
 def newest(out: Path, tell: Callable[[str], None], *, says: bool = False) -> Path:
-    """The file of records under a folder whose run began last, by its name: a copy or a checkout makes every file new.
-    What has another name is as old as its last write. A run is what `tcbench run` left: no side of a gate, one of which
-    may be what was refused, and no file that git keeps, which may be anyone's. One that ended before its first record
-    was whole is passed over. `says`: which it is, before anything else is printed. Raises SelectionError."""
+    """Return the file of the run that started last under `out`.
+
+    The start time is read from the file name, because a copy or a checkout renews modification times. A name without a
+    time counts by its modification time. Sides of a gate, files tracked by git and files without a complete record are
+    skipped. `tell` receives notes on skipped files and, with `says`, which run was taken.
+    Raises SelectionError if there is no run.
+    """
     from tcbench.core.git import tracked
     from tcbench.core.store import OF_GATE, is_blank
 
-    there = by_age(out)
-    for path in there:
+    paths = runs_by_age(out)
+    for path in paths:
         if OF_GATE.fullmatch(path.stem):
             continue
         if is_blank(path):
@@ -50,57 +53,62 @@ def newest(out: Path, tell: Callable[[str], None], *, says: bool = False) -> Pat
             if says:
                 tell(f"the newest run: {path}")
             return path
-    if not there:
+    if not paths:
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
     raise SelectionError(
-        f"no run of yours in {out}/; `tcbench run` makes one, or name what is there, such as {there[0]}"
+        f"no run of yours in {out}/; `tcbench run` makes one, or name what is there, such as {paths[0]}"
     )
 
 
-def runs_here(out: Path) -> tuple[list[Path], int]:
-    """Files of records that this machine left and git does not keep; how many others are. Raises SelectionError."""
+def local_runs(out: Path) -> tuple[list[Path], int]:
+    """Return the runs that this machine measured and git does not track, and the number of all other runs under `out`.
+
+    Raises SelectionError if this machine has none.
+    """
     from tcbench.core.git import tracked
     from tcbench.core.store import runs
     from tcbench.engine.accelerators.device import kinds
 
     machines = {device.machine for kind in kinds().values() for device in kind.devices()}
-    there = runs(out) if out.is_dir() else []
-    here = [path for path in there if path.parent.name in machines and not tracked(path)]
-    if not here:
-        others = f"; `tcbench history {out}` shows those of others" if there else ", or name a file"
-        raise SelectionError(f"no results of this machine in {out}/; `tcbench run` makes some{others}")
-    return here, len(there) - len(here)
+    paths = runs(out) if out.is_dir() else []
+    local_paths = [path for path in paths if path.parent.name in machines and not tracked(path)]
+    if not local_paths:
+        remedy = f"; `tcbench history {out}` shows those of others" if paths else ", or name a file"
+        raise SelectionError(f"no results of this machine in {out}/; `tcbench run` makes some{remedy}")
+    return local_paths, len(paths) - len(local_paths)
 
 
-def by_age(out: Path) -> list[Path]:
-    """The files of records under a folder, those that began last first."""
+def runs_by_age(out: Path) -> list[Path]:
+    """Return the files of records under a folder, the run that started last first."""
     from tcbench.core.store import runs
 
-    there = runs(out) if out.is_dir() else []
-    return sorted(there, key=lambda path: (_age(path), path), reverse=True)
+    return sorted(runs(out) if out.is_dir() else [], key=lambda path: (_age(path), path), reverse=True)
 
 
 _RECENT = 5
 
 
-def recent(folder: Path, models: Iterable[str]) -> tuple[Path | None, tuple[Record, ...]]:
-    """Of a machine's last runs the newest that measured one of these networks, and its trials of them: by these the
-    next run is expected to take as long. What cannot be read tells nothing, and so does what git keeps."""
+def recent_trials(folder: Path, models: Iterable[str]) -> tuple[Path | None, tuple[Record, ...]]:
+    """Return the newest run that measured one of these networks, and its successful trials of them.
+
+    Only the last few runs in a machine's folder are read. They predict how long the next run takes. Unreadable files
+    and files tracked by git are skipped; without a match, return (None, ()).
+    """
     from tcbench.core import store
     from tcbench.core.git import tracked
 
-    wanted = frozenset(models)
-    ours = (path for path in by_age(folder) if not tracked(path))
-    for path in itertools.islice(ours, _RECENT):
+    model_names = frozenset(models)
+    untracked = (path for path in runs_by_age(folder) if not tracked(path))
+    for path in itertools.islice(untracked, _RECENT):
         with contextlib.suppress(StoreError):
             records = store.read([path]).records
-            if ran := tuple(r for r in records if r.status == "ok" and r.cell.model in wanted):
-                return path, ran
+            if trials := tuple(r for r in records if r.status == "ok" and r.cell.model in model_names):
+                return path, trials
     return None, ()
 
 
 def newest_timeline(out: Path, tell: Callable[[str], None]) -> Path:
-    """The profile that was taken last and that git does not keep; says which it is. Raises SelectionError."""
+    """Return the newest profile that git does not track, and tell which it is. Raises SelectionError without one."""
     from tcbench.core.git import tracked
 
     for path in sorted(out.rglob(PROFILES), key=lambda path: (_age(path), path), reverse=True):
@@ -111,24 +119,31 @@ def newest_timeline(out: Path, tell: Callable[[str], None]) -> Path:
 
 
 def _age(path: Path) -> tuple[str, int]:
-    """A key that sorts runs from the oldest to the newest."""
+    """Return a key that sorts runs from the oldest to the newest."""
     from tcbench.core.store import believable_start, stamp
 
-    began = _BEGAN.search(path.name.removesuffix(".json.gz").removesuffix(".jsonl"))
-    if began is None:
+    match = _START_TIME.search(path.name.removesuffix(".json.gz").removesuffix(".jsonl"))
+    if match is None:
         return stamp(path.stat().st_mtime), 1
-    return believable_start(began[1], path), int(began[2] or 1)
+    return believable_start(match[1], path), int(match[2] or 1)
 
 
 Accepted = Literal["records", "timelines", "profiles", "documents"]
-"""The inputs that a command takes. "timelines": timelines beside records, or by themselves. "profiles": the same, and
-timelines by themselves stand for the records of their trials. "documents": timelines and documents of `tcbench
-numerics`, beside records."""
+"""The inputs that a command accepts.
+
+- "records": records only.
+- "timelines": timelines beside records, or alone.
+- "profiles": the same; timelines alone also supply the records of their trials.
+- "documents": timelines and documents of `tcbench numerics` beside records.
+"""
 
 
 @dataclass(frozen=True)
 class Results:
-    """The results that a command was given, and the files of each kind; `notes` are about the files of records."""
+    """The results that a command reads, with the files of each kind.
+
+    `paths` are the files of records and `notes` are about them; `traces` are the files of `timelines`.
+    """
 
     records: tuple[Record, ...]
     notes: tuple[str, ...] = ()
@@ -139,8 +154,10 @@ class Results:
 
 
 def read_files(paths: Sequence[Path], tell: Callable[[str], None]) -> Results:
-    """Read the current records of files and folders; notes on the files go to standard error too. Raises StoreError,
-    also for no records."""
+    """Read the current records of files and folders, and tell the notes on these files.
+
+    Raises StoreError, also if there are no records.
+    """
     from tcbench.core import store
 
     content = store.read(paths)
@@ -153,15 +170,18 @@ def read_files(paths: Sequence[Path], tell: Callable[[str], None]) -> Results:
 
 
 def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell: Callable[[str], None]) -> Results:
-    """Read what a command line names: files, folders, ids of runs under `out`. Where no records are named the newest
-    run is read, and standard error says which, and that it is simulated. Raises TcbenchError."""
+    """Read the files, folders and ids of runs under `out` that a command line names.
+
+    If it names no records, read the newest run, and tell which run that is and whether it is simulated.
+    Raises TcbenchError.
+    """
     from tcbench.core import store
 
-    paths, traces, written = [store.resolve(name, out) for name in names or ()], list[Path](), list[Path]()
+    paths, traces, numerics = [store.resolve(name, out) for name in names or ()], list[Path](), list[Path]()
     if accepts != "records":
-        paths, traces = parted(paths)
+        paths, traces = split_timelines(paths)
     if accepts == "documents":
-        written, traces = documents(traces)
+        numerics, traces = split_numerics(traces)
     alone = accepts in ("timelines", "profiles") and bool(traces) and not paths
     results = Results((), paths=tuple(traces)) if alone else read_files(paths or [newest(out, tell, says=True)], tell)
     if not paths and any(record.environment and record.environment.simulated for record in results.records):
@@ -170,76 +190,84 @@ def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell
     for trace in traces:
         from tcbench import tracing
 
-        timelines += (taken := tracing.read(trace))
+        timelines += (recorded := tracing.read(trace))
         if alone and accepts == "profiles":
-            if not taken or taken[0].record is None:
+            if not recorded or recorded[0].record is None:
                 why = "a timeline without the record of its trial; name the results it belongs to"
                 raise SelectionError(f"{trace}: {why}")
-            results = replace(results, records=(*results.records, taken[0].record))
-    return replace(results, timelines=tuple(timelines), traces=tuple(traces), documents=tuple(written))
+            results = replace(results, records=(*results.records, recorded[0].record))
+    return replace(results, timelines=tuple(timelines), traces=tuple(traces), documents=tuple(numerics))
 
 
-def chosen(
+def select_cells(
     records: Iterable[HasCell], configs: Sequence[str], batch_sizes: Sequence[int] | None
 ) -> tuple[HasCell, ...]:
-    """Return the records of these configs (names or globs; none means all) and batch sizes. Raises SelectionError when
-    none is left."""
+    """Return the records of these configs (names or globs) and batch sizes. None of either means all.
+
+    Raises SelectionError if no record is left.
+    """
     records = tuple(records)
-    known_configs = list(dict.fromkeys(record.cell.config for record in records))
-    wanted = set(named(configs, known_configs)) if configs else set(known_configs)
+    all_configs = list(dict.fromkeys(record.cell.config for record in records))
+    config_names = set(match_configs(configs, all_configs)) if configs else set(all_configs)
     sizes = set(batch_sizes or (record.cell.batch_size for record in records))
-    selected = tuple(r for r in records if r.cell.config in wanted and r.cell.batch_size in sizes)
+    selected = tuple(r for r in records if r.cell.config in config_names and r.cell.batch_size in sizes)
     if not selected:
-        known = ", ".join(map(str, sorted({r.cell.batch_size for r in records if r.cell.config in wanted})))
-        asked = ",".join(map(str, batch_sizes or ()))
-        raise SelectionError(f"--bs {asked}: not in these results; expected some of {known}")
+        present = ", ".join(map(str, sorted({r.cell.batch_size for r in records if r.cell.config in config_names})))
+        option = ",".join(map(str, batch_sizes or ()))
+        raise SelectionError(f"--bs {option}: not in these results; expected some of {present}")
     return selected
 
 
-def named(wanted: Iterable[str], there: Sequence[str]) -> list[str]:
-    """Those of the configs `there` that names or globs mean, in their order. Raises SelectionError for no match."""
+def match_configs(patterns: Iterable[str], configs: Sequence[str]) -> list[str]:
+    """Return the configs that match names or globs, in the order of these.
+
+    Raises SelectionError for a pattern without a match.
+    """
     matches: list[str] = []
-    for name in wanted:
-        matching = [config for config in there if config == name] or fnmatch.filter(there, name)
+    for pattern in patterns:
+        matching = [config for config in configs if config == pattern] or fnmatch.filter(configs, pattern)
         if not matching:
-            raise SelectionError(f"--config '{name}': not in these results; {hint(name, there)}")
+            raise SelectionError(f"--config '{pattern}': not in these results; {hint(pattern, configs)}")
         matches += matching
     return list(dict.fromkeys(matches))
 
 
-def parted(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Files and folders of records; files of timelines."""
+def split_timelines(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Split paths into files and folders of records, and files of timelines."""
     records, timelines = list[Path](), list[Path]()
     for path in paths:
         (timelines if path.name.endswith(TIMELINES) and not path.is_dir() else records).append(path)
     return records, timelines
 
 
-def documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Those of `tcbench numerics`; all others."""
+def split_numerics(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Split paths into documents of `tcbench numerics` and all others."""
     from tcbench.core.numerics import is_document
 
-    def is_one(path: Path) -> bool:
+    def is_numerics(path: Path) -> bool:
         try:
             return path.name.startswith("numerics-") or is_document(files.read(path))
         except OSError:
             return False
 
-    chosen = [path for path in paths if path.suffix == ".json" and path.is_file() and is_one(path)]
-    return chosen, [path for path in paths if path not in chosen]
+    numerics = [path for path in paths if path.suffix == ".json" and path.is_file() and is_numerics(path)]
+    return numerics, [path for path in paths if path not in numerics]
 
 
 def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
-    """Files within folders of records, by where they really are, or that lie beside files of them: beside one that git
-    does not keep no file that it does, which may be anyone's."""
+    """Return the files that match a pattern, within folders of records and next to files of records.
+
+    Keys are resolved paths. Next to a file that git does not track, files that it tracks are skipped: they may be from
+    someone else.
+    """
     from tcbench.core.git import tracked
 
-    found = dict[Path, Path]()
+    matches = dict[Path, Path]()
     for path in paths:
         if path.is_dir():
-            there = list(path.rglob(pattern))
-        elif there := list(path.parent.glob(pattern)):
-            ours = not tracked(path)
-            there = [file for file in there if not (ours and tracked(file))]
-        found |= {file.resolve(): file for file in there}
-    return found
+            candidates = list(path.rglob(pattern))
+        elif candidates := list(path.parent.glob(pattern)):
+            untracked = not tracked(path)
+            candidates = [file for file in candidates if not (untracked and tracked(file))]
+        matches |= {file.resolve(): file for file in candidates}
+    return matches

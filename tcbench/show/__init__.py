@@ -1,1 +1,1 @@
-"""How anything is shown, whatever the subject: options, consoles, tables, charts, pages, numbers in words."""
+"""Output shared by all commands: options, consoles, tables, charts, pages, and the format of numbers."""

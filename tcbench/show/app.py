@@ -1,5 +1,4 @@
-"""The application itself, and what its commands share of form: help in groups, examples, consoles, exit codes. Rich,
-whose import takes long, is imported with the first console."""
+"""The command-line application, and what its commands share: grouped help, examples, error messages, exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -20,9 +19,6 @@ from tcbench import __version__
 from tcbench.core.errors import TcbenchError
 from tcbench.core.text import shell_line
 from tcbench.show import streams
-
-if TYPE_CHECKING:
-    pass
 
 INTERRUPTED = 130
 SOME_CELL_FAILED = 3
@@ -36,13 +32,16 @@ class UsageError(TcbenchError):
 
 
 _MAY_BE_EMPTY = ("--setup",)
-"""Options for which an empty value has a meaning."""
+"""Options that accept an empty value."""
 
 
 @contextlib.contextmanager
 def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
-    """Makes a UsageError of Typer's own errors of usage, which ends with the command that shows what there is. `words`
-    of the command line: an option's wrong value is repeated, and an empty one is none."""
+    """Turn Typer's usage errors into a UsageError of one line.
+
+    The line ends with `shows`, a hint at the command that lists what is valid. `words` are the command line's: the
+    message repeats a wrong value, and an empty value is refused.
+    """
     try:
         for before, word in itertools.pairwise(["", *words]):
             if not word or (word.startswith("--") and word.endswith("=")):
@@ -52,7 +51,7 @@ def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
                 raise UsageError(f"{option or 'an argument'} is empty: expected a value, or leave it out; {shows}")
         yield
     except Exception as error:
-        # They have no public name in all versions of Typer, but this method; what only asks for help has no message.
+        # Not every version of Typer exports its error classes, but all have this method. Help has no message.
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else ""
         if not message or type(error).__name__ == "NoArgsIsHelpError":
             raise
@@ -74,12 +73,15 @@ _PLAIN = (
     (r"Input should be a valid integer.*", "expected a whole number"),
     (r"Input should be a valid number.*", "expected a number"),
 )
-"""Typer's words, some of them as if to programmers, and ours."""
+"""Patterns in Typer's messages, and plainer words for each."""
 
 
 class GroupedCommand(TyperCommand):
-    """Help without Rich, whose import alone takes 0.3 s: arguments first, options grouped by `rich_help_panel`,
-    examples. `--json` is short for `--format json` where there are formats. Mistakes are errors of one line."""
+    """A command with plain help, `--json` as a short form of `--format json`, and usage errors of one line.
+
+    Help shows arguments, options grouped by `rich_help_panel`, and examples. It does not use Rich, because importing
+    that takes 0.3 s.
+    """
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = f"{parent.command_path} {info_name}" if parent else info_name
@@ -89,14 +91,14 @@ class GroupedCommand(TyperCommand):
             streams.use_utf_8()
         output = context.params.get("output")
         refuse_input(context, output)
-        if output is not None and output.is_absolute() and not output.parent.exists():  # more likely a slip
+        if output is not None and output.is_absolute() and not output.parent.exists():  # probably a typing mistake
             raise UsageError(
                 f"-o {output}: no folder {output.parent}; `mkdir -p` makes it (those named from here are made)"
             )
         return context
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Where `-o -` names standard output, what it prints goes to standard error."""
+        """Run the command. With `-o -`, which writes the file to standard output, print to standard error."""
         to_stdout = ctx.params.get("output") == streams.STANDARD_OUTPUT
         with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext():
             return super().invoke(ctx)
@@ -109,7 +111,7 @@ class GroupedCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS]", *map(_usage, (one for one in self.params if one.param_type_name == "argument"))]
+        return ["[OPTIONS]", *map(_usage, (p for p in self.params if p.param_type_name == "argument"))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
@@ -118,7 +120,7 @@ class GroupedCommand(TyperCommand):
             if row is None:
                 continue
             says = _EXTRAS.sub(_default, row[1])
-            if parameter.param_type_name == "argument":  # Typer's row has the type in Python's words
+            if parameter.param_type_name == "argument":  # Typer's row shows the Python type
                 groups["Arguments"].append((parameter.metavar or parameter.name.upper(), says))
             else:
                 panel = "" if parameter.name == "help" else getattr(parameter, "rich_help_panel", None) or "Options"
@@ -130,27 +132,27 @@ class GroupedCommand(TyperCommand):
                     formatter.write_dl(rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Examples, what each does beside it, or below it where the lines would be too long."""
+        """Write the examples, each with its description next to it, or below it if the line would be too long."""
         rows = [re.split(r" {2,}", f"{line.strip()}  ")[:2] for line in (self.epilog or "").strip().splitlines()]
         column = max((len(example) for example, _ in rows), default=0) + 3
-        beside = all(column + len(says) + 2 <= formatter.width for _, says in rows)
-        lines = ([example.ljust(column) + says] if beside else [example, f"    {says}"] for example, says in rows)
+        fits = all(column + len(says) + 2 <= formatter.width for _, says in rows)
+        lines = ([example.ljust(column) + says] if fits else [example, f"    {says}"] for example, says in rows)
         if rows:
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {line.rstrip()}\n" for pair in lines for line in pair if line.strip()))
 
 
 _OPTIONS = ("Cells", "Measuring", "Where it runs", "Judging", "Output")
-"""Groups of options in this order; others stand before them."""
+"""The order of the groups of options in help; other groups come before these."""
 
 _EXTRAS = re.compile(r"\s*\[([^\[\]]*)\]$")
-"""Typer's brackets after the help of a parameter: the default, the limits of a number, whether it is required."""
+"""The brackets that Typer puts after a parameter's help, with the default and limits."""
 
 
 def _default(extras: re.Match[str]) -> str:
-    """A sentence, like the defaults that are written by hand. Limits are told to who oversteps them."""
-    [*default] = (one.removeprefix("default: ") for one in extras[1].split("; ") if one.startswith("default: "))
-    return f" Default: {default[0]}." if default else ""
+    """Rewrite Typer's brackets as a sentence with the default only."""
+    default = re.search(r"(?:^|; )default: (.*?)(?:; |$)", extras[1])
+    return f" Default: {default[1]}." if default else ""
 
 
 def _usage(argument: Any) -> str:
@@ -164,11 +166,11 @@ GROUPS = {
     "Compare": ("compare", "diff", "gate", "baseline", "history", "export"),
     "More": ("forecast", "list", "doctor", "data"),
 }
-"""The commands as help shows them; each is the folder of `tcbench.commands` that has its name."""
+"""The commands in the groups of the help. Each is a folder of `tcbench.commands`."""
 
 
 class CommandGroup(TyperGroup):
-    """Mistakes are errors of one line."""
+    """A group of commands with usage errors of one line."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = f"{parent.command_path} {info_name}" if parent else info_name
@@ -181,7 +183,7 @@ class CommandGroup(TyperGroup):
 
 
 class Application(CommandGroup):
-    """Help with the commands in groups."""
+    """The top-level command, whose help shows the commands in GROUPS."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         wide = max(map(len, self.commands))
@@ -202,27 +204,30 @@ app = typer.Typer(
 
 
 def command_group(name: str, says: str) -> typer.Typer:
-    """A command of commands."""
+    """Add a command that has subcommands, and return its Typer application."""
     group = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=says)
     app.add_typer(group, name=name)
     return group
 
 
 def command(
-    short: str | None = None, name: str | None = None, of: typer.Typer = app
+    short: str | None = None, name: str | None = None, group: typer.Typer = app
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: the function becomes a command. Its docstring is the help; below "Examples:" there is an example a
-    line, before two blanks and what it does. `short` is for the overview; without it, the help's first sentence."""
+    """Return a decorator that makes a command of a function.
+
+    The function's docstring is the help. Each line below "Examples:" is an example, two or more spaces, and its
+    description. `short` is the description in the overview; by default that is the first sentence of the help.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         says, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
-        return of.command(name, cls=GroupedCommand, help=says, short_help=short, epilog=examples or None)(function)
+        return group.command(name, cls=GroupedCommand, help=says, short_help=short, epilog=examples or None)(function)
 
     return register
 
 
-def given(context: Any, names: Container[str] | None = None, *, without: Container[str] = ()) -> list[str]:
-    """The words of the command line that gave its parameters of these names (all), options by their long names."""
+def given_words(context: Any, names: Container[str] | None = None, *, without: Container[str] = ()) -> list[str]:
+    """Return the words that set these parameters (default: all) on the command line, with long option names."""
     words: list[str] = []
     for parameter in context.command.params:
         if parameter.name in without or (names is not None and parameter.name not in names):
@@ -234,26 +239,26 @@ def given(context: Any, names: Container[str] | None = None, *, without: Contain
         if value is True:
             words += option
         else:
-            for one in value if isinstance(value, list | tuple) else [value]:
-                words += [*option, str(one)]
+            for word in value if isinstance(value, list | tuple) else [value]:
+                words += [*option, str(word)]
     return words
 
 
 def refuse_input(context: Any, output: Path | None) -> None:
-    """Raises UsageError where a file to be written is one that the command reads, or a run in such a folder."""
+    """Raise UsageError if the command would overwrite a file that it reads, or a run in a folder that it reads."""
     if output is None or not output.is_file():
         return
-    # Images are no runs, and there may be millions of them.
+    # --data names a folder of images, maybe millions of them: not searched for runs.
     values = (value for name, value in context.params.items() if name not in ("output", "input", "data"))
     words = [word for value in values for word in (value if isinstance(value, list) else [value])]
     for word in filter(None, words):
-        with contextlib.suppress(OSError):  # too long for the name of anything
+        with contextlib.suppress(OSError):  # too long for a file name
             if _same(word, output) or any(_same(run, output) for run in Path(str(word)).rglob("*.jsonl")):
                 raise UsageError(f"-o {output}: this command reads it; name another file")
 
 
 def _same(word: object, file: Path) -> bool:
-    """Whether a word of the command line names that file."""
+    """Return whether a word of the command line is the path of that file."""
     try:
         return file.samefile(str(word))
     except (OSError, ValueError):
@@ -277,24 +282,24 @@ def _root(
 
 
 def command_line(*words: str) -> str:
-    """Return a tcbench command as it can be pasted: behind `uv run` where this one was started so."""
+    """Return a tcbench command to paste into a shell, with `uv run` in front if this one was started that way."""
     return shell_line([*("uv", "run") * ("UV_RUN_RECURSION_DEPTH" in os.environ), "tcbench", *words])
 
 
 def words_again(*, resume: bool) -> list[str]:
-    """Return the words of the command that was given, to be given again."""
+    """Return the words of the present command line, with or without --resume, to run it again."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
     return [*words, *["--resume"] * resume]
 
 
 def command_again(*, resume: bool) -> str:
-    """Return the command that was given, to be given again."""
+    """Return the present command line, with or without --resume, to run it again."""
     return command_line(*words_again(resume=resume))
 
 
 @contextlib.contextmanager
 def interruptible(says: Callable[[], str]) -> Iterator[None]:
-    """An interrupt within it ends the command, with what `says` then tells of what was done."""
+    """End the command if it is interrupted within the block, and print what `says` returns."""
     try:
         yield
     except KeyboardInterrupt:

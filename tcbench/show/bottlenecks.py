@@ -1,4 +1,4 @@
-"""Bottlenecks in words: what limits a cell, with its numbers, and why that may be doubtful."""
+"""Bottlenecks in words: the stage that limits a cell, its figures, and reasons to doubt the verdict."""
 
 from collections.abc import Iterable
 
@@ -9,8 +9,11 @@ from tcbench.show.notes import Caution
 
 
 def limit_words(bottleneck: Bottleneck) -> str:
-    """Return the verdict in words. On a CPU that computes most of a step it is "compute-bound", or the dominant phase
-    with its share of the step's where that is another than the passes through the network: "update 52%"."""
+    """Return the verdict in words, such as "input-bound".
+
+    For a step that the CPU mostly computes this is "compute-bound", or "update 52%" if a phase other than the forward
+    and backward pass dominates.
+    """
     if bottleneck.unsteady:
         return "unsettled"
     if bottleneck.dominant is None:
@@ -21,7 +24,7 @@ def limit_words(bottleneck: Bottleneck) -> str:
 
 
 def doubt_words(bottleneck: Bottleneck | None) -> str:
-    """Return the figures that make a bottleneck doubtful (`Bottleneck.doubt`); empty where nothing does."""
+    """Return the figures that make a bottleneck doubtful (`Bottleneck.doubt`), or an empty text."""
     if bottleneck is None or bottleneck.doubt is None:
         return ""
     if bottleneck.doubt == "recording":
@@ -30,7 +33,7 @@ def doubt_words(bottleneck: Bottleneck | None) -> str:
 
 
 def doubtful(bottlenecks: Iterable[tuple[str, Bottleneck | None]]) -> list[str]:
-    """Return a line on the doubtful ones of these cells, which are given with their labels; none without any."""
+    """Return a caution about the doubtful bottlenecks among labelled ones; an empty list if none is doubtful."""
     texts = ((label, doubt_words(bottleneck)) for label, bottleneck in bottlenecks)
     lines = list(dict.fromkeys(f"{label}: {text}" for label, text in texts if text))
     more = f"; {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -70,11 +73,11 @@ def _on_cpu(bottleneck: Bottleneck) -> str:
     parts = [f"{p.name} {_ms(p.host_s)}" for p in bottleneck.phases if p.name not in (INPUT, ALLREDUCE)]
     words = f"the CPU computes {_ms(needs.host_s)} per step"
     words += f" ({', '.join(parts)})" if bottleneck.dominant and len(parts) > 1 else ""
-    verb, place = ("needs", "beside") if needs.overlapped else ("takes", "before")
+    verb, relation = ("needs", "beside") if needs.overlapped else ("takes", "before")
     if needs.input_s is None:
         words += "; input is made beside it"
     elif bottleneck.verdict != "input-bound":
-        words += f", input {verb} {_ms(needs.input_s)} {place} it" if needs.overlapped or needs.input_s else ""
+        words += f", input {verb} {_ms(needs.input_s)} {relation} it" if needs.overlapped or needs.input_s else ""
     elif needs.overlapped or needs.input_s:
         waits = f"; the CPU waits {_ms(bottleneck.waits_for_input_s)} for it"
         words = f"input {verb} {_ms(needs.input_s)} per step, computing {_ms(needs.host_s)}"

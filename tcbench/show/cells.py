@@ -1,4 +1,4 @@
-"""What a run says of each of its cells: columns of the console and the page; by their keys, of JSON and exports too."""
+"""The columns of a run's results, for the console, the page, JSON and exports, and notes on noisy cells."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -14,22 +14,22 @@ from tcbench.show.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Col
 
 @dataclass(frozen=True)
 class Row:
-    """A cell and its ratio over the base."""
+    """A cell and its speed-up over the base."""
 
     summary: CellSummary
     over_base: Interval | None
 
 
 def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
-    """What is said of each cell, from its throughput on."""
+    """Return the columns of a table of cells, from throughput on."""
 
     def style(row: Row) -> str:
-        """Pale where the factor's interval includes 1, or is over the steps of one trial, and so may be none."""
+        """Dim a factor that may be none: its interval includes 1, or is over the steps of one trial only."""
         ratio = row.over_base
-        surely = ratio is None or ratio.low == ratio.high or (row.summary.key in sides and not ratio.holds(1.0))
-        return "" if surely else "dim"
+        certain = ratio is None or ratio.low == ratio.high or (row.summary.key in judged_keys and not ratio.holds(1.0))
+        return "" if certain else "dim"
 
-    sides = judged(summaries)
+    judged_keys = judged(summaries)
     declared = any(summary.flops for summary in summaries)
     return (
         Column(rate_unit(s.cell for s in summaries), _rate, RATE, mark=_marks),
@@ -47,7 +47,7 @@ def _simulated(row: Row) -> bool:
 
 
 def _rate(row: Row) -> Interval | float | None:
-    """The rate; of a simulation without an interval, which would say nothing of the model's error."""
+    """Return the rate. A simulated one has no interval, because that would not include the model's error."""
     rate = row.summary.images_per_s
     return rate.value if rate and _simulated(row) else rate
 
@@ -65,21 +65,21 @@ def _of_trials(row: Row) -> str:
 
 
 BY_THE_RUN = "by the noise of the run's other cells alone"
-"""What the interval of a cell with one trial rests on, where other cells of its runs have several."""
+"""The basis of the interval of a cell with one trial, if other cells of its run have several."""
 
 
 def interval_over(units: Collection[Unit]) -> str:
-    """What the intervals of these cells rest on: `over trials, or steps where there is one trial`."""
+    """Say what the intervals of cells are taken over: "over trials, or steps where there is one trial"."""
     if {*units} == {"steps"}:
         return "over steps"
     if {*units} == {"run"}:
         return BY_THE_RUN
-    of_one = " or ".join([BY_THE_RUN] * ("run" in units) + ["steps"] * ("steps" in units))
-    return "over trials" + (f", or {of_one} where there is one trial" if of_one else "")
+    single_trial = " or ".join([BY_THE_RUN] * ("run" in units) + ["steps"] * ("steps" in units))
+    return "over trials" + (f", or {single_trial} where there is one trial" if single_trial else "")
 
 
 def outlier_lines(summaries: Sequence[CellSummary]) -> list[str]:
-    """A line where one trial is far from the others of its cell, on the farthest; none where all are near."""
+    """Return a line on the most extreme outlier among the trials of cells; an empty list if there is none."""
     far = [(abs(math.log(s.outlier.ratio)), s.cell.label, s.outlier, s.trials_ok) for s in summaries if s.outlier]
     if not far:
         return []
@@ -90,7 +90,7 @@ def outlier_lines(summaries: Sequence[CellSummary]) -> list[str]:
 
 
 def busy_line(summaries: Sequence[CellSummary]) -> str | None:
-    """A busy machine's share of these cells, in words; None where it had none of note."""
+    """Say how much processor time other work took from these cells; None if not enough to matter."""
     lost = [summary.lost for summary in summaries if summary.busy]
     if not lost:
         return None

@@ -1,4 +1,4 @@
-"""Consoles for tables, messages and progress. What draws on them is imported when one is made."""
+"""Consoles for tables, messages and progress. Rich is imported when the first one is made, because it loads slowly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from tcbench.show.tables import Screen
 
 PLAIN_WIDTH = 132
-"""Columns where there is no terminal to ask."""
+"""The width of a console that is not a terminal, in columns."""
 
 
 def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = False) -> Screen:
-    """As wide as the terminal, and 80 columns at least, or wide enough for a table in a file. `quiet`: silent."""
+    """Return a console as wide as the terminal (at least 80 columns), or PLAIN_WIDTH wide for a file or pipe."""
     from tcbench.show.tables import Screen
 
     console = Screen(stderr=stderr)
@@ -28,8 +28,11 @@ def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = F
 
 @contextlib.contextmanager
 def stages(quiet: bool, says: Callable[[], str] | None = None) -> Iterator[Callable[[str, int, int], None]]:
-    """What goes before an answer, counted on standard error: to be told what, how much of it is done, of how much. With
-    `says`, an interrupt within it ends the command as in `interruptible`."""
+    """Show the progress of preparatory work on standard error.
+
+    Yield a function to call with the name of the work, the amount done and the total. With `says`, an interrupt ends
+    the command as in `interruptible`.
+    """
     from tcbench.show.progress import Stages
 
     ending = contextlib.nullcontext() if says is None else interruptible(says)

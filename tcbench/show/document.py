@@ -1,4 +1,4 @@
-"""JSON as every command writes it: frozen dataclasses and structs as they are, units in the names of their fields."""
+"""JSON output of all commands, from dataclasses and structs. Field names contain the units."""
 
 from typing import Any
 
@@ -8,38 +8,42 @@ from tcbench.core.text import cleaned
 
 
 def encoded(value: Any) -> str:
-    """The value as JSON, indented. What is not finite is null, since JSON has no infinity."""
+    """Encode a value as indented JSON. Infinities and NaN become null, since JSON has neither."""
     try:
-        data = msgspec.json.encode(value, enc_hook=_as_text)
-    except UnicodeEncodeError:  # the name of a file that is not UTF-8
-        data = msgspec.json.encode(cleaned(msgspec.to_builtins(value, enc_hook=_as_text)))
-    return msgspec.json.format(data, indent=1).decode()
+        text = msgspec.json.encode(value, enc_hook=_as_text)
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        text = msgspec.json.encode(cleaned(msgspec.to_builtins(value, enc_hook=_as_text)))
+    return msgspec.json.format(text, indent=1).decode()
 
 
 def _as_text(value: object) -> str:
-    """A text of a type of its own, as a caution among notes."""
+    """Convert an instance of a subclass of str, such as a `Caution`, to a plain str for msgspec."""
     if isinstance(value, str):
         return str(value)
     raise NotImplementedError(f"{type(value).__name__} is no JSON")
 
 
 def document(schema: str, version: int = 1, /, **values: Any) -> str:
-    """A document of a schema and its version, as JSON."""
+    """Return a JSON document with the name and version of its schema."""
     return encoded({"schema": schema, "schema_version": version, **values})
 
 
 def versioned(**values: Any) -> str:
-    """What is printed under --json and is no document of its own, with the version that all of it has."""
+    """Return --json output that has no schema name, with the version number common to all such output."""
     return encoded({"schema_version": 1, **values})
 
 
-def fields(of: object, names: str) -> dict[str, Any]:
-    """A value's attributes by name, for JSON. `key=name.inner`: an attribute's attribute, None where that is None."""
+def fields(source: object, names: str) -> dict[str, Any]:
+    """Return attributes of an object by name, for JSON.
+
+    `names` are separated by spaces. `key=name.inner` stores an attribute of an attribute under another key; it is None
+    if the outer attribute is None.
+    """
     pairs = (name.partition("=") for name in names.split())
-    return {key: _attribute(of, name or key) for key, _, name in pairs}
+    return {key: _attribute(source, name or key) for key, _, name in pairs}
 
 
-def _attribute(of: object, path: str) -> object:
+def _attribute(source: object, path: str) -> object:
     for name in path.split("."):
-        of = None if of is None else getattr(of, name)
-    return of
+        source = None if source is None else getattr(source, name)
+    return source

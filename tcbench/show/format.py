@@ -1,7 +1,4 @@
-"""Numbers as people read them: the one place that decides digits, units, signs and plurals.
-
-Consoles, charts and the page write their figures with it. Knows nothing of fonts, tables or records.
-"""
+"""Numbers for people to read: digits, units, signs and plurals, for consoles, charts and the page alike."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +11,10 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 
 
 def number(value: float, as_part_of: float | None = None) -> str:
-    """Three digits, or all of a whole number's: 0.0123, 78.9, 1234, 12.3k. Prefix and decimals as of `as_part_of`."""
+    """Format a number with three digits, or all digits of its whole part: 0.0123, 78.9, 1234, 12.3k.
+
+    With `as_part_of`, its prefix and decimals are those of that number.
+    """
     size = float(f"{abs(value if as_part_of is None else as_part_of):.3g}")  # 9.999 is written as 10.0
     unit, prefix = 1.0, ""
     if size and not 0.01 <= size < 1e4:  # else plain digits read better
@@ -24,18 +24,18 @@ def number(value: float, as_part_of: float | None = None) -> str:
 
 
 def rate(images_per_s: float) -> str:
-    """A throughput: "81.2", "11.6k"; without a limit "any"."""
+    """Format a throughput: 81.2, 11.6k; "any" if it is infinite."""
     return number(images_per_s) if math.isfinite(images_per_s) else "any"
 
 
 def milliseconds(seconds: float) -> str:
-    """A step time, three digits or more: 8.12 ms, 1234 ms."""
+    """Format a step time with three digits or more: 8.12 ms, 1234 ms."""
     ms = seconds * 1e3
     return f"{ms:.0f} ms" if ms >= 100 else f"{digits(ms)} ms"
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `1 h 05 min`."""
+    """Format a duration: 45 s, 3 min 20 s, 1 h 05 min."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"
@@ -45,45 +45,45 @@ def duration(seconds: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Binary units, as memory is sold: 512 MiB, 15.90 GiB."""
+    """Format a size in binary units: 512 MiB, 15.90 GiB."""
     gib = n_bytes / 2**30
     return f"{gib:.2f} GiB" if gib >= 1 else f"{n_bytes / 2**20:.0f} MiB"
 
 
 def percent(share: float, decimals: int = 1) -> str:
-    """12.3%; a share that would round to nothing is "<0.1%"."""
+    """Format a share as a percentage: 12.3%. One that would round to zero is "<0.1%"."""
     least = 10 ** -(decimals + 2)
     return f"<{least:.{decimals}%}" if 0 < share < least else f"{share:.{decimals}%}"
 
 
 def threshold(share: float) -> str:
-    """A setting as it was given: 3%, 2.5%."""
+    """Format a threshold without trailing zeros: 3%, 2.5%."""
     return f"{digits(share * 100)}%"
 
 
 def factor(value: float) -> str:
-    """A speed-up: 0.045×, 1.23×, 12.3×."""
+    """Format a speed-up: 0.045×, 1.23×, 12.3×."""
     if value < 0.1:
         return f"{digits(value, 2)}×"
     return f"{value:.2f}×" if value < 10 else f"{number(value)}×"
 
 
 def quotient(value: float) -> str:
-    """A ratio of two like figures, to the thousandth: 0.950, 12.3, >1000."""
+    """Format a ratio with three decimals, or three digits from 10 on: 0.950, 12.3, >1000."""
     if not math.isfinite(value) or value >= 1000:
         return ">1000"
     return f"{value:.3f}" if value < 10 else f"{value:.3g}"
 
 
 def ratio(interval: Interval | None) -> str:
-    """`0.950 (0.938 to 0.962)`; empty where there is none."""
+    """Format a ratio with its interval: 0.950 (0.938 to 0.962). None gives an empty text."""
     if interval is None:
         return ""
     return f"{quotient(interval.value)} ({quotient(interval.low)} to {quotient(interval.high)})"
 
 
 def change(value: float) -> str:
-    """A ratio as a signed percentage: -5.2%."""
+    """Format a ratio as a signed percentage: -5.2%."""
     percentage = (value - 1) * 100
     if not math.isfinite(percentage) or percentage > 1000:
         return ">+1000%"
@@ -91,13 +91,15 @@ def change(value: float) -> str:
 
 
 def changes(interval: Interval) -> str:
-    """A ratio's interval as signed percentages: `-5.2% (-6.1% to -4.3%)`."""
+    """Format a ratio and its interval as signed percentages: -5.2% (-6.1% to -4.3%)."""
     return f"{change(interval.value)} ({change(interval.low)} to {change(interval.high)})"
 
 
 def plus_minus(interval: Interval) -> str:
-    """ "± 1.2%"; an interval wider than the value says no more than that; "or more", "± unknown" where nothing limits
-    it."""
+    """Format the relative half-width of an interval: ± 1.2%.
+
+    An interval wider than its value is "± >100%", one without an upper limit "or more" or "± unknown".
+    """
     if math.isnan(interval.high):
         return "± unknown"
     if math.isinf(interval.high) and interval.low == interval.value:
@@ -107,7 +109,7 @@ def plus_minus(interval: Interval) -> str:
 
 
 def limits(interval: Interval | None, write: Callable[[float], str] = number) -> str:
-    """ "12.1 to 12.9"; an open end says so; empty where there is none."""
+    """Format the ends of an interval: "12.1 to 12.9", "12.1 to no limit". None gives an empty text."""
     if interval is None:
         return ""
     high = write(interval.high) if math.isfinite(interval.high) else "no limit"
@@ -115,26 +117,26 @@ def limits(interval: Interval | None, write: Callable[[float], str] = number) ->
 
 
 def plural(n: int, noun: str, several: str = "") -> str:
-    """The noun for so many: "cell", "cells"."""
+    """Return the noun in the singular or plural, as `n` requires: "cell", "cells"."""
     return noun if n == 1 else several or noun + "s"
 
 
 def counted(n: int, noun: str, several: str = "") -> str:
-    """ "1 cell", "2 cells"."""
+    """Format a count with its noun: "1 cell", "2 cells"."""
     return f"{n} {plural(n, noun, several)}"
 
 
-def listed(items: Sequence[str]) -> str:
-    """ "a, b and c"."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+def listed(texts: Sequence[str]) -> str:
+    """Join texts to a list: "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
 
 
 def numbers(values: Iterable[int]) -> str:
-    """Batch sizes and the like: "4 and 8"."""
+    """List different numbers, such as batch sizes, in ascending order: "4 and 8"."""
     return listed([str(value) for value in sorted(set(values))])
 
 
 def libraries(environments: Iterable[Environment]) -> list[str]:
-    """The libraries that computed, each with why it was not a faster one: `oneDNN 3.2.0`."""
-    named = dict.fromkeys((one.accelerator, one.shortfall) for one in environments if one.accelerator)
-    return [name + (f" ({shortfall})" if shortfall else "") for name, shortfall in named if name]
+    """List the libraries that computed, such as "oneDNN 3.2.0", each with the reason why no faster one did."""
+    pairs = dict.fromkeys((environment.accelerator, environment.shortfall) for environment in environments)
+    return [name + (f" ({shortfall})" if shortfall else "") for name, shortfall in pairs if name]

@@ -1,4 +1,4 @@
-"""Names of cells that stay different from each other, and of a profile beside a run of another session."""
+"""Names that distinguish cells, settings and code, and the note on a profile from another session than its run."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,51 +8,53 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Code, settings
 from tcbench.show.format import number
 
-Named = tuple[str | None, Cell]
-"""A cell and the machine that it ran on."""
+MachineCell = tuple[str | None, Cell]
+"""A machine's name and a cell that ran on it."""
 
-_NAMED_ALREADY = ("config", "rungs", "batch_size", "ranks", "backend", "unit", "base")
+_IN_CELL_NAME = ("config", "rungs", "batch_size", "ranks", "backend", "unit", "base")
 
 
 def rate_unit(cells: Iterable[Cell]) -> str:
-    """ "images/s", or what steps of the user's own work on; "items/s" where these differ."""
+    """Return the unit of a throughput: images/s, the unit of the user's own step, or items/s if units differ."""
     units = {cell.unit for cell in cells}
     return f"{units.pop() if len(units) == 1 else 'items'}/s"
 
 
 _COMMIT = 13
-"""A commit as records name it, with a `+`."""
+"""Characters of a commit's name, including a `+` for local changes."""
 
 
 def tcbench_name(codes: Iterable[Code]) -> str:
-    """ "tcbench 0.1.0 at 1a2b, 3c4d": each version with its commits."""
+    """Name versions of tcbench with their commits: "tcbench 0.1.0 at 1a2b, 3c4d"."""
     versions: dict[str, dict[str, None]] = {}
     for code in codes:
         versions.setdefault(code.version, {}).update({code.commit[:_COMMIT]: None} if code.commit else {})
-    said = (version + (f" at {', '.join(commits)}" if commits else "") for version, commits in versions.items())
-    return f"tcbench {'; '.join(said)}" if versions else ""
+    names = (version + (f" at {', '.join(commits)}" if commits else "") for version, commits in versions.items())
+    return f"tcbench {'; '.join(names)}" if versions else ""
 
 
 def project_name(codes: Iterable[Code]) -> str:
-    """ "project at 1a2b, 3c4d"; empty where no commit of one is known."""
+    """Name the commits of a user's project: "project at 1a2b, 3c4d". Empty if no commit is recorded."""
     commits = dict.fromkeys(code.project[:_COMMIT] for code in codes if code.project)
     return f"project at {', '.join(commits)}" if commits else ""
 
 
 def code_name(codes: Sequence[Code]) -> str:
-    """All that tells code and its stack from others: "tcbench 0.1.0 at 1a2b, project at 3c4d, numpy: 2.4.6"."""
+    """Name code and its software stack: "tcbench 0.1.0 at 1a2b, project at 3c4d, numpy: 2.4.6"."""
     return ", ".join(filter(None, (tcbench_name(codes), project_name(codes), stack_name(codes))))
 
 
 def stack_name(codes: Iterable[Code], most: int = 4) -> str:
-    """What tells the stack beneath the code from others on its machine; empty where there is one."""
+    """Name what distinguishes the software stack from others on its machine; empty if it is the only one."""
     facts = list(dict.fromkeys(words for code in codes for words in code.beneath))
     return ", ".join(facts if len(facts) <= most else [*facts[:most], f"and {len(facts) - most} more"])
 
 
-def apart(cells: Sequence[Named], beneath: Sequence[tuple[str, ...]] = ()) -> tuple[str, ...]:
-    """The settings that tell each cell from others of its config, batch size and ranks; empty where it is the only
-    one. `beneath`: what tells each one's stack from others', as in `Code`."""
+def distinguishing_settings(cells: Sequence[MachineCell], beneath: Sequence[tuple[str, ...]] = ()) -> tuple[str, ...]:
+    """Return for each cell the settings that distinguish it from cells of the same config, batch size and ranks.
+
+    A cell without such namesakes gets an empty text. `beneath` describes each cell's software stack, as in `Code`.
+    """
     stacks = [{"beneath": ", ".join(words)} for words in beneath] or [{}] * len(cells)
     namesakes = grouped((cell.name, place) for place, (_, cell) in enumerate(cells))
     suffixes = [""] * len(cells)
@@ -64,7 +66,7 @@ def apart(cells: Sequence[Named], beneath: Sequence[tuple[str, ...]] = ()) -> tu
         varying = [key for key in keys if len({facts.get(key) for facts in described}) > 1]
         for place, facts in zip(places, described, strict=True):
             suffixes[place] = ", ".join(facts[key] for key in varying if facts.get(key))
-    # With a number where two of one name are still alike.
+    # Cells that still look the same are numbered.
     alike = grouped(((cell.name, suffixes[place]), place) for place, (_, cell) in enumerate(cells))
     for (_, suffix), places in alike.items():
         for n, place in enumerate(places[1:], start=2):
@@ -72,37 +74,43 @@ def apart(cells: Sequence[Named], beneath: Sequence[tuple[str, ...]] = ()) -> tu
     return tuple(suffixes)
 
 
-def settings_apart(summaries: Sequence[CellSummary]) -> tuple[str, ...]:
-    """What stands above the cells of a setting, which tells those of one name apart: machine, threads and code where
-    they differ, and what else it takes; empty of one setting alone. Networks and ranks have columns."""
-    facts = [_facts(of.machine, of.setting.cell) | {"code": code_name(of.codes)} for of in summaries]
-    names = [(of.cell.model, of.cell.config, of.cell.batch_size, of.cell.ranks) for of in summaries]
-    telling = [key for key in ("machine", "threads", "code") if len({of.get(key) for of in facts}) > 1]
-    for key in dict.fromkeys(key for of in facts for key in of):
-        told = ([of.get(one) for one in telling] for of in facts)
-        alike = grouped(((name, *those), of.get(key)) for name, those, of in zip(names, told, facts, strict=True))
+def setting_headings(summaries: Sequence[CellSummary]) -> tuple[str, ...]:
+    """Return for each cell the heading of its setting, so that cells of the same name have different headings.
+
+    A heading names machine, threads and code if they differ, and further facts as needed, but not network and ranks,
+    which have columns. If there is only one setting, headings are empty.
+    """
+    all_facts = [_facts(s.machine, s.setting.cell) | {"code": code_name(s.codes)} for s in summaries]
+    names = [(s.cell.model, s.cell.config, s.cell.batch_size, s.cell.ranks) for s in summaries]
+    shown = [key for key in ("machine", "threads", "code") if len({facts.get(key) for facts in all_facts}) > 1]
+    for key in dict.fromkeys(key for facts in all_facts for key in facts):
+        alike = grouped(
+            ((name, *map(facts.get, shown)), facts.get(key)) for name, facts in zip(names, all_facts, strict=True)
+        )
         if any(len({*values}) > 1 for values in alike.values()):
-            telling.append(key)
-    return tuple(", ".join(of[key] for key in telling if of.get(key)) for of in facts)
+            shown.append(key)
+    return tuple(", ".join(facts[key] for key in shown if facts.get(key)) for facts in all_facts)
 
 
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
-    """Everything that may differ, in words, by name."""
-    facts = ((name, value) for name, value in settings(cell).items() if name not in _NAMED_ALREADY)
+    """Return in words all facts by which cells of the same name may differ."""
+    facts = ((name, value) for name, value in settings(cell).items() if name not in _IN_CELL_NAME)
     words = {name: str(value) if name in ("scenario", "device") else f"{name} {value}" for name, value in facts}
     return {"machine": machine or "unknown machine"} | words
 
 
-def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
-    """A name for each cell that is the same in every run, whatever else was run: services follow a cell by it. Cells
-    that it does not tell apart carry their keys."""
+def stable_names(cells: Sequence[MachineCell]) -> tuple[str, ...]:
+    """Return a name for each cell that is the same in every run, so that services can follow a cell by it.
+
+    Cells that would have the same name get their key added.
+    """
     names = [
         f"{cell.label}, {_trained(cell)}, {cell.device.partition(':')[0]}, {machine or 'unknown machine'}"
         for machine, cell in cells
     ]
     count = Counter(names)
-    named = zip(names, cells, strict=True)
-    return tuple(name if count[name] == 1 else f"{name}, {cell.key}" for name, (_, cell) in named)
+    pairs = zip(names, cells, strict=True)
+    return tuple(name if count[name] == 1 else f"{name}, {cell.key}" for name, (_, cell) in pairs)
 
 
 def _trained(cell: Cell) -> str:
@@ -113,12 +121,15 @@ def _trained(cell: Cell) -> str:
 
 
 def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> str | None:
-    """The date and speed of a cell's profile and of the run beside it; None where both fit. `taken_at`: UTC, ISO 8601,
-    None where that is not known; `step_s`: a step's time in the profile."""
+    """Return a note if a profile seems to be from another session than its run: by its date, or by its speed.
+
+    `taken_at` is when the profile was taken (ISO 8601, UTC; None if unknown), `step_s` the time of its steps. Return
+    None if both fit.
+    """
     if run.step_time_s is None or run.images_per_s is None or not step_s:
         return None
     rate = run.cell.images_per_step / step_s
-    unlike = abs(rate / run.images_per_s.value - 1) > 0.1  # that is said on one day too
+    unlike = abs(rate / run.images_per_s.value - 1) > 0.1  # reason enough on the same day too
     days = taken_at[:10] if taken_at else None, run.began_at[:10]
     if not unlike and days[0] in (None, days[1]):
         return None
@@ -129,7 +140,7 @@ def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> st
     )
 
 
-def alone_network(cells: Iterable[Cell]) -> str:
-    """The network of cells of one alone, after a comma; empty of several, of which each has it in a column."""
+def network_suffix(cells: Iterable[Cell]) -> str:
+    """Return ", NETWORK" if all cells have the same network; empty otherwise, since it has a column then."""
     models = {cell.model for cell in cells}
     return f", {models.pop()}" if len(models) == 1 else ""

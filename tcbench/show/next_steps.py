@@ -1,4 +1,4 @@
-"""What to do next: the commands that a command offers when it is done, each as it can be pasted into a shell."""
+"""Next steps: the commands that a command suggests when it is done, ready to paste into a shell."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from tcbench.core.record import Cell
 
 MOST = 3
-"""Commands that are offered at once."""
+"""The number of commands suggested at once."""
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """A command: the words after `tcbench`, what it is good for, and the machine that it asks for, where this one lacks
-    the device."""
+    """A suggested command.
+
+    `words` follow `tcbench`, `says` is its purpose, and `on` the machine to run it on if this one lacks the device.
+    """
 
     words: tuple[str, ...]
     says: str = ""
@@ -30,7 +32,7 @@ class NextStep:
 
 
 def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
-    """A line for each of the first steps; what it is good for is left out where there is no room."""
+    """Return a line for each of the first MOST different steps. A purpose that does not fit is left out."""
     lines = []
     for step in list(dict.fromkeys(steps))[:MOST]:
         line = f"{f'On {step.on}' if step.on else 'Next'}: {command_line(*step.words)}"
@@ -39,44 +41,44 @@ def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
     return lines
 
 
-def again(says: str) -> NextStep:
-    """The command that was given, to go on with what is left of it."""
+def resume_step(says: str) -> NextStep:
+    """Return the present command line with --resume, which does the rest of its work."""
     return NextStep(tuple(words_again(resume=True)), says)
 
 
-def folder(out: Path) -> tuple[str, ...]:
-    """The option that names the folder of results, where it is not the default."""
+def out_words(out: Path) -> tuple[str, ...]:
+    """Return the --out option for a folder of results, or nothing for the default folder."""
     return () if out == OUT else ("--out", str(out))
 
 
-def elsewhere(device: str, machine: str | None) -> str:
-    """The machine of a cell's results where this one has no such device; empty where it has."""
+def machine_needed(device: str, machine: str | None) -> str:
+    """Return the machine of a cell's results if this one lacks the device; otherwise an empty text."""
     from tcbench.engine.accelerators.device import kinds
 
     kind = kinds().get(device.partition(":")[0])
     return "" if kind is not None and kind.devices() else machine or device
 
 
-def from_here(path: Path) -> str:
-    """A path as a command names it."""
+def short_path(path: Path) -> str:
+    """Return a path relative to the working folder if it is inside it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def newest_run(out: Path) -> Path | None:
-    """The run that a command reads which is told of none; None where there is none."""
+    """Return the run that commands read by default; None if there is none."""
     try:
         return newest(out)
     except SelectionError:
         return None
 
 
-def of_run(command: str, path: Path, out: Path, says: str) -> NextStep:
-    """A command that reads a run, whose file is only named where it is not the newest."""
-    named = () if newest_run(out) == path else (str(path),)
-    return NextStep((command, *named, *folder(out)), says)
+def run_step(command: str, path: Path, out: Path, says: str) -> NextStep:
+    """Return a command that reads a run. It names the run's file only if it is not the newest."""
+    file = () if newest_run(out) == path else (str(path),)
+    return NextStep((command, *file, *out_words(out)), says)
 
 
-def of_cell(
+def cell_step(
     command: Literal["run", "profile"],
     cell: Cell,
     says: str,
@@ -86,16 +88,18 @@ def of_cell(
     threads: bool = False,
     machine: str | None = None,
 ) -> NextStep | None:
-    """A command on a cell, in its setting: its device, images, network. `config` in place of the cell's; with its
-    `threads`; on the `machine` of its results where this one has no such device. None where the cell does not tell
-    which file its scenario is."""
+    """Return a command that measures a cell again in its setting (device, images, network).
+
+    `config` replaces the cell's config, `threads` adds its number of threads, and `machine` is where its results were
+    measured. Return None if its scenario did not come with tcbench, since its file is unknown.
+    """
     from tcbench.run.scenario import load, setting_of, shipped
 
     if cell.scenario not in shipped():
         return None
-    named = [cell.scenario, "--config", config or cell.config]
-    if command == "profile":
-        named = [config or cell.config, cell.scenario]
+    names = [config or cell.config, cell.scenario]
+    if command == "run":
+        names = [cell.scenario, "--config", config or cell.config]
     sizes = ["--bs", str(cell.batch_size), *(["--threads", str(cell.threads)] if threads else [])]
     setting = words(setting_of(cell, load(cell.scenario).on(cell.device.partition(":")[0])))
-    return NextStep((command, *named, *sizes, *setting, *folder(out)), says, elsewhere(cell.device, machine))
+    return NextStep((command, *names, *sizes, *setting, *out_words(out)), says, machine_needed(cell.device, machine))

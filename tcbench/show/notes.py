@@ -1,4 +1,4 @@
-"""Notes under a table: which of them a console shows, in which order, and where a line of text is broken."""
+"""Notes under tables: which of them a console shows, in which order, and how lines are wrapped."""
 
 import shutil
 import sys
@@ -8,34 +8,36 @@ from collections.abc import Iterable
 import typer
 
 MOST_LINES = 2
-"""Lines of notes under a table. --details shows the rest."""
+"""The number of lines of notes under a table. --details shows the rest."""
 
 
 class Caution(str):
-    """A note without which a figure would be misread. It stands before those that explain a heading or a sign."""
+    """A note without which a reader would misread a figure. Cautions are shown before other notes."""
 
     __slots__ = ()
 
 
-def broken(text: str, columns: int) -> list[str]:
-    """The lines of a text in so many columns. Words stay whole; a line that goes on is indented."""
+def wrap_lines(text: str, columns: int) -> list[str]:
+    """Wrap a text at word boundaries to lines of at most `columns`. Continuation lines are indented."""
     lines: list[str] = []
     for line in text.splitlines() or [""]:
         indent = line[: len(line) - len(line.lstrip())] + "  "
-        whole = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
-        lines += [line] if len(line) <= columns else textwrap.wrap(line, columns, **whole)  # type: ignore[arg-type]
+        options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
+        lines += [line] if len(line) <= columns else textwrap.wrap(line, columns, **options)  # type: ignore[arg-type]
     return lines
 
 
 def aside(text: str) -> None:
-    """A note on standard error: of files, and of what was left out."""
+    """Print a note on standard error, such as which files were skipped."""
     columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(text)
-    typer.echo("\n".join(broken(text, columns)), err=True)
+    typer.echo("\n".join(wrap_lines(text, columns)), err=True)
 
 
-def fitting(notes: Iterable[str], columns: int) -> list[str]:
-    """Of notes under a table those for which there is room, at least one: cautions before all others, each kind in its
-    order. The last says how many more there are."""
+def notes_that_fit(notes: Iterable[str], columns: int) -> list[str]:
+    """Return the notes that fit into MOST_LINES, at least one, cautions first.
+
+    If some are left out, the last line says how many.
+    """
     ordered = sorted(notes, key=lambda note: not isinstance(note, Caution))
     shown = ordered
     for n in range(len(ordered), 0, -1):
@@ -43,6 +45,6 @@ def fitting(notes: Iterable[str], columns: int) -> list[str]:
         shown = ordered[:n]
         if left:
             shown = [*shown[:-1], f"{shown[-1]} ({left} more: --details)"]
-        if sum(len(broken(note, columns)) for note in shown) <= MOST_LINES:
+        if sum(len(wrap_lines(note, columns)) for note in shown) <= MOST_LINES:
             break
     return shown

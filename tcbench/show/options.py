@@ -1,5 +1,8 @@
-"""Options of several commands, each declared once: its flag, help, default, completion and parser. A command takes one
-as the default of its parameter; `selects` gives it those of a Selection; `words` writes one as a command line."""
+"""Options that several commands share, each declared once with its flag, help, default, completion and parser.
+
+A command uses an option as the default of a parameter. `selects` adds the options of a Selection to a command, and
+`words` turns a Selection back into options.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def complete_scenario(incomplete: str) -> list[str]:
-    """Names of the scenarios that come with tcbench."""
+    """Complete the name of a scenario that comes with tcbench."""
     from tcbench.run.scenario import shipped
 
     return [name for name in shipped() if name.startswith(incomplete)]
 
 
 def complete_config(incomplete: str) -> list[str]:
-    """Names of those scenarios' configs."""
+    """Complete the name of a config of these scenarios."""
     from tcbench.run.scenario import load, shipped
 
     names = dict.fromkeys(config.name for name in shipped() for config in load(name).configs)
@@ -40,21 +43,21 @@ def complete_config(incomplete: str) -> list[str]:
 
 
 def complete_device(incomplete: str) -> list[str]:
-    """auto, and this machine's devices."""
+    """Complete a device of this machine, or "auto"."""
     from tcbench.engine.accelerators.device import selectors
 
     return [name for name in selectors() if name.startswith(incomplete)]
 
 
 def complete_gpu(incomplete: str) -> list[str]:
-    """The GPUs whose facts come with tcbench."""
+    """Complete the name of a GPU whose data sheet comes with tcbench."""
     from tcbench.hardware.gpus import names
 
     return [name for name in names() if name.lower().startswith(incomplete.lower())]
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """The models that backends build."""
+    """Complete the name of a model that backends can build."""
     from tcbench.engine.models import MODELS
 
     return [name for name in MODELS if name.startswith(incomplete)]
@@ -62,23 +65,26 @@ def complete_model(incomplete: str) -> list[str]:
 
 ANOTHER_FILE = "name another file with -o"
 ANOTHER_FOLDER = files.ANOTHER_FOLDER
-"""The remedy for a file that cannot be written, where the command has that option."""
+"""Remedies for a file that cannot be written, for commands with the option -o or --out."""
 
 
 @dataclass(frozen=True)
 class OptionField:
-    """A field of Selection as an option: what Typer is told, the type of what it gives, and how the field's value is
-    read from that, which may raise SelectionError."""
+    """A field of Selection as an option.
+
+    `info` is Typer's description of the option, `kind` the type of its raw value, and `read` converts that to the
+    field's value or raises SelectionError.
+    """
 
     info: Any
     kind: Any = str | None
-    read: Callable[[Any], Any] = lambda given: given
+    read: Callable[[Any], Any] = lambda raw: raw
     flag: str = ""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Options that stand together in help, under this name."""
+    """A group of options under one heading in the help."""
 
     name: str
 
@@ -94,10 +100,12 @@ class Group:
         complete: Callable[[str], list[str]] | None = None,
         within: tuple[int | None, int | None] = (None, None),
     ) -> Any:
-        """What Typer is told of an option. `flags`: "--bs N,N,...", its names and the word that stands for its value;
-        one that takes no value is False by default. docs/options.md says what it `takes`; `read` raises SelectionError
-        for all else, and so does a number that `holds` refuses; `within`: the least and the most. Without any of these,
-        what it takes depends on what is there."""
+        """Return a Typer option in this group.
+
+        `flags` are its names and the placeholder of its value ("--bs N,N,..."); an option without a placeholder is a
+        switch, off by default. `takes` describes valid values in docs/options.md. `read` raises SelectionError for an
+        invalid value, `holds` tests a number, and `within` are its least and greatest value.
+        """
         words = flags.split()
         names = [word for word in words if word.startswith("-")]
 
@@ -133,22 +141,22 @@ class Group:
         read: Callable[[Any], Any] = OptionField.read,
         **more: Any,
     ) -> OptionField:
-        """A field whose option takes what its reader reads; the rest as in `option`."""
+        """Return a field of Selection as an option whose value `read` converts. The rest is as in `option`."""
         return OptionField(self.option(flags, says, default, read=read, **more), kind, read, flags.split()[0])
 
 
-WHAT, HOW, WHERE, PLAIN = Group("Cells"), Group("Measuring"), Group("Output"), Group("Options")
+CELLS, MEASURING, OUTPUT, GENERAL = Group("Cells"), Group("Measuring"), Group("Output"), Group("Options")
 
 
-def _counts(flag: str, what: str, example: str, text: str | None) -> tuple[int, ...] | None:
-    """The numbers of an option, each once. Raises SelectionError."""
+def _counts(flag: str, noun: str, example: str, text: str | None) -> tuple[int, ...] | None:
+    """Parse an option's numbers, each once. Raises SelectionError."""
     if text is None:
         return None
     counts = []
     for word in text.split(","):
         if not re.fullmatch(r"\s*0*[1-9][0-9]{0,5}\s*", word, re.ASCII):
             shown = word.strip() if len(word) < 20 else f"{word.strip()[:17]}..."
-            raise SelectionError(f"{flag}: '{shown}' is not {what}; expected 1 to 999999, e.g. {flag} {example}")
+            raise SelectionError(f"{flag}: '{shown}' is not {noun}; expected 1 to 999999, e.g. {flag} {example}")
         counts.append(int(word))
     return tuple(dict.fromkeys(counts))
 
@@ -160,7 +168,7 @@ _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def seconds(flag: str, text: str | None) -> float | None:
-    """The seconds of a time such as 4m, 1.5h or 90. Raises SelectionError."""
+    """Parse a time such as 4m, 1.5h or 90 into seconds. Raises SelectionError."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)", text.strip(), re.ASCII)
@@ -170,39 +178,41 @@ def seconds(flag: str, text: str | None) -> float | None:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-def config_names(given: list[str] | None, of: str = "--config") -> tuple[str, ...]:
-    """The configs' names that an option or argument was given, however often; also as charts write them. Raises
-    SelectionError."""
-    names = tuple(re.sub(r"\s*\+\s*", "+", name.strip()) for text in given or () for name in text.split(","))
+def config_names(texts: list[str] | None, flag: str = "--config") -> tuple[str, ...]:
+    """Parse the names of configs from a repeatable option or argument, each value a list with commas.
+
+    Spaces around "+", as charts write them, are removed. Raises SelectionError for an empty name.
+    """
+    names = tuple(re.sub(r"\s*\+\s*", "+", name.strip()) for text in texts or () for name in text.split(","))
     if any(not name for name in names):
-        raise SelectionError(f"{of}: expected a name or a glob, got nothing; `tcbench list` shows the configs")
+        raise SelectionError(f"{flag}: expected a name or a glob, got nothing; `tcbench list` shows the configs")
     return names
 
 
 def model_names(text: str | None) -> tuple[str, ...] | None:
-    """The models of --model, each once. Raises SelectionError."""
+    """Parse the models of --model, each once. Raises SelectionError."""
     names = None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if names is not None and not all(names):
         raise SelectionError("--model: expected a name, got nothing; `tcbench list` shows the models")
     return names
 
 
-def _images(data: str | None) -> Input | None:
-    """The input that --data names. Raises SelectionError."""
+def _images(text: str | None) -> Input | None:
+    """Parse the input that --data names. Raises SelectionError."""
     from tcbench.core.record import Input
 
-    if data is None:
+    if text is None:
         return None
-    if data == "synthetic":
+    if text == "synthetic":
         return Input(kind="synthetic")
-    kind, _, rate = data.partition(":")
+    kind, _, rate = text.partition(":")
     if kind == "modelled":
         if not re.fullmatch(r"[1-9][0-9]{0,8}", rate, re.ASCII):
-            raise SelectionError(f"--data {data!a}: expected a rate of decoding in images/s, such as modelled:2000")
+            raise SelectionError(f"--data {text!a}: expected a rate of decoding in images/s, such as modelled:2000")
         return Input(kind="modelled", images_per_s=float(rate))
-    if not data.isprintable():
-        raise SelectionError(f"--data {data!a}: expected a path of printable UTF-8 characters")
-    return Input(kind="folder", path=str(Path(data).absolute()))
+    if not text.isprintable():
+        raise SelectionError(f"--data {text!a}: expected a path of printable UTF-8 characters")
+    return Input(kind="folder", path=str(Path(text).absolute()))
 
 
 def _launcher(text: str | None) -> str | None:
@@ -220,11 +230,11 @@ CONFIGS = "configs by name or glob; where cells are planned, rungs that go toget
 TIMES = "a time above 0: seconds, or with `s`, `m`, `min` or `h`"
 RUN = "results: a file, a folder, or a run's id"
 BASELINE = "a baseline that `tcbench baseline list` shows"
-"""What options of several commands take."""
+"""Descriptions of valid values, for options of several commands."""
 
 
 def scenario_argument(default: str = "") -> Any:
-    """The argument SCENARIO, which must be given where help names no `default`."""
+    """Return the argument SCENARIO. It is required unless the help names a `default`."""
     says = f"A scenario's name or the path of a TOML file.{default}"
     required = None if default else ...
     return typer.Argument(required, metavar="SCENARIO", help=says, autocompletion=complete_scenario)
@@ -232,14 +242,14 @@ def scenario_argument(default: str = "") -> Any:
 
 SELECTION = {
     "scenario": OptionField(scenario_argument(" Default: naruse2018 on a GPU, cpu on a CPU.")),
-    "batch_sizes": WHAT.field("--bs N,N,...", "Batch sizes. Default: all.", takes=COUNTS, read=batch_sizes),
-    "ranks": WHAT.field(
+    "batch_sizes": CELLS.field("--bs N,N,...", "Batch sizes. Default: all.", takes=COUNTS, read=batch_sizes),
+    "ranks": CELLS.field(
         "--ranks N,N,...",
         "Processes that train together, each on a batch of its own (--bs). Default: the scenario's, else 1.",
         takes=COUNTS,
         read=rank_counts,
     ),
-    "configs": WHAT.field(
+    "configs": CELLS.field(
         "--config NAME",
         "Configs by name or glob, or rungs joined by '+'; several with commas or by more than one --config. Default: "
         "all.",
@@ -248,7 +258,7 @@ SELECTION = {
         read=config_names,
         complete=complete_config,
     ),
-    "device": WHAT.field(
+    "device": CELLS.field(
         "--device DEVICE",
         "auto, cpu, cuda:N, or virtual:CARD (a simulated V100, H100, ... or a file).",
         str,
@@ -256,40 +266,40 @@ SELECTION = {
         takes="`auto`, `cpu`, a GPU that is here, or a card that `virtual` knows",
         complete=complete_device,
     ),
-    "input": WHAT.field(
+    "input": CELLS.field(
         "--data PATH",
         "A folder of class folders of JPEGs; 'synthetic': one batch kept in memory; on a virtual device also "
         "'modelled:RATE': decoding at a rate in images/s. Default: JPEGs generated once.",
         takes="a folder, `synthetic`, or on a virtual device `modelled:1` to `modelled:999999999`",
         read=_images,
     ),
-    "models": WHAT.field(
+    "models": CELLS.field(
         "--model NAME,NAME,...",
         "Networks, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
         takes=NETWORKS,
         read=model_names,
         complete=complete_model,
     ),
-    "image_size": WHAT.field(
+    "image_size": CELLS.field(
         "--image-size PIXELS", "Side of the square images. Default: the scenario's.", int | None, within=(1, 8192)
     ),
-    "quick": WHAT.field(
+    "quick": CELLS.field(
         "--quick", "The base and the best config alone, three trials each at one batch size: is it faster?", bool
     ),
-    "trials": HOW.field(
+    "trials": MEASURING.field(
         "--trials N",
         "Trials per cell, each a process of its own. Default: the scenario's, else 5 where the budget allows.",
         int | None,
         within=(1, 1_000_000),
     ),
-    "budget_s": HOW.field(
+    "budget_s": MEASURING.field(
         "--budget TIME",
         "Measure all cells round after round for so long, e.g. 4m or 90s; the first round is always completed. "
         "Default: without --trials the scenario's, else 4m on a CPU, 10m on a GPU.",
         takes=TIMES,
         read=functools.partial(seconds, "--budget"),
     ),
-    "target": HOW.field(
+    "target": MEASURING.field(
         "--target SHARE",
         "A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02... Default: the "
         "scenario's.",
@@ -297,37 +307,37 @@ SELECTION = {
         takes="a share between 0 and 1, such as 0.02",
         holds=lambda x: 0 < x < 1,
     ),
-    "max_time_s": HOW.field(
+    "max_time_s": MEASURING.field(
         "--max-time SECONDS",
         "...or when its timed steps have taken so long. Default: the scenario's.",
         float | None,
         takes="seconds above 0 and up to 1000000000",
         holds=lambda x: 0 < x <= 1e9,
     ),
-    "timeout_s": HOW.field(
+    "timeout_s": MEASURING.field(
         "--timeout SECONDS",
         "A trial that takes longer is ended. Default: the scenario's.",
         float | None,
         takes="seconds above 0 and up to 1000000",
         holds=lambda x: 0 < x <= 1e6,
     ),
-    "fresh_autotune": HOW.field(
+    "fresh_autotune": MEASURING.field(
         "--fresh-autotune", "Time cuDNN's or oneDNN's plans again, ignoring kept choices.", bool
     ),
-    "tuning_budget_s": HOW.field(
+    "tuning_budget_s": MEASURING.field(
         "--tuning-budget TIME",
         "On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. Default: 60s.",
         takes=TIMES,
         read=functools.partial(seconds, "--tuning-budget"),
     ),
-    "seed": HOW.field("--seed N", "Seed of the weights and the input.", int, 0, within=(0, 2**32 - 1)),
-    "threads": HOW.field(
+    "seed": MEASURING.field("--seed N", "Seed of the weights and the input.", int, 0, within=(0, 2**32 - 1)),
+    "threads": MEASURING.field(
         "--threads N",
         "Threads for BLAS, ops and input of a rank. Default: all usable cores, shared by the ranks.",
         int | None,
         within=(1, 4096),
     ),
-    "host_speed": HOW.field(
+    "host_speed": MEASURING.field(
         "--host-speed TIMES",
         "On a virtual GPU: as if this host were so many times as fast, e.g. 0.5.",
         float,
@@ -335,7 +345,7 @@ SELECTION = {
         takes="how many times as fast, from 0.01 to 100",
         holds=lambda x: 0.01 <= x <= 100,
     ),
-    "launcher": HOW.field(
+    "launcher": MEASURING.field(
         "--launcher COMMAND",
         "Starts the ranks: mpirun, srun, or a command line such as 'mpirun -np {n} --hostfile HOSTS'. Default: srun "
         "within an allocation of Slurm's, else mpirun.",
@@ -343,15 +353,18 @@ SELECTION = {
         read=_launcher,
     ),
 }
-"""The fields of Selection as options, in the order of help."""
+"""The fields of Selection as options, in the order of the help."""
 
 
-def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Callable[[Callable[..., None]], Any]:
-    """A decorator: in place of its parameter `chosen`, a Selection, a command has an option for each of these fields in
-    this order ("..." stands for all others), but for those that it is `without`. `own`: fields declared otherwise."""
-    others = [name for name in SELECTION if name not in fields.split() + without.split()]
-    names = [name for word in fields.split() for name in (others if word == "..." else [word])]
-    taken = {name: (SELECTION | own)[name] for name in names}
+def selects(fields: str = "...", *, without: str = "", **replaced: OptionField) -> Callable[[Callable[..., None]], Any]:
+    """Return a decorator that replaces a command's parameter `chosen`, a Selection, by options for its fields.
+
+    `fields` lists them in order; "..." stands for the fields not listed, except those in `without`. `replaced` holds
+    fields that this command declares in its own way.
+    """
+    rest = [name for name in SELECTION if name not in fields.split() + without.split()]
+    names = [name for word in fields.split() for name in (rest if word == "..." else [word])]
+    declarations = {name: (SELECTION | replaced)[name] for name in names}
 
     def decorate(function: Callable[..., None]) -> Any:
         hints = typing.get_type_hints(function, localns={"Selection": None})
@@ -359,18 +372,18 @@ def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Ca
         for parameter in inspect.signature(function).parameters.values():
             declared = [(parameter.name, hints[parameter.name], parameter.default)]
             if parameter.name == "chosen":
-                declared = [(name, field.kind, field.info) for name, field in taken.items()]
+                declared = [(name, field.kind, field.info) for name, field in declarations.items()]
             parameters += [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
                 for name, hint, default in declared
             ]
 
         @functools.wraps(function)
-        def command(**given: Any) -> None:
+        def command(**values: Any) -> None:
             from tcbench.core.record import Selection
 
-            chosen = Selection(**{name: field.read(given.pop(name)) for name, field in taken.items()})
-            function(**given, chosen=chosen)
+            chosen = Selection(**{name: field.read(values.pop(name)) for name, field in declarations.items()})
+            function(**values, chosen=chosen)
 
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -380,7 +393,7 @@ def selects(fields: str = "...", *, without: str = "", **own: OptionField) -> Ca
 
 
 def words(chosen: Selection) -> list[str]:
-    """The options that make this selection: those that say something else than without them."""
+    """Return a selection as options of the command line. Options at their default are left out."""
     words = []
     for name, field in SELECTION.items():
         value = getattr(chosen, name)
@@ -395,7 +408,7 @@ def words(chosen: Selection) -> list[str]:
 
 
 def tune(chosen: Selection) -> None:
-    """Hand on to workers, which inherit the environment, how they tune plans."""
+    """Pass the options for tuning plans to the workers, through environment variables."""
     from tcbench.core import messages
 
     if chosen.fresh_autotune:
@@ -404,35 +417,35 @@ def tune(chosen: Selection) -> None:
         os.environ[messages.TUNING_BUDGET] = str(chosen.tuning_budget_s)
 
 
-ALLOW_CODE = WHERE.option(
+ALLOW_CODE = OUTPUT.option(
     "--allow code",
     "With --resume: add to a run that was measured with other code; pictures then name every commit. Default: nothing.",
 )
-RESULTS_FOLDER = WHERE.option(
+RESULTS_FOLDER = OUTPUT.option(
     "--out FOLDER", "The folder of results: ids of runs and baselines are looked up in it.", OUT, takes="a folder"
 )
-QUIET = WHERE.option("--quiet -q", "No progress.")
+QUIET = OUTPUT.option("--quiet -q", "No progress.")
 
 
 def details_option(also: str = "") -> Any:
-    """--details, and what it shows beside all notes."""
-    return WHERE.option("--details", f"{also}All notes, not the two lines of those that matter most.")
+    """Return the option --details. `also` says what it shows in addition to all notes."""
+    return OUTPUT.option("--details", f"{also}All notes, not the two lines of those that matter most.")
 
 
 DETAILS = details_option()
 
 
-def out_option(what: str = "Records") -> Any:
-    """--out of a command that writes into a folder of this machine."""
-    says, takes = f"{what} go to FOLDER/MACHINE/.", "a folder that can be written; it is made"
-    return WHERE.option("--out FOLDER", says, OUT, takes=takes)
+def out_option(noun: str = "Records") -> Any:
+    """Return the option --out of a command that writes into this machine's folder of results."""
+    says, takes = f"{noun} go to FOLDER/MACHINE/.", "a folder that can be written; it is made"
+    return OUTPUT.option("--out FOLDER", says, OUT, takes=takes)
 
 
 OUT_FOLDER = out_option()
 
 
 def results_argument(more: str = "", default: str = "the newest run") -> Any:
-    """The argument RESULTS of a command that reads results; `more` says what else it takes."""
+    """Return the argument RESULTS of a command that reads results. `more` names what else it accepts."""
     text = f"Files or folders of records, or ids of runs{more}. Default: {default}."
     return typer.Argument(None, metavar="RESULTS", help=text)
 
@@ -441,16 +454,16 @@ RESULTS = results_argument()
 
 
 def output_option(text: str, read: Callable[[Path], object] | None = None) -> Any:
-    """-o of a command that writes one file."""
+    """Return the option -o of a command that writes one file."""
     expected = "a file that the command does not read, of a kind that it writes; `-`: standard output"
-    return WHERE.option("-o --output FILE", text, takes=expected, read=read)
+    return OUTPUT.option("-o --output FILE", text, takes=expected, read=read)
 
 
 PICTURES = (".png", ".svg", ".pdf")
 
 
 def check_picture(path: Path) -> None:
-    """Raises SelectionError unless a picture can be written there: to a file of that kind, or to no terminal."""
+    """Raise SelectionError if the path is a terminal, or its suffix is none of PICTURES."""
     if streams.is_terminal(path):
         raise SelectionError("--output -: a terminal shows no picture: name a file, or send standard output to one")
     if path != streams.STANDARD_OUTPUT and path.suffix.lower() not in PICTURES:
@@ -458,14 +471,14 @@ def check_picture(path: Path) -> None:
 
 
 def picture_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
-    """-o of a command that draws."""
+    """Return the option -o of a command that draws."""
     return output_option(text, check_picture)
 
 
 def format_option(names: Iterable[str], default: str | None = "table", says: str = "") -> Any:
-    """--format, of which --json is the short form (`GroupedCommand`)."""
+    """Return the option --format. `GroupedCommand` adds its short form --json."""
     text = f"{', '.join(names)}. --json is short for --format json. {says}"
-    return WHERE.option("--format FORMAT", text.rstrip(), default)
+    return OUTPUT.option("--format FORMAT", text.rstrip(), default)
 
 
 TableOrJson = Literal["table", "json"]

@@ -1,4 +1,4 @@
-"""Progress on standard error: a live line with an ETA on a terminal, one line per trial in a file or pipe."""
+"""Progress on standard error: a live line with an ETA on a terminal, else a line per trial."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ from tcbench.show.tables import Screen
 
 
 class _Line(ProgressColumn):
-    """The count, the ETA, and what is being done. The ETA is from an estimate, since trials differ in length."""
+    """The text of the live line: count, ETA and current activity. The ETA is estimated, since trials differ in length."""
 
     def __init__(self, console: Screen, remaining_s: Callable[[], float | None]) -> None:
         super().__init__()
@@ -26,18 +26,18 @@ class _Line(ProgressColumn):
         self._remaining_s = remaining_s
 
     def render(self, task: Task) -> Text:
-        left_s = self._remaining_s()
-        left = "?" if left_s is None else duration(left_s)
+        remaining_s = self._remaining_s()
+        eta = "?" if remaining_s is None else duration(remaining_s)
         done = int(task.completed)
         count = counted(done, "trial") if task.total is None else f"{done}/{task.total:.0f}"
-        line = Text.assemble(f"{count} ", (f"ETA {left}", "cyan"), f" {task.description}")
-        # On a narrow terminal the words are cut, not the ETA; and a ^C has its place, or it would begin another line.
+        line = Text.assemble(f"{count} ", (f"ETA {eta}", "cyan"), f" {task.description}")
+        # Cut the activity, not the ETA, and leave room for "^C", which would otherwise begin another line.
         line.truncate(self._console.width - len("^C"), overflow="ellipsis")
         return line
 
 
-class _AboveTheLine(logging.Handler):
-    """Prints warnings through the console, which keeps the live line on a line of its own."""
+class _LogAboveLine(logging.Handler):
+    """A log handler that prints warnings through the console, above the live line."""
 
     def __init__(self, console: Screen) -> None:
         super().__init__(logging.WARNING)
@@ -48,16 +48,16 @@ class _AboveTheLine(logging.Handler):
 
 
 class _Live:
-    """A live line on a terminal, which goes when all is done. A context manager."""
+    """A context manager that shows a live line on a terminal and removes it at the end."""
 
     def __init__(self, console: Screen) -> None:
         self._console = console
-        self._handler = _AboveTheLine(console)
+        self._handler = _LogAboveLine(console)
         self._progress = Progress(
             _Line(console, self._remaining_s),
             console=console,
             transient=True,
-            # Rich would put a stream of its own before the guarded one; its own escapes would then be shown as text.
+            # Rich would wrap the guarded streams, which would then print its escape sequences as text.
             redirect_stdout=False,
             redirect_stderr=False,
             disable=console.quiet or not (console.is_terminal and console.is_interactive),
@@ -67,7 +67,7 @@ class _Live:
         logging.getLogger("tcbench").addHandler(self._handler)
         try:
             self._progress.start()
-        except BaseException:  # an interrupt that comes as soon as the line is seen
+        except BaseException:  # such as an interrupt right after the line appears
             self.__exit__()
             raise
         return self
@@ -77,13 +77,15 @@ class _Live:
         logging.getLogger("tcbench").removeHandler(self._handler)
 
     def _remaining_s(self) -> float | None:
-        """The ETA; None before anything is known of it."""
+        """Return the remaining time; None while it is unknown."""
         raise NotImplementedError
 
 
 class RunProgress(_Live):
-    """Shows a run's trials as they go. A context manager; call `listen` and `finished` as things happen. `total`: the
-    number of trials; None where nobody knows it, as only time decides: those that are over are counted then."""
+    """The progress of a run, as a context manager. Call `listen` for each message and `finished` after each trial.
+
+    `total` is the number of trials; None if a time budget decides, and then only finished trials are counted.
+    """
 
     def __init__(self, console: Screen, estimate: TimeLeft, total: int | None) -> None:
         super().__init__(console)
@@ -91,15 +93,18 @@ class RunProgress(_Live):
         self._total = total
         self._done = 0
         self._started = time.monotonic()
-        self._seen_of_running: TimeLeft | None = None
+        self._running_estimate: TimeLeft | None = None
         self._tuning_s = 0.0
         self._label = ""
         self._task = self._progress.add_task("starting", total=total)
 
     def begin(self, label: str, remaining: Sequence[Cell], ahead: int | None) -> None:
-        """Begin a part of a run that grows: its trials' names start with `label`, `remaining` are the cells still to be
-        run, and `ahead` trials are certain to come. Where fewer are than were before, the others count as over: neither
-        the count nor the total ever goes down."""
+        """Begin a part of a run whose length is not known from the start.
+
+        `label` precedes the names of its trials, `remaining` are the cells still to run, and `ahead` the number of
+        trials that will certainly run. If that is fewer than before, the dropped ones count as done, so that neither
+        the count nor the total goes down.
+        """
         self._label = f"{label}: " if label else ""
         self._estimate = replace(self._estimate, remaining=tuple(remaining))
         if ahead is None:
@@ -107,7 +112,7 @@ class RunProgress(_Live):
         else:
             self._total = max(self._total or 0, self._done + ahead)
             self._done = self._total - ahead
-        # Rich's `update` takes None for "as it is".
+        # Set it directly: `update` takes None for "unchanged".
         self._progress.tasks[0].total = self._total
         self._progress.update(self._task, completed=self._done)
 
@@ -120,31 +125,34 @@ class RunProgress(_Live):
             self._progress.update(self._task, description=f"{name}: {message.part}")
         elif isinstance(message, Tuning):
             self._tuning_s, budget_s = message.spent_s, message.budget_s
-            self._seen_of_running = self._estimate.tuned(cell, max(self._tuning_s, budget_s))
-            of = f"{message.plans} plans so far, {duration(self._tuning_s)} of at most {duration(budget_s)}"
-            self._progress.update(self._task, description=f"{name}: tuning, {of}")
+            self._running_estimate = self._estimate.tuned(cell, max(self._tuning_s, budget_s))
+            spent = f"{message.plans} plans so far, {duration(self._tuning_s)} of at most {duration(budget_s)}"
+            self._progress.update(self._task, description=f"{name}: tuning, {spent}")
         elif isinstance(message, Stepped):
             tuned = self._estimate.tuned(cell, self._tuning_s)
-            first = message.stage == "warm-up" and message.steps < 2  # it also prepares all that is kept
-            self._seen_of_running = tuned if first else tuned.stepped(cell, message.step_time_s)
+            first = message.stage == "warm-up" and message.steps < 2  # it includes one-time preparations
+            self._running_estimate = tuned if first else tuned.stepped(cell, message.step_time_s)
             rate = cell.images_per_step / message.step_time_s
-            steps = f", {counted(message.steps, 'step')}" if message.steps else ""  # of the timed pass, block by block
-            what = f"{name}: {message.stage}{steps}, {number(rate)} {cell.unit}/s"
-            self._progress.update(self._task, description=what)
+            steps = f", {counted(message.steps, 'step')}" if message.steps else ""  # in the timed pass
+            activity = f"{name}: {message.stage}{steps}, {number(rate)} {cell.unit}/s"
+            self._progress.update(self._task, description=activity)
 
     def finished(self, record: Record, remaining: Sequence[Cell] | None = None, *, again: bool = False) -> None:
-        """A trial has ended. `remaining` as for `begin`, where these are others now. `again`: its GPU was slowed down,
-        and it is run once more."""
+        """Report a finished trial.
+
+        `remaining` are the cells still to run, if they changed. `again` means that the trial runs once more, because
+        the GPU was slowed down.
+        """
         if record.status != "skipped":
             self._estimate = self._estimate.finished(record)
         if remaining is not None:
             self._estimate = replace(self._estimate, remaining=tuple(remaining))
-        self._seen_of_running = None
+        self._running_estimate = None
         self._started = time.monotonic()
         self._done += not again
         self._progress.update(self._task, completed=self._done)
-        left = duration(self._estimate.remaining_s())
-        more = f"  (ETA {left})" if self._progress.disable and self._estimate.remaining else ""
+        eta = duration(self._estimate.remaining_s())
+        more = f"  (ETA {eta})" if self._progress.disable and self._estimate.remaining else ""
         slowdowns = ", ".join(record.gpu.slowdowns) if record.gpu else ""
         why = f"; it runs again after a pause, since the GPU was slowed down ({slowdowns})" if again else ""
         count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
@@ -152,55 +160,57 @@ class RunProgress(_Live):
 
     def _remaining_s(self) -> float:
         spent = time.monotonic() - self._started
-        return (self._seen_of_running or self._estimate).remaining_s(spent)
+        return (self._running_estimate or self._estimate).remaining_s(spent)
 
 
 def outcome(record: Record) -> str:
-    """One trial's end in a few words."""
-    measured = record.measurement
-    if measured is None:
+    """Say in a few words how a trial ended: its throughput, or its status and the reason."""
+    if record.measurement is None:
         return f"{record.status}: {record.reason}"
-    return f"{number(images_per_s(record.cell.images_per_step, measured.counted_times_s))} {record.cell.unit}/s"
+    rate = images_per_s(record.cell.images_per_step, record.measurement.counted_times_s)
+    return f"{number(rate)} {record.cell.unit}/s"
 
 
 class Stages(_Live):
-    """A few kinds of work one after another, each counted: a live line with an ETA on a terminal, a line now and then
-    without one. A context manager; call `advance` (what, how much is done, of how much)."""
+    """The progress of several stages of work, one after another, as a context manager. Call `advance` as work is done.
+
+    On a terminal it is a live line with an ETA, otherwise a line every few seconds.
+    """
 
     def __init__(self, console: Screen) -> None:
         super().__init__(console)
-        self._what = ""
+        self._stage = ""
         self._task: Any = None
         self._total = 0
-        self._there = 0
-        self._first = self._last = self._said = (0.0, 0)
+        self._initial = 0
+        self._first = self._last = self._printed = (0.0, 0)
 
-    def advance(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` are done; what was there at the first word of a stage took no time."""
+    def advance(self, stage: str, done: int, total: int) -> None:
+        """Report that `done` of `total` units of a stage are done. Units done at its first report took no time."""
         now = time.monotonic()
         self._total = total
-        if what != self._what:
-            self._what, self._there, self._first, self._last, self._said = what, done, *[(now, done)] * 3
+        if stage != self._stage:
+            self._stage, self._initial, self._first, self._last, self._printed = stage, done, *[(now, done)] * 3
             if self._task is not None:
                 self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(what, total=total)
+            self._task = self._progress.add_task(stage, total=total)
         if done > self._last[1]:
             self._last = (now, done)
-            self._first = self._last if self._first[1] == self._there else self._first
+            self._first = self._last if self._first[1] == self._initial else self._first
         self._progress.update(self._task, completed=done, total=total)
-        if self._progress.disable and done < total and now - self._said[0] >= _LINE_EVERY_S:
-            self._said = (now, done)
-            left_s = self._remaining_s()
-            left = "" if left_s is None else f", ETA {duration(left_s)}"
-            self._console.say(f"{what}: {done}/{total}{left}")
+        if self._progress.disable and done < total and now - self._printed[0] >= _LINE_EVERY_S:
+            self._printed = (now, done)
+            remaining_s = self._remaining_s()
+            eta = "" if remaining_s is None else f", ETA {duration(remaining_s)}"
+            self._console.say(f"{stage}: {done}/{total}{eta}")
 
     def _remaining_s(self) -> float | None:
-        """By those after the first, which starts what they find running."""
+        """Extrapolate from all units but the first, which includes start-up costs."""
         (first_s, first), (last_s, last) = self._first, self._last
         if last == first:
             return None
-        left_s = (last_s - first_s) / (last - first) * (self._total - last)
-        return max(0.0, left_s - (time.monotonic() - last_s))
+        remaining_s = (last_s - first_s) / (last - first) * (self._total - last)
+        return max(0.0, remaining_s - (time.monotonic() - last_s))
 
 
 _LINE_EVERY_S = 5.0

@@ -1,4 +1,4 @@
-"""Charts that a command draws beside its answer: a chart that cannot be drawn costs only itself."""
+"""Charts that accompany a command's main output: if one cannot be drawn, only that chart is missing."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,9 +7,12 @@ from typing import Any
 from tcbench.show.notes import aside
 
 
-def save_each(drawings: Mapping[Path, Callable[[], Any]], what: str = "chart") -> list[Path]:
-    """Draw each figure into its file, and return the files. Whatever hinders a figure, also that matplotlib does not
-    load, is a note and costs that figure only: what was measured is shown all the same."""
+def save_each(drawings: Mapping[Path, Callable[[], Any]], noun: str = "chart") -> list[Path]:
+    """Draw each figure into its file, and return the files that were written.
+
+    A figure that fails for any reason, even because matplotlib does not load, only causes a note: the command still
+    shows what it measured.
+    """
     drawn = []
     for path, draw in drawings.items():
         try:
@@ -18,7 +21,7 @@ def save_each(drawings: Mapping[Path, Callable[[], Any]], what: str = "chart") -
             save(draw(), path)
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            aside(f"note: no {what}: {reason}")
+            aside(f"note: no {noun}: {reason}")
         else:
             drawn.append(path)
     return drawn

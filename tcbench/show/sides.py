@@ -1,4 +1,4 @@
-"""The names of a comparison's two sides, and differences between them in words."""
+"""The two sides of a comparison: their names, and the differences between them in words."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of the two sides: files, a baseline, revisions; the command line's, made `plain` by the command.
-    `files`: where the records of both are, as a command names them."""
+    """The names of a comparison's two sides, such as files, a baseline or revisions, safe to print.
+
+    `files` are the paths of both sides' records, if they have files.
+    """
 
     base: str = "base"
     current: str = "current"
@@ -25,14 +27,13 @@ class Labels:
 UNNAMED = Labels()
 
 
-def several(things: Sequence[str], most: int) -> str:
-    """All of them, or the first few and how many more there are."""
-    if len(things) <= most:
-        return "; ".join(things)
-    return "; ".join(things[:most]) + f"; and {len(things) - most} more"
+def first_few(texts: Sequence[str], most: int) -> str:
+    """Join texts by semicolons. Of more than `most`, join the first ones and say how many more there are."""
+    more = len(texts) - most
+    return "; ".join([*texts[:most], f"and {more} more"] if more > 0 else texts)
 
 
-def allowed(differences: Iterable[Difference], most: int = 8) -> list[str]:
-    """Differences that were let pass, a line for each facet."""
+def allowed_lines(differences: Iterable[Difference], most: int = 8) -> list[str]:
+    """Return a line for each facet on its allowed differences."""
     facets = grouped((difference.facet, difference.says) for difference in differences)
-    return [f"{facet}: {several(says, most)}" for facet, says in facets.items()]
+    return [f"{facet}: {first_few(says, most)}" for facet, says in facets.items()]

@@ -1,4 +1,4 @@
-"""The words that say which results are simulated, or computed otherwise than their config says."""
+"""Marks for results that are simulated, or computed in another precision than their config names."""
 
 from collections.abc import Iterable
 
@@ -6,29 +6,29 @@ from tcbench.core.record import Cell, Environment
 from tcbench.core.timeline import Timeline
 
 
-def marked(title: str, results: Iterable[Environment | Timeline | None]) -> str:
-    """A title of results or timelines, which says so where all or some of them are simulated."""
-    word = heading(results)
+def mark_simulated(title: str, results: Iterable[Environment | Timeline | None]) -> str:
+    """Append to a title "(simulated)" or "(in part simulated)" if all or some of its results are."""
+    word = measured_or_simulated(results)
     return title if word == "measured" else f"{title} ({word})"
 
 
-def heading(results: Iterable[Environment | Timeline | None]) -> str:
-    """The word to head what was run with: "measured", or "simulated"."""
-    answers = {one.source == "simulated" if isinstance(one, Timeline) else is_simulated(one) for one in results}
+def measured_or_simulated(results: Iterable[Environment | Timeline | None]) -> str:
+    """Return "measured", "simulated" or "in part simulated" for results by their environments or timelines."""
+    answers = {r.source == "simulated" if isinstance(r, Timeline) else is_simulated(r) for r in results}
     return "measured" if True not in answers else "in part simulated" if False in answers else "simulated"
 
 
-def lines(environments: Iterable[Environment | None]) -> list[str]:
-    """A line for each simulation among results; none where all were measured."""
+def simulation_lines(environments: Iterable[Environment | None]) -> list[str]:
+    """Return a line for each simulation among results; an empty list if all were measured."""
     return list(dict.fromkeys(e.simulated.says for e in environments if e is not None and e.simulated is not None))
 
 
 def is_simulated(environment: Environment | None) -> bool | None:
-    """Whether a cell's device was simulated; None where nothing of its run told."""
+    """Return whether a cell's device was simulated; None if its environment was not recorded."""
     return None if environment is None else environment.simulated is not None
 
 
-def emulated(cells: Iterable[Cell]) -> list[str]:
-    """A line where a processor computed a low precision in a higher one."""
+def emulation_lines(cells: Iterable[Cell]) -> list[str]:
+    """Return a line if a CPU computed fp16 in a higher precision; otherwise an empty list."""
     says = "on the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain"
     return [says] * any(cell.device == "cpu" and "fp16" in cell.rungs for cell in cells)

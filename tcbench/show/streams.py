@@ -1,10 +1,13 @@
-"""The boundary to standard output and error. They may go away: a pipe that is closed, a full disk, a terminal that hung
-up. Output that fails is never a verdict: a closed pipe ends the command as it does `cat` (exit code 141), anything else
-is an error of one line. Without standard error the command goes on, since that only tells how it is going.
+"""Guarded standard output and standard error.
 
-A terminal acts on control characters in the name of a file or in an error: it moves, clears, colours, writes right to
-left. They are shown as escapes. Strings of records and traces are cleaned when they are decoded (`tcbench.core.text`);
-this catches all other text that is printed, and `tcbench.show.tables` what Rich colours."""
+A stream may fail: a closed pipe, a full disk, a terminal that hung up. If standard output fails, a closed pipe ends the
+command with exit code 141, as it ends `cat`, and any other failure is an error of one line. If standard error fails,
+the command goes on, because that only carries progress and notes.
+
+Control characters in printed text, such as a file's name, are shown as escapes, so that no terminal acts on them.
+Strings of records and traces are cleaned when they are decoded (`tcbench.core.text`); this module escapes all other
+text, and `tcbench.show.tables` what Rich prints.
+"""
 
 import io
 import json
@@ -19,7 +22,7 @@ from tcbench.core import files
 from tcbench.core.errors import OutputError
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
-"""The exit code that a shell shows for a command ended by SIGPIPE."""
+"""The exit code that a shell reports for a command ended by SIGPIPE."""
 
 STANDARD_OUTPUT = Path("/dev/stdout")
 """The file that `-o -` names."""
@@ -27,24 +30,24 @@ STANDARD_OUTPUT = Path("/dev/stdout")
 _ACTIVE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
-"""Controls (C0 but for tab and line feed, DEL, C1), marks of direction, separators of lines, what is invisible."""
+"""Control characters except tab and line feed, direction marks, line separators, and invisible characters."""
 
 
 def harmless(text: str) -> str:
-    """Text with escapes, as JSON writes them, in place of the characters that a terminal would act on."""
+    """Replace the characters that a terminal would act on by escapes as in JSON."""
     return _ACTIVE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
 
 
 def guard() -> None:
-    """Put both streams of this process under guard, and forget sizes of a terminal that none has."""
+    """Guard standard output and error of this process, and remove invalid terminal sizes from the environment."""
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "80")):
             del os.environ[name]
-    for number in (0, 1, 2):  # a file that is opened must not take the number of one that is closed
+    for number in (0, 1, 2):  # a closed stream's descriptor must not be reused by the next open()
         try:
             os.fstat(number)
         except OSError:
-            # What is written to an output that is closed is lost, and that is an error, as it is for `ls`.
+            # Writing to a closed standard output must be an error, as it is for `ls`, so open it read-only.
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
     sys.stdout, sys.stderr = _guarded(sys.stdout, _Output), _guarded(sys.stderr, _Error)
     if not isinstance(sys.stdout, _Harmless):
@@ -54,20 +57,19 @@ def guard() -> None:
 
 
 def use_utf_8() -> None:
-    """Write standard output in UTF-8 from now on, whatever the locale: what a program reads is the same bytes as in a
-    file that -o names."""
+    """Write standard output in UTF-8 from now on, whatever the locale, so that it has the same bytes as a file."""
     stream = sys.stdout.rich_proxied_file if isinstance(sys.stdout, _Harmless) else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def is_terminal(path: Path) -> bool:
-    """Return whether the path is standard output, and that is a terminal, which shows no pictures."""
+    """Return whether the path is standard output and that is a terminal."""
     return path == STANDARD_OUTPUT and os.isatty(1)
 
 
 def write_file(path: Path, content: bytes, remedy: str = "") -> None:
-    """Write the file that -o names. Raises StoreError, with the remedy, or OutputError when it cannot be written."""
+    """Write the file that -o names, or standard output. Raises StoreError with the remedy, or OutputError."""
     if path == STANDARD_OUTPUT:
         with io.BufferedWriter(_Output(1, "wb", closefd=False)) as output:
             output.write(content)
@@ -76,16 +78,16 @@ def write_file(path: Path, content: bytes, remedy: str = "") -> None:
 
 
 class _Error(io.FileIO):
-    """Standard error: what it does not take is lost."""
+    """A raw standard error that discards what cannot be written."""
 
     def write(self, data: object, /) -> int:
         try:
             return super().write(data)  # type: ignore[arg-type]
         except OSError as error:
-            # From here on all of it goes nowhere, also what Python still holds when it ends.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            # Send everything from now on to /dev/null, including what Python flushes when it exits.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
             self.lost(error)
             return len(memoryview(data))  # type: ignore[arg-type]
 
@@ -94,7 +96,7 @@ class _Error(io.FileIO):
 
 
 class _Output(_Error):
-    """What it does not take ends the command, by SystemExit: libraries make a broken pipe exit code 1."""
+    """A raw standard output whose failure ends the command: libraries would turn a broken pipe into exit code 1."""
 
     def lost(self, error: OSError) -> None:
         if isinstance(error, BrokenPipeError):
@@ -103,10 +105,13 @@ class _Output(_Error):
 
 
 def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
-    """The stream over a file of that kind; a test's stays as it is. A sign that a terminal lacks becomes another."""
+    """Wrap a stream around a guarded file. Streams set up by tests are returned unchanged.
+
+    Characters that the encoding lacks are replaced.
+    """
     if stream is None:  # it was closed
-        lost = kind(2 if kind is _Error else 1, "wb", closefd=False)
-        return io.TextIOWrapper(io.BufferedWriter(lost), "utf-8", "replace")
+        closed = kind(2 if kind is _Error else 1, "wb", closefd=False)
+        return io.TextIOWrapper(io.BufferedWriter(closed), "utf-8", "replace")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="replace")
@@ -124,21 +129,21 @@ def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
 
 
 class _Harmless:
-    """A stream whose text passes through `harmless`; everything else is the stream's own, but for its buffer."""
+    """A stream that passes its text through `harmless`. Its other attributes are those of the wrapped stream."""
 
     def __init__(self, stream: TextIO, longest_line: int | None = None) -> None:
-        # Rich's name for what it writes to itself: its own colours are escapes too.
+        # Rich looks for this name and writes to it directly, because its colours are escape sequences too.
         self.rich_proxied_file = stream
         self._longest_line = longest_line
 
     def write(self, text: str) -> int:
-        most = self._longest_line
-        if most is not None and len(text) > most:
-            text = "\n".join(line if len(line) <= most else f"{line[:most]}…" for line in text.split("\n"))
+        limit = self._longest_line
+        if limit is not None and len(text) > limit:
+            text = "\n".join(line if len(line) <= limit else f"{line[:limit]}…" for line in text.split("\n"))
         self.rich_proxied_file.write(harmless(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # Typer would write to it where it takes the stream for an ASCII one
+        if name == "buffer":  # Typer would write to it directly if it took the encoding for ASCII
             raise AttributeError(name)
         return getattr(self.rich_proxied_file, name)

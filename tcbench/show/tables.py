@@ -1,5 +1,7 @@
-"""The console, and tables that are written once, for it, the page and Markdown: columns with a heading, a kind and a
-value over rows of any type."""
+"""Tables that are declared once for the console, the page and Markdown, and the console itself.
+
+A table has columns over rows of any type; a column has a heading, a kind (the format of its values) and a value.
+"""
 
 import functools
 import os
@@ -21,16 +23,16 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
 from tcbench.show.format import factor, milliseconds, number, percent, plus_minus, rate, size
 from tcbench.show.next_steps import NextStep, next_lines
-from tcbench.show.notes import broken, fitting
+from tcbench.show.notes import notes_that_fit, wrap_lines
 from tcbench.show.streams import harmless
 
 
 class Screen(Console):
-    """Colours are its own; a text is never markup, and its characters that a terminal would act on are shown as their
-    escapes. `columns`: those of a terminal, None of a file or pipe. `details`: all notes are shown.
+    """A Rich console without markup, which shows control characters as escapes.
 
-    Only a terminal is one: of Rich's variables FORCE_COLOR adds colours to a file, or with 0 takes those of a terminal,
-    and TTY_COMPATIBLE changes nothing."""
+    `columns` is the width of a terminal, None for a file or pipe. With `details` it shows all notes. The environment
+    variable FORCE_COLOR adds colours to a file, or with 0 removes those of a terminal; TTY_COMPATIBLE has no effect.
+    """
 
     def __init__(self, *, columns: int | None = None, details: bool = False, **options: Any) -> None:
         stream = options.get("file") or (sys.stderr if options.get("stderr") else sys.stdout)
@@ -45,13 +47,13 @@ class Screen(Console):
         self._left_out: dict[str, None] = {}
 
     def say(self, *lines: str, style: str = "") -> None:
-        """Lines of text. A terminal breaks them between words."""
+        """Print lines of text. A terminal wraps them between words."""
         for line in lines:
-            for part in [line] if self._columns is None else broken(line, self._columns):
+            for part in [line] if self._columns is None else wrap_lines(line, self._columns):
                 self.print(part, style=style, soft_wrap=True)
 
     def table(self, table: "Table[Any]", heading: str = "") -> None:
-        """A table under its heading, and an empty line."""
+        """Print a table under its heading, and an empty line."""
         self.say(*filter(None, [heading]), style="bold")
         self.print(table)
         self.print()
@@ -59,13 +61,13 @@ class Screen(Console):
         self._left_out |= dict.fromkeys(column.name for column in table.columns if column.spare and column not in shown)
 
     def notes(self, notes: Iterable[str]) -> None:
-        """Notes under tables: all of them with --details, else those that matter most."""
-        lacking = [f"A wider terminal also shows: {', '.join(self._left_out)}."] * bool(self._left_out)
-        notes = [*lacking, *notes]
-        self.say(*(notes if self._details else fitting(notes, self._columns or self.width)), style="dim")
+        """Print notes under tables: all of them with --details, otherwise those that matter most."""
+        omitted = [f"A wider terminal also shows: {', '.join(self._left_out)}."] * bool(self._left_out)
+        notes = [*omitted, *notes]
+        self.say(*(notes if self._details else notes_that_fit(notes, self._columns or self.width)), style="dim")
 
     def offer(self, steps: Iterable[NextStep]) -> None:
-        """Commands to go on with, the best first. Nothing breaks a command, so that it can be copied."""
+        """Print suggested commands, the best first. A command is never wrapped, so that it can be copied."""
         for line in next_lines(steps, self._columns or self.width):
             self.print(line, soft_wrap=True)
 
@@ -75,7 +77,7 @@ class Screen(Console):
 
 
 class Words(Text):
-    """A text of which a console breaks a word without room, such as a config's name, before a `+` and after `-_/.`."""
+    """A text whose long words, such as names of configs, may wrap before a `+` and after any of `-_/.`."""
 
     def wrap(self, console: Console, width: int, *args: Any, **options: Any) -> Lines:
         return Lines(
@@ -85,21 +87,21 @@ class Words(Text):
         )
 
 
-_APART = (r"(?<=.)(?=\+)|(?<=[-/.])(?=.)", r"(?<=_)(?=.)")
-"""Where words that have no room are broken; the second where the first has no place."""
+_BREAKS = (r"(?<=.)(?=\+)|(?<=[-/.])(?=.)", r"(?<=_)(?=.)")
+"""Patterns of the places where a long word may wrap. The second applies if the first has no match."""
 
 
 def breaks(words: str, width: int) -> list[int]:
-    """Where words that are wider than a line have to be broken."""
-    found = []
+    """Return the positions where words that are wider than a line have to wrap."""
+    positions = []
     for word in re.finditer(r"\S+", words):
         begin = word.start()
         while cell_len(words[begin : word.end()]) > width:
             end = begin + max(1, len(set_cell_size(words[begin : word.end()], width).rstrip()))
-            places = (list(re.finditer(where, words[begin : end + 1])) for where in _APART)
-            begin += next((at[-1].start() for at in places if at), end - begin)
-            found.append(begin)
-    return found
+            places = (list(re.finditer(pattern, words[begin : end + 1])) for pattern in _BREAKS)
+            begin += next((matches[-1].start() for matches in places if matches), end - begin)
+            positions.append(begin)
+    return positions
 
 
 Tone = Literal["good", "bad", "warn", "plain"]
@@ -107,7 +109,7 @@ Tone = Literal["good", "bad", "warn", "plain"]
 
 @dataclass(frozen=True)
 class Badge:
-    """A word with an icon of the page's template, and a sign elsewhere: colour alone tells nothing here."""
+    """A word with an icon on the page and a sign elsewhere, so that nothing depends on colour alone."""
 
     word: str
     icon: str
@@ -116,13 +118,16 @@ class Badge:
 
     @property
     def signed(self) -> str:
-        """`▼ regression`."""
+        """The sign and the word: "▼ regression"."""
         return f"{self.sign} {self.word}"
 
 
 @dataclass(frozen=True)
 class Field:
-    """A text or a badge. `key` is what it sorts by, None for the text itself; `swatch` fills a square before it."""
+    """A text or a badge in a table of the page.
+
+    Rows are sorted by `key`, or by the text if that is None. `swatch` is the fill of a square before the text.
+    """
 
     text: str = ""
     key: float | None = None
@@ -137,14 +142,14 @@ class Field:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a column's values are written. `within`: how a console, not the page, writes an interval's ends."""
+    """The format of a column's values. `within` formats the ends of an interval, on a console only."""
 
     write: Callable[[Any], str] = str
     numeric: bool = True
     within: Callable[[Interval], str] | None = None
 
     def interval(self, value: Interval, *, within: bool = True) -> str:
-        """An interval's middle; `within`: with what stands behind it."""
+        """Format the middle of an interval; `within` appends its ends."""
         ends = self.within(value) if within and self.within else ""
         return f"{self.write(value.value)} {ends}".rstrip()
 
@@ -164,12 +169,18 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Column(Generic[R]):
-    """A column over rows of any type. Its value is a number, an interval or whatever its kind writes; None is empty,
-    and what is words already (a text in place of a figure, a badge, a field of the page) is written as it is.
-    `mark` stands behind what is written. `style` is the console's. `wraps`: a text may be folded, and a number takes a
-    second line before others are cut. `on`: the only renderer that shows it. `width`: the least of a console's.
-    `spare`: a console without room for all columns leaves it out, the last such column first. `key`: its name in JSON
-    and exports, where these do not have the value already."""
+    """A column over rows of any type.
+
+    Its `kind` formats the value; texts, badges and fields are shown as they are, and None is empty.
+
+    - `mark` is appended to the formatted value.
+    - `style` applies on the console only.
+    - `wraps`: whether the console may wrap the value (default: only texts).
+    - `on`: the only renderer that shows the column.
+    - `width`: the least width on the console.
+    - `spare`: the console may leave the column out if there is no room, the last such column first.
+    - `key`: the name of the value in JSON and exports, unless they have it already.
+    """
 
     heading: str
     value: Callable[[R], Any]
@@ -185,17 +196,19 @@ class Column(Generic[R]):
 
     @property
     def name(self) -> str:
-        """The heading on one line."""
+        """Return the heading on one line."""
         return self.heading.replace("-\n", "-").replace("\n", " ").strip()
 
     @property
     def folds(self) -> bool:
-        """Whether a console may break its texts into lines."""
+        """Return whether a console may wrap the column's values."""
         return not self.kind.numeric if self.wraps is None else self.wraps
 
     def least(self, rows: Iterable[R], whole: bool = False) -> int:
-        """The width of a console's that it takes at least: no word is broken, but for the longest names of configs, and
-        where they are to be `whole` no number's interval."""
+        """Return the least width on a console at which no word wraps, except very long names of configs.
+
+        With `whole`, the intervals of numbers do not wrap either.
+        """
         texts = [self.heading, *(self.styled(row).plain for row in rows)]
         if whole and self.kind.numeric:
             return max(self.least(()), *map(cell_len, texts[1:]), 0)
@@ -204,7 +217,7 @@ class Column(Generic[R]):
         return max([self.width or 0, *(min(cell_len(word), 32) for text in texts for word in text.split())])
 
     def text(self, row: R, *, within: bool = True) -> str:
-        """A row's value in words. `within`: with its interval, where the kind writes one."""
+        """Format a row's value. `within` appends the ends of an interval, if the kind formats them."""
         value = self.value(row)
         if isinstance(value, Interval):
             words = self.kind.interval(value, within=within)
@@ -217,13 +230,13 @@ class Column(Generic[R]):
         return words + (self.mark(row) if self.mark else "")
 
     def styled(self, row: R) -> Text:
-        """The same for a console."""
+        """Format a row's value with its style, for a console."""
         value = self.value(row)
         style = self.style if isinstance(self.style, str) else self.style(row)
         return value if isinstance(value, Text) else Words(self.text(row), style=style)
 
     def field(self, row: R) -> Field:
-        """The same for the page, where it sorts by its value."""
+        """Format a row's value for the page, which sorts rows by it."""
         value = self.value(row)
         if isinstance(value, Field | Badge):
             return value if isinstance(value, Field) else Field(badge=value)
@@ -233,8 +246,11 @@ class Column(Generic[R]):
 
 @dataclass(frozen=True)
 class Table(Generic[R]):
-    """Rows under columns; one that is None is an empty line. `filters`: the columns that the page offers to filter by.
-    On a console, columns are `gap` apart, and headings have the style `header`, or are not shown where it is None."""
+    """Rows under columns. A row that is None is an empty line.
+
+    `filters` are the columns by which the page can filter. On a console, `gap` is the space between columns, and
+    `header` the style of the headings; None hides them.
+    """
 
     columns: Sequence[Column[R]]
     rows: Sequence[R | None]
@@ -247,7 +263,7 @@ class Table(Generic[R]):
         yield self.on_console(options.max_width)
 
     def on_console(self, width: int) -> Grid:
-        """The table on a console so wide."""
+        """Render the table for a console of this width."""
         return self._grid(self.columns_at(width), self.rows)
 
     def columns_at(self, width: int) -> list[Column[R]]:
@@ -282,24 +298,24 @@ class Table(Generic[R]):
 
     @functools.cached_property
     def heads(self) -> tuple[Column[R], ...]:
-        """The columns of the page."""
+        """Return the columns of the page."""
         return tuple(column for column in self.columns if column.on != "console")
 
     @functools.cached_property
     def fields(self) -> tuple[tuple[Field, ...], ...]:
-        """The rows of the page."""
+        """Return the rows of the page."""
         return tuple(tuple(head.field(row) for head in self.heads) for row in self.rows if row is not None)
 
     def values(self, name: str) -> tuple[str, ...]:
-        """The different entries of a column of the page: numbers ascending, texts as they come."""
+        """Return the different values of a column of the page: numbers ascending, texts in order of appearance."""
         place = [head.name for head in self.heads].index(name)
-        entries = [row[place] for row in self.fields]
+        fields = [row[place] for row in self.fields]
         if self.heads[place].kind.numeric:
-            entries.sort(key=lambda field: field.key or 0.0)
-        return tuple(dict.fromkeys(field.words for field in entries))
+            fields.sort(key=lambda field: field.key or 0.0)
+        return tuple(dict.fromkeys(field.words for field in fields))
 
     def markdown(self, escaped: Callable[[str], str] = str) -> list[str]:
-        """The lines of a Markdown table, headings as they stand."""
+        """Return the lines of a Markdown table. `escaped` escapes values, not headings."""
         return [
             f"| {' | '.join(column.heading for column in self.columns)} |",
             f"| {' | '.join('---:' if column.kind.numeric else '---' for column in self.columns)} |",
@@ -312,65 +328,69 @@ class Table(Generic[R]):
 
 
 def keyed(columns: Iterable[Column[R]], row: R) -> dict[str, Any]:
-    """A row's values by the keys of its columns, for JSON and exports."""
+    """Return the values of a row by the keys of its columns, for JSON and exports."""
     return {column.key: column.value(row) for column in columns if column.key}
 
 
-def heads(cells: Iterable[Cell], cell: Callable[[R], Cell]) -> list[Column[R]]:
-    """Columns before a config's: model where there are several, batch size, ranks where a cell has several."""
+def cell_columns(cells: Iterable[Cell], cell_of: Callable[[R], Cell]) -> list[Column[R]]:
+    """Return the columns before the config: model and ranks if the cells need them, and batch size."""
     cells = list(cells)
-    found = [Column[R]("batch", lambda row: cell(row).batch_size, COUNT, wraps=True, width=5)]
-    if len({each.model for each in cells}) > 1:
-        found.insert(0, Column("model", lambda row: cell(row).model, wraps=False))
+    columns = [Column[R]("batch", lambda row: cell_of(row).batch_size, COUNT, wraps=True, width=5)]
+    if len({cell.model for cell in cells}) > 1:
+        columns.insert(0, Column("model", lambda row: cell_of(row).model, wraps=False))
     if many_ranks(cells):
-        found.append(Column("ranks", lambda row: cell(row).ranks, COUNT, wraps=True))
-    return found
+        columns.append(Column("ranks", lambda row: cell_of(row).ranks, COUNT, wraps=True))
+    return columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigTable(Table[R]):
-    """A row per cell, model by model, batch size by batch size and ranks by ranks, an empty row between; a config that
-    adds rungs to the one above shows what it adds. `instead`: what a row says in place of all figures."""
+    """A table with a row per cell, in blocks of the same model, batch size and ranks.
+
+    A config that adds rungs to the one above it shows only these. `instead` returns a text to show in place of a row's
+    figures, or None.
+    """
 
     cell: Callable[[R], Cell]
     instead: Callable[[R], str | None] = lambda _: None
     min_width: int = 18
 
     def _blocks(self, rows: Sequence[R]) -> dict[tuple[str, ...], list[tuple[R, str]]]:
-        """The rows that stand together, each with the name of its config, by what stands before the first."""
-        before = heads(map(self.cell, rows), self.cell)
+        """Return blocks of rows with the name of each row's config, by the values of the columns before the config."""
+        leading = cell_columns(map(self.cell, rows), self.cell)
         blocks: dict[tuple[str, ...], list[tuple[R, str]]] = {}
-        for head, block in grouped((tuple(head.text(row) for head in before), row) for row in rows).items():
+        for head, block in grouped((tuple(column.text(row) for column in leading), row) for row in rows).items():
             cells = list(map(self.cell, block))
             blocks[head] = list(zip(block, map(config_in_ladder, cells, [None, *cells]), strict=True))
         return blocks
 
     def _config_width(self, rows: Sequence[R]) -> int:
-        """The width that configs take at least, broken between rungs."""
+        """Return the least width of the configs, wrapped between rungs."""
         names = [between_rungs(name, 0) for block in self._blocks(rows).values() for _, name in block]
         return max([self.min_width, *(cell_len(line) for name in names for line in name.split("\n"))])
 
-    def _beside(self, rows: Sequence[R], columns: Sequence[Column[R]], whole: bool = False) -> int:
-        """The width that all but the configs takes at least, with the gap after each column."""
+    def _width_without_configs(self, rows: Sequence[R], columns: Sequence[Column[R]], whole: bool = False) -> int:
+        """Return the least width of all columns but the configs, with the gap after each column."""
         figures_of = [row for row in rows if not self.instead(row)]
-        least = [head.least(rows) for head in heads(map(self.cell, rows), self.cell)]
+        least = [column.least(rows) for column in cell_columns(map(self.cell, rows), self.cell)]
         least += [column.least(figures_of, whole) for column in columns if column.on != "page"]
         return sum(least) + self.gap * len(least)
 
     def _least(self, rows: Sequence[R], columns: Sequence[Column[R]]) -> int:
-        return self._beside(rows, columns) + self._config_width(rows) + self.gap
+        return self._width_without_configs(rows, columns) + self._config_width(rows) + self.gap
 
     def on_console(self, width: int) -> Grid:
         rows = [row for row in self.rows if row is not None]
-        before, shown, least = heads(map(self.cell, rows), self.cell), self.columns_at(width), self._config_width(rows)
-        cramped = self._beside(rows, shown) + least > width
-        room = max(least, width - self._beside(rows, shown, whole=True) - self.gap)
+        leading, shown = cell_columns(map(self.cell, rows), self.cell), self.columns_at(width)
+        least = self._config_width(rows)
+        cramped = self._width_without_configs(rows, shown) + least > width
+        room = max(least, width - self._width_without_configs(rows, shown, whole=True) - self.gap)
         blocks = self._blocks(rows)
         names = {name: between_rungs(name, room) for block in blocks.values() for _, name in block}
         if cramped:
             names = {name: name for name in names}
         config = Column[R]("config", str, wraps=cramped, width=self.min_width)
-        grid = self._grid([*before, config, *shown], ())
+        grid = self._grid([*leading, config, *shown], ())
         for head, block in blocks.items():
             if grid.row_count:
                 grid.add_row()
@@ -382,7 +402,7 @@ class ConfigTable(Table[R]):
 
 
 def between_rungs(config: str, width: int) -> str:
-    """A config's name, or what it adds, in lines that are broken between rungs where it is wider than that."""
+    """Wrap a config's name, or the rungs that it adds, between rungs to lines of this width."""
     plus = " + " if " + " in config else "+"
     first, *rungs = config.split(plus)
     lines = [first]
@@ -395,12 +415,12 @@ def between_rungs(config: str, width: int) -> str:
 
 
 def many_ranks(cells: Iterable[Cell]) -> bool:
-    """Whether a table of these cells has a column of ranks."""
+    """Return whether a table of these cells needs a column of ranks."""
     return any(cell.ranks > 1 for cell in cells)
 
 
 def config_in_ladder(cell: Cell, above: Cell | None) -> str:
-    """A config's name below another's: what it adds, where it adds rungs to that one, or what it changes."""
+    """Return a config's name for a row below another config: only the rungs or the change that it adds, if it does."""
     base, _, ablation = cell.config.partition(":")
     if above and ablation and above.config.partition(":")[0] == base:
         return f"  : {ablation}"

@@ -1,5 +1,7 @@
-"""The form of a verdict and of a status: sign, word, tone and icon, the same on the console, in charts and on the page.
-A sign or an icon stands beside each word, so that no colour is needed."""
+"""Verdicts and statuses as sign, word, tone and icon, the same on the console, in charts and on the page.
+
+Each word has a sign or an icon next to it, so that nothing depends on colour.
+"""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +13,7 @@ from tcbench.show.format import counted, listed
 from tcbench.show.tables import Badge, Tone
 
 STYLES: Mapping[Tone, str] = {"bad": "bold red", "warn": "yellow", "good": "green", "plain": ""}
-"""On a console."""
+"""The console's style for each tone."""
 
 FORMS: Mapping[Verdict, Badge] = {
     "regression": Badge("regression", "down", "bad", "▼"),
@@ -32,11 +34,11 @@ STATUS_BADGES: Mapping[Status, Badge] = {
     "timeout": Badge("timed out", "clock", "bad"),
     "crashed": Badge("crashed", "bolt", "bad"),
 }
-"""How a trial or a cell ended."""
+"""The badge for each status of a trial or a cell."""
 
 
 def why_missing(summary: CellSummary | None) -> str:
-    """A few words for a cell without a number: "out of memory", "skipped: needs cv2"."""
+    """Say in a few words why a cell has no number: "out of memory", "skipped: needs cv2"."""
     if summary is None:
         return "not run"
     words = STATUS_BADGES[summary.status].word
@@ -50,13 +52,13 @@ def why_missing(summary: CellSummary | None) -> str:
 
 
 def tone(comparison: CellComparison) -> Tone:
-    """Of one cell's verdict. Bad is only what fails: a cell that runs now does not, nor one that is allowed to miss."""
+    """Return the tone of a cell's verdict. It is "bad" only if the cell makes the comparison fail."""
     tone = FORMS[comparison.verdict].tone
     return "plain" if tone == "bad" and not comparison.failing else tone
 
 
 def signed(comparison: CellComparison) -> str:
-    """A verdict as sign and word, with what a loss sits in or what would decide: `▼ regression in backward`."""
+    """Return a verdict as sign and words: "▼ regression in backward", "? inconclusive, 3 more trials"."""
     words = FORMS[comparison.verdict].signed
     if comparison.verdict == "changed status" and not comparison.failing:
         words = "✓ runs now"

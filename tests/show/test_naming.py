@@ -3,7 +3,7 @@ import pytest
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.record import KfacSettings, TrainSettings
-from tcbench.show.naming import another_session, apart, lasting, settings_apart
+from tcbench.show.naming import another_session, distinguishing_settings, setting_headings, stable_names
 
 
 def test_only_namesakes_are_told_apart_and_only_by_what_differs():
@@ -12,37 +12,42 @@ def test_only_namesakes_are_told_apart_and_only_by_what_differs():
         factories.make_cell(image_size=96),
         factories.make_cell("fp16", threads=8),
     )
-    assert apart([("m", one), ("m", other), ("n", third)]) == ("image_size 64", "image_size 96", "")
-    assert apart([("m", one), ("n", one)]) == ("m", "n")
-    assert apart([(None, one), ("n", one)]) == ("unknown machine", "n")
-    assert apart([("m", one), ("m", one)]) == ("", "#2")
+    assert distinguishing_settings([("m", one), ("m", other), ("n", third)]) == ("image_size 64", "image_size 96", "")
+    assert distinguishing_settings([("m", one), ("n", one)]) == ("m", "n")
+    assert distinguishing_settings([(None, one), ("n", one)]) == ("unknown machine", "n")
+    assert distinguishing_settings([("m", one), ("m", one)]) == ("", "#2")
 
 
 def test_an_ablation_is_told_from_its_namesake_in_either_order():
     cell = factories.make_cell("fp16")
     ablation = factories.make_cell("fp16", scenario_cudnn=cell.cudnn)
-    assert apart([("m", cell), ("m", ablation)])[0] == ""
-    assert "scenario_cudnn.autotune True" in apart([("m", cell), ("m", ablation)])[1]
-    assert apart([("m", ablation), ("m", cell)]) == apart([("m", cell), ("m", ablation)])[::-1]
+    assert distinguishing_settings([("m", cell), ("m", ablation)])[0] == ""
+    assert "scenario_cudnn.autotune True" in distinguishing_settings([("m", cell), ("m", ablation)])[1]
+    assert (
+        distinguishing_settings([("m", ablation), ("m", cell)])
+        == distinguishing_settings([("m", cell), ("m", ablation)])[::-1]
+    )
 
 
 def test_a_setting_within_settings_is_named_by_its_value_and_one_that_is_not_set_not_at_all():
     plain, kfac = factories.make_cell(), factories.make_cell(train=TrainSettings(kfac=KfacSettings(interval=5)))
-    names = apart([("m", plain), ("m", kfac)])
+    names = distinguishing_settings([("m", plain), ("m", kfac)])
     assert names == ("", "train.kfac.damping 0.01, train.kfac.decay 0.95, train.kfac.interval 5")
 
 
 def test_a_lasting_name_does_not_depend_on_what_else_was_run():
     cell, other = factories.make_cell(), factories.make_cell("fp16")
-    assert lasting([("m", cell)])[0] == lasting([("m", other), ("m", cell)])[1]
-    assert lasting([("m", cell)]) == ("fp32, batch size 4, resnet50 v1, 64 px, generated, cpu, m",)
-    assert lasting([("m", cell)])[0] == lasting([("m", cell), ("m", factories.make_cell(model="resnet18"))])[0]
+    assert stable_names([("m", cell)])[0] == stable_names([("m", other), ("m", cell)])[1]
+    assert stable_names([("m", cell)]) == ("fp32, batch size 4, resnet50 v1, 64 px, generated, cpu, m",)
+    assert (
+        stable_names([("m", cell)])[0] == stable_names([("m", cell), ("m", factories.make_cell(model="resnet18"))])[0]
+    )
 
 
 def test_settings_are_told_apart_by_machine_and_threads_and_else_by_what_tells_cells_of_one_name():
     def told(**changes: object) -> tuple[str, ...]:
         cells = [factories.make_cell(), factories.make_cell("fp16", scenario="other"), factories.make_cell(**changes)]
-        return settings_apart(summarise([factories.make_record(cell=cell) for cell in cells]))
+        return setting_headings(summarise([factories.make_record(cell=cell) for cell in cells]))
 
     assert told(batch_size=8) == ("", "", "")  # another scenario's config stands beside this one's
     assert told(threads=8) == ("threads 2", "threads 2", "threads 8")

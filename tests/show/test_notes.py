@@ -5,18 +5,18 @@ import io
 import pytest
 
 from tcbench.show.next_steps import NextStep
-from tcbench.show.notes import MOST_LINES, Caution, broken, fitting
+from tcbench.show.notes import MOST_LINES, Caution, notes_that_fit, wrap_lines
 from tcbench.show.tables import Screen
 
 LONG = "a note of " + "several " * 12 + "words"
 
 
 def test_a_text_is_broken_between_words_and_goes_on_indented():
-    lines = broken(f"  {LONG}, fp32+dali+batched, {'x' * 50}", 40)
+    lines = wrap_lines(f"  {LONG}, fp32+dali+batched, {'x' * 50}", 40)
     assert all(line.startswith("    ") for line in lines[1:]) and lines[0].startswith("  a note")
     assert " ".join(" ".join(lines).split()) == f"{LONG}, fp32+dali+batched, {'x' * 50}"
     assert [line for line in lines if len(line) > 40] == ["    " + "x" * 50]
-    assert broken("one\ntwo", 40) == ["one", "two"] and broken("", 40) == [""]
+    assert wrap_lines("one\ntwo", 40) == ["one", "two"] and wrap_lines("", 40) == [""]
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_a_text_is_broken_between_words_and_goes_on_indented():
     ],
 )
 def test_so_many_notes_are_shown_as_two_lines_hold_cautions_first(notes, columns, shown):
-    assert fitting(notes, columns) == shown
-    assert sum(len(broken(note, columns)) for note in shown) <= MOST_LINES
+    assert notes_that_fit(notes, columns) == shown
+    assert sum(len(wrap_lines(note, columns)) for note in shown) <= MOST_LINES
 
 
 def test_a_console_shows_all_notes_on_request_and_breaks_no_command():
@@ -45,4 +45,4 @@ def test_a_console_shows_all_notes_on_request_and_breaks_no_command():
 
     commands = [f"Next: tcbench run --config fp32+{n}" + "+x" * 20 for n in (1, 2, 3)]
     assert printed() == ["a", "b (1 more: --details)", *commands]
-    assert printed(columns=40, details=True) == ["a", "b", *broken(LONG, 40), *commands]
+    assert printed(columns=40, details=True) == ["a", "b", *wrap_lines(LONG, 40), *commands]

@@ -24,11 +24,11 @@ def complete_baseline(incomplete: str) -> list[str]:
 NAME = typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
 
 
-@command("Keep a copy of results under a name.", "set", of=baseline_app)
+@command("Keep a copy of results under a name.", "set", group=baseline_app)
 def set_(
     name: str = NAME,
     results: list[str] | None = options.RESULTS,
-    force: bool = options.PLAIN.option("--force", "Replace the baseline that has this name."),
+    force: bool = options.GENERAL.option("--force", "Replace the baseline that has this name."),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
@@ -42,7 +42,7 @@ def set_(
         aside(f"note: {line}")
 
 
-@command(name="list", of=baseline_app)
+@command(name="list", group=baseline_app)
 def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RESULTS_FOLDER) -> None:
     """Show the baselines here."""
     from tcbench.commands.baseline.table import table, to_json
@@ -62,7 +62,7 @@ def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RES
         typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
 
 
-@command(of=baseline_app)
+@command(group=baseline_app)
 def show(
     name: str = NAME,
     details: bool = options.DETAILS,
@@ -86,14 +86,14 @@ def show(
         typer.echo(summary_json(name, path, summaries, over_base))
         return
     console = make_console(details=details)
-    console.say(*simulated.lines(record.environment for record in records), style="bold")
+    console.say(*simulated.simulation_lines(record.environment for record in records), style="bold")
     console.say(facts(held), "")
     console.print(results_table(summaries, over_base))
     console.say(*reasons(summaries), style="yellow")
     console.notes(footnotes(summaries))
 
 
-@command(of=baseline_app)
+@command(group=baseline_app)
 def remove(name: str = NAME, out: Path = options.RESULTS_FOLDER) -> None:
     """Delete a baseline. The runs it was made of stay."""
     from tcbench.run import baseline

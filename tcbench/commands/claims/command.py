@@ -11,7 +11,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console
-from tcbench.show.next_steps import NextStep, elsewhere, folder
+from tcbench.show.next_steps import NextStep, machine_needed, out_words
 from tcbench.show.results import read_results
 
 
@@ -21,7 +21,7 @@ def claims(
         "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
         "numerics` (else the newest beside the records)"
     ),
-    scenario: str | None = options.PLAIN.option(
+    scenario: str | None = options.GENERAL.option(
         "--scenario NAME",
         "The scenario whose claims to judge, by its name or file. Default: that of the results.",
         takes="a scenario that `tcbench list` shows, or a TOML file",
@@ -65,7 +65,9 @@ def claims(
     # Their results go to the folder that these came from.
     console.offer(
         NextStep(
-            (*shlex.split(one)[1:], *folder(out)), "measures what is missing", elsewhere(card.cell.device, card.machine)
+            (*shlex.split(one)[1:], *out_words(out)),
+            "measures what is missing",
+            machine_needed(card.cell.device, card.machine),
         )
         for card in cards
         for line in card.commands

@@ -16,7 +16,7 @@ from tcbench.show.format import factor, number, rate
 from tcbench.show.naming import code_name
 from tcbench.show.notes import Caution
 from tcbench.show.page.page import AnyBlock, Data, Heading, Prose, Section, say
-from tcbench.show.simulated import heading, is_simulated
+from tcbench.show.simulated import is_simulated, measured_or_simulated
 from tcbench.show.tables import COUNT, Badge, Column, Table
 from tcbench.show.verdicts import STYLES
 
@@ -72,7 +72,7 @@ def table(card: Scorecard) -> Table[Evaluated]:
         Column("claim", lambda evaluated: evaluated.claim.says, ratio=5),
         Column("2018", lambda evaluated: None if evaluated.claim.slide is None else IN_2018, wraps=False),
         Column("here", here, wraps=False, style=lambda evaluated: STYLES[BADGES[evaluated.outcome].tone] or "dim"),
-        Column(heading([card.environment]), measured, ratio=6),
+        Column(measured_or_simulated([card.environment]), measured, ratio=6),
     ]
     return Table(columns, card.claims, f"Claims, {title(card)}")
 

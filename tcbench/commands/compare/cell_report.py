@@ -26,9 +26,9 @@ from tcbench.show.format import (
     size,
     threshold,
 )
-from tcbench.show.naming import apart, rate_unit
+from tcbench.show.naming import distinguishing_settings, rate_unit
 from tcbench.show.next_steps import NextStep
-from tcbench.show.sides import UNNAMED, Labels, allowed, several
+from tcbench.show.sides import UNNAMED, Labels, allowed_lines, first_few
 from tcbench.show.verdicts import STATUS_BADGES
 
 _DOUBTS = ("throttled", "on a busy machine", "stalled", "noisy", "not settled", *STATUSES)
@@ -292,7 +292,7 @@ class ComparisonReport(Comparison):
 
     def allowed(self, most: int = 8) -> list[str]:
         """Return the differences that were let pass, a line for each facet."""
-        return allowed(self.differences, most)
+        return allowed_lines(self.differences, most)
 
     def doubts(self, most: int, more: str = "") -> list[str]:
         """Return a line for each doubtful trial; if there are over `most`, lines with their numbers that end with
@@ -327,7 +327,7 @@ def comparison_report(comparison: Comparison, labels: Labels = UNNAMED) -> Compa
     """Put a comparison and each of its cells into words."""
     cells: dict[int, CellReport] = {}
     for numbered in grouped((cell.metric, (n, cell)) for n, cell in enumerate(comparison.cells)).values():
-        wheres = apart([(cell.machine, cell.cell) for _, cell in numbered])
+        wheres = distinguishing_settings([(cell.machine, cell.cell) for _, cell in numbered])
         cells |= {n: CellReport(**vars(cell), where=where) for (n, cell), where in zip(numbered, wheres, strict=True)}
     return ComparisonReport(**vars(comparison) | {"cells": tuple(cells[n] for n in sorted(cells))}, labels=labels)
 
@@ -352,7 +352,7 @@ def heading(cells: Sequence[CellReport]) -> str:
 def reasons(cells: Iterable[CellReport], most: int = 3) -> list[str]:
     """Return a line for each verdict that needs one, in order; cells with the same reason share it."""
     groups = grouped(((cell.verdict, cell.sentence), cell.name) for cell in cells if cell.explained)
-    return [f"{several(names, most)}: {verdict}: {says}" for (verdict, says), names in groups.items()]
+    return [f"{first_few(names, most)}: {verdict}: {says}" for (verdict, says), names in groups.items()]
 
 
 def _limits(interval: Interval, words: Callable[[float], str] = change) -> str:

@@ -36,12 +36,12 @@ from tcbench.show.charts.text import (
     wrapped,
 )
 from tcbench.show.format import counted, factor, limits, listed, quotient, ratio, threshold
-from tcbench.show.naming import apart
+from tcbench.show.naming import distinguishing_settings
 from tcbench.show.page import drawings
 from tcbench.show.page.page import AnyBlock, Data, Notice, Paragraph, Piece, Points, Prose, Section, say, strong
 from tcbench.show.page.wording import spaced
-from tcbench.show.sides import UNNAMED, several
-from tcbench.show.tables import COUNT, Badge, Column, Field, Table, Tone, heads
+from tcbench.show.sides import UNNAMED, first_few
+from tcbench.show.tables import COUNT, Badge, Column, Field, Table, Tone, cell_columns
 from tcbench.show.verdicts import FORMS, signed, tone
 
 MAX_ROWS = 600
@@ -159,7 +159,7 @@ def _blocks(report: ComparisonReport) -> list[_Block]:
     groups = grouped((key(cell), cell) for cell in report.cells)
     settings = list(dict.fromkeys(setting for _, setting, _ in groups))
     machines_alone = len({setting.machine for setting in settings}) == len(settings)
-    names = dict(zip(settings, apart([setting[:2] for setting in settings]), strict=True))
+    names = dict(zip(settings, distinguishing_settings([setting[:2] for setting in settings]), strict=True))
     several_ranks = len({setting.cell.ranks for setting in settings}) > 1
     blocks = []
     for (came_from, setting, metric), cells in groups.items():
@@ -201,7 +201,7 @@ def _small_print(report: ComparisonReport) -> list[str]:
     if report.differences:
         lines.append("differs between base and current: " + "; ".join(report.allowed(4)))
     if report.notes:
-        lines.append("note: " + several(report.notes, 4))
+        lines.append("note: " + first_few(report.notes, 4))
     return [*lines, *(f"doubtful: {line}" for line in report.counted_doubts)]
 
 
@@ -345,7 +345,7 @@ def _table(cells: Sequence[CellReport]) -> Table[CellReport]:
     by_metric = grouped((cell.metric.name, cell) for cell in cells)
     metrics = {name: titled(of_metric) for name, of_metric in by_metric.items()}
     columns = (
-        *heads((one.cell for one in cells), lambda one: one.cell),
+        *cell_columns((one.cell for one in cells), lambda one: one.cell),
         Column[CellReport]("config", lambda one: ", ".join(filter(None, (one.cell.config, one.where_in_table)))),
         *([Column[CellReport]("metric", lambda one: metrics[one.metric.name])] if len(metrics) > 1 else []),
         Column[CellReport]("verdict", lambda one: FORMS[one.verdict]),

@@ -9,7 +9,7 @@ from tcbench.commands.compare import outcome
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
 from tcbench.show import options
-from tcbench.show.app import command, given
+from tcbench.show.app import command, given_words
 from tcbench.show.results import newest, read_files
 from tcbench.show.sides import Labels
 
@@ -23,7 +23,7 @@ def compare(
     current: str | None = typer.Argument(
         None, metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."
     ),
-    baseline: str | None = options.PLAIN.option(
+    baseline: str | None = options.GENERAL.option(
         "--baseline NAME", "In place of BASE: what `tcbench baseline set NAME` kept.", takes=options.BASELINE
     ),
     out: Path = options.RESULTS_FOLDER,
@@ -58,7 +58,7 @@ def compare(
     befores, afters = read_files([base_path]).records, read_files([current_path]).records
     files = plain(str(base_path)), plain(str(current_path))
     labels = Labels(outcome.called(base_name, befores), outcome.called(current_name, afters), files)
-    asked = given(context, ("metric", "threshold_"))
+    asked = given_words(context, ("metric", "threshold_"))
     content = None if asked else gate_file.of(base_path, current_path)
     if content is not None:
         typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)

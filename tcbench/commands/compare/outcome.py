@@ -16,11 +16,11 @@ import typer
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
 from tcbench.show import streams
-from tcbench.show.app import command_line, given
+from tcbench.show.app import command_line, given_words
 from tcbench.show.console import make_console
 from tcbench.show.notes import aside
 from tcbench.show.options import ANOTHER_FILE, Group, check_picture, format_option, output_option
-from tcbench.show.sides import Labels, several
+from tcbench.show.sides import Labels, first_few
 
 if TYPE_CHECKING:
     from tcbench.analysis.comparability import Difference
@@ -125,7 +125,7 @@ def comparable(comparison: Comparison, labels: Labels, allow: frozenset[str], re
         currents = dict.fromkeys(cell.current.cell.label for cell in comparison.cells if cell.current)
         raise NotComparableError(
             f"{names[0]} and {names[1]} have nothing in common: no config at the same batch size\n"
-            f"  {names[0]} has {several([*bases], 5)}\n  {names[1]} has {several([*currents], 5)}"
+            f"  {names[0]} has {first_few([*bases], 5)}\n  {names[1]} has {first_few([*currents], 5)}"
         )
     judged = comparison
     if MISSING in allow:
@@ -133,7 +133,7 @@ def comparable(comparison: Comparison, labels: Labels, allow: frozenset[str], re
         judged = replace(comparison, cells=tuple(cells))
     if not judged.failing and not any(cell.measured for cell in judged.cells):
         reasons = list(dict.fromkeys(cell.why for cell in judged.cells if cell.why))
-        raise NotComparableError(f"nothing was measured on both sides: {several(reasons, 3)}")
+        raise NotComparableError(f"nothing was measured on both sides: {first_few(reasons, 3)}")
     refused = judged.refused(allow)
     if refused:
         raise NotComparableError(_refusal(refused, names, allow, retry))
@@ -142,9 +142,9 @@ def comparable(comparison: Comparison, labels: Labels, allow: frozenset[str], re
 
 def called(name: str, records: Iterable[Record]) -> str:
     """A side's name, safe to show; that of simulated results says so in every format."""
-    from tcbench.show.simulated import marked
+    from tcbench.show.simulated import mark_simulated
 
-    return marked(plain(name), (record.environment for record in records))
+    return mark_simulated(plain(name), (record.environment for record in records))
 
 
 _LISTED = 20
@@ -166,7 +166,7 @@ def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: froze
 
 def retry_command(context: typer.Context) -> str:
     """The command that was given, but for its --allow, to be pasted into a shell."""
-    return command_line(context.info_name or "", *given(context, without=("allow",)))
+    return command_line(context.info_name or "", *given_words(context, without=("allow",)))
 
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:

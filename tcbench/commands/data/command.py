@@ -11,9 +11,9 @@ from tcbench.show.console import stages
 data_app = command_group("data", "Make the images that runs read.")
 
 
-@command("Generate the JPEGs that runs read by default.", of=data_app)
+@command("Generate the JPEGs that runs read by default.", group=data_app)
 def make(
-    force: bool = options.PLAIN.option("--force", "Make it again even if it exists."),
+    force: bool = options.GENERAL.option("--force", "Make it again even if it exists."),
     quiet: bool = options.QUIET,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""

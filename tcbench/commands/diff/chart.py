@@ -26,7 +26,7 @@ from tcbench.show.format import counted, milliseconds
 from tcbench.show.page import drawings
 from tcbench.show.page.page import Prose, Section, say, strong
 from tcbench.show.sides import UNNAMED, Labels
-from tcbench.show.simulated import marked
+from tcbench.show.simulated import mark_simulated
 from tcbench.show.tables import COUNT, SECONDS, Column, Field, Table
 
 _ROW = 0.235
@@ -44,7 +44,7 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
     timelines = any(len(diff.levels) > 1 for diff in diffs)
     small = [f"base: {labels.base} · current: {labels.current}", *notes(diffs, timelines), *simulated(diffs), *more]
     page = ChartPage(
-        drawable(marked(title, (side.environment for side in both))),
+        drawable(mark_simulated(title, (side.environment for side in both))),
         "Milliseconds that each part of the step adds or takes, and its share of the step's change.",
         map(drawable, small),
     )

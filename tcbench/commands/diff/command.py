@@ -10,11 +10,11 @@ import typer
 
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
-from tcbench.run.inputs import chosen, parted
+from tcbench.run.inputs import select_cells, split_timelines
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console
-from tcbench.show.next_steps import of_cell
+from tcbench.show.next_steps import cell_step
 from tcbench.show.notes import Caution
 from tcbench.show.results import read_files
 from tcbench.show.sides import Labels
@@ -36,12 +36,12 @@ def diff(
     ),
     current: str | None = typer.Argument(None, metavar="CURRENT", help="The same. Default, with --to: BASE itself."),
     chosen: Selection,
-    to: str | None = options.PLAIN.option(
+    to: str | None = options.GENERAL.option(
         "--to CONFIG",
         "CURRENT's config, where it is another than BASE's. Default: BASE's.",
         takes="a config of CURRENT, where --config names one of BASE",
     ),
-    top: int = options.PLAIN.option("--top N", "Parts to show of each kind.", 10, within=(1, None)),
+    top: int = options.GENERAL.option("--top N", "Parts to show of each kind.", 10, within=(1, None)),
     output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,
@@ -67,7 +67,7 @@ def diff(
     if to is not None and len(configs) != 1:
         raise SelectionError(f"--to {to}: expected the config to set it beside: --config CONFIG --to {to}")
     paths = [store.resolve(name, out) for name in (base, current or base)]
-    records, timelines = parted(paths)
+    records, timelines = split_timelines(paths)
     if records and timelines:
         raise SelectionError(
             f"{records[0]} holds records and {timelines[0]} a timeline; expected two of one kind: "
@@ -104,7 +104,7 @@ def diff(
     if not timelines and cell is not None:  # layers and kernels are in profiles alone
         machine = environment.machine if environment else None
         says = "and the other side's: `tcbench diff` of both shows layers"
-        step = of_cell("profile", cell, says, out=out, threads=True, machine=machine)
+        step = cell_step("profile", cell, says, out=out, threads=True, machine=machine)
         console.offer(filter(None, [step]))
 
 
@@ -128,7 +128,7 @@ def _of_records(
 
     wanted = (configs, (to,) if to is not None else configs)
     ours, theirs = (
-        _cells(path, chosen(read_files([path]).records, names, sizes))
+        _cells(path, select_cells(read_files([path]).records, names, sizes))
         for path, names in zip(paths, wanted, strict=True)
     )
     if len(ours) == len(theirs) == 1:

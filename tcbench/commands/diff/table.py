@@ -11,8 +11,8 @@ from tcbench.show.bottlenecks import doubt_words, doubtful
 from tcbench.show.document import document, fields
 from tcbench.show.format import counted, limits, listed, milliseconds, quotient
 from tcbench.show.notes import Caution
-from tcbench.show.sides import UNNAMED, Labels, allowed
-from tcbench.show.simulated import is_simulated, lines
+from tcbench.show.sides import UNNAMED, Labels, allowed_lines
+from tcbench.show.simulated import is_simulated, simulation_lines
 from tcbench.show.tables import COUNT, Column, Kind, Table
 
 _LEAST_SHARE = 0.01
@@ -142,13 +142,13 @@ def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
         remarks.append("may be nothing: the 95% interval of the change over trials holds 0.")
     remarks += doubtful((side.label, side.bottleneck) for one in diffs for side in (one.base, one.current))
     differences = dict.fromkeys(difference for one in diffs for difference in one.differences)
-    remarks += [Caution(f"differs beside: {line}") for line in allowed(differences)]
+    remarks += [Caution(f"differs beside: {line}") for line in allowed_lines(differences)]
     return remarks
 
 
 def simulated(diffs: Iterable[Diff]) -> list[str]:
     """A line for each simulation among the sides."""
-    return lines(side.environment for one in diffs for side in (one.base, one.current))
+    return simulation_lines(side.environment for one in diffs for side in (one.base, one.current))
 
 
 def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[str] = ()) -> str:

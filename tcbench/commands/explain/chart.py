@@ -30,7 +30,7 @@ from tcbench.show.page import drawings
 from tcbench.show.page.page import AnyBlock, Paragraph, Piece, Points, Section, say, strong
 from tcbench.show.page.settings import SettingCells, Settings, left_out
 from tcbench.show.page.wording import kept_together, spaced
-from tcbench.show.simulated import marked
+from tcbench.show.simulated import mark_simulated
 from tcbench.show.tables import COUNT, Badge, Column, Table, config_in_ladder
 from tcbench.show.verdicts import STATUS_BADGES
 
@@ -65,7 +65,7 @@ def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
     passes = sorted({"timed" if of.phases_are_timed else "profiled" for of in known})
     how = f"bars: phases on the host, of the {' or the '.join(passes)} pass · mark: the step of the timed pass"
     facts = small_print(summaries, common, whiskers=True).split(" · ")
-    title = marked("", (summary.environment for summary in summaries))
+    title = mark_simulated("", (summary.environment for summary in summaries))
     page = ChartPage(title, "", [*more, how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
     names, others = _legend(known)
     page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *others)]])

@@ -11,7 +11,7 @@ import typer
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console, stages
-from tcbench.show.next_steps import NextStep, folder, of_cell
+from tcbench.show.next_steps import NextStep, cell_step, out_words
 from tcbench.show.results import read_results
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ def explain(
         typer.echo(table.to_json(explained))
         return
     console = make_console(details=details)
-    console.say(*simulated.lines(record.environment for record in given.records), style="bold")
+    console.say(*simulated.simulation_lines(record.environment for record in given.records), style="bold")
     for heading, part in table.by_setting(explained):
         console.table(table.table(part), heading)
     if details:
         console.say(*table.sentences(explained), "")
     checks = table.checks(explained)
     if checks is not None:
-        ran = simulated.heading(record.environment for record in given.records)
+        ran = simulated.measured_or_simulated(record.environment for record in given.records)
         console.table(checks, f"The model against what was {ran}:")
     console.notes(table.notes(explained))
     console.offer(_next_steps(explained, results or (), out))
@@ -80,15 +80,15 @@ def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: P
         if advice and advice.ratio is None and summary.cell.backend == DEFAULT and summary.cell.scenario_cudnn is None
     ]
     steps = [
-        of_cell("run", summary.cell, "tries what is next", config=config, out=out, machine=summary.machine)
+        cell_step("run", summary.cell, "tries what is next", config=config, out=out, machine=summary.machine)
         for summary, config in untried[:1]
     ]
     steps += [
-        of_cell("profile", summary.cell, "where a step of the fastest goes", out=out, machine=summary.machine)
+        cell_step("profile", summary.cell, "where a step of the fastest goes", out=out, machine=summary.machine)
         for _, summary, _ in rates[:1]
     ]
     yield from filter(None, steps)
-    yield NextStep(("report", *results, *folder(out)), "all of it on one page")
+    yield NextStep(("report", *results, *out_words(out)), "all of it on one page")
 
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:

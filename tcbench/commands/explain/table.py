@@ -26,11 +26,11 @@ from tcbench.show.bottlenecks import doubt_words, doubtful, limit_sentence, limi
 from tcbench.show.cells import outlier_lines
 from tcbench.show.document import document, fields
 from tcbench.show.format import factor, listed, milliseconds, number, percent, rate, size
-from tcbench.show.naming import rate_unit, settings_apart, stack_name
+from tcbench.show.naming import rate_unit, setting_headings, stack_name
 from tcbench.show.notes import Caution
-from tcbench.show.sides import several
-from tcbench.show.simulated import heading, is_simulated
-from tcbench.show.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, Words, heads
+from tcbench.show.sides import first_few
+from tcbench.show.simulated import is_simulated, measured_or_simulated
+from tcbench.show.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, Words, cell_columns
 
 _APART = (INPUT, ALLREDUCE)
 """Phases with a column of their own."""
@@ -41,7 +41,7 @@ _KINDS = 6
 def by_setting(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
     """The cells of each setting, whose configs stand side by side, under what tells it from the others; empty for one
     alone. Networks and ranks have columns."""
-    names = settings_apart([explanation.summary for explanation in explanations])
+    names = setting_headings([explanation.summary for explanation in explanations])
     return list(grouped(zip(names, explanations, strict=True)).items())
 
 
@@ -93,7 +93,7 @@ def speeds(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ..
 
 def advised(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
     """What to try next, and each of its figures in a column of its own."""
-    ran = heading(row.summary.environment for row in explanations)
+    ran = measured_or_simulated(row.summary.environment for row in explanations)
     rates: dict[str, Callable[[Explanation], Any]] = {
         "expected": lambda row: (gain := row.advice or row.undecided) and gain.expected,
         ran: lambda row: (gain := row.advice or row.undecided) and gain.measured_images_per_s,
@@ -158,7 +158,7 @@ def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
 def _next(explanation: Explanation, *, known: bool = False) -> Text:
     """The rung to try next, or one that was tried and is not decided, where `known` with its figures, and what was
     tried and is slower."""
-    gain, ran = explanation.advice or explanation.undecided, heading([explanation.summary.environment])
+    gain, ran = explanation.advice or explanation.undecided, measured_or_simulated([explanation.summary.environment])
     expected = RATE.interval(gain.expected) if gain and gain.expected else ""
     measured = rate(gain.measured_images_per_s) if gain and gain.measured_images_per_s is not None else ""
     rates = {"expected": expected, ran: measured} if known else {}
@@ -189,7 +189,7 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     rows = [(e, gain) for e, gain in rows if len(gain.added) == nearest[e.summary.cell]]
     if not rows:
         return None
-    ran = heading(e.summary.environment for e in explanations)
+    ran = measured_or_simulated(e.summary.environment for e in explanations)
     unjudged = {e.summary.cell for e in explanations if e.summary.unit == "steps"}
 
     def pale(row: _Checked) -> str:
@@ -198,7 +198,7 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
 
     cells = [e.summary.cell for e, _ in rows]
     columns: list[Column[_Checked]] = [
-        *heads(cells, lambda row: row[0].summary.cell),
+        *cell_columns(cells, lambda row: row[0].summary.cell),
         Column("from", lambda row: row[0].summary.cell.config),
         Column("adding", lambda row: added(row[1])),
         Column(rate_unit(cells), lambda row: row[0].bottleneck and row[0].bottleneck.images_per_s, RATE),
@@ -231,7 +231,7 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
     lines: list[str] = [*map(Caution, outlier_lines([e.summary for e in explanations])), *_left_to_gain(explanations)]
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
     if unsteady := [e.summary.cell.label for e in explanations if e.bottleneck and e.bottleneck.unsteady]:
-        lines.append(Caution(f"unsettled: one trial, and a few long steps make its mean: {several(unsteady, 3)}."))
+        lines.append(Caution(f"unsettled: one trial, and a few long steps make its mean: {first_few(unsteady, 3)}."))
     if any(e.bottleneck and e.bottleneck.on_gpu for e in explanations):
         lines.append("input, host, GPU: what each needs per step without waiting.")
     if any(e.bottleneck and e.bottleneck.needs.input_s is None for e in explanations):

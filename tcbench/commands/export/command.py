@@ -22,7 +22,7 @@ def export(
         get_args(Format), None, "Default: what -o's name ends in, else csv."
     ),
     output: Path | None = options.output_option("Default: standard output."),
-    per: Literal["trial", "cell", "step"] | None = options.PLAIN.option(
+    per: Literal["trial", "cell", "step"] | None = options.GENERAL.option(
         "--per ROW", "trial, cell or step. Default: trial; services take cells only."
     ),
     out: Path = options.RESULTS_FOLDER,

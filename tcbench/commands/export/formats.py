@@ -25,7 +25,7 @@ from tcbench.core.record import Record
 from tcbench.show import cells
 from tcbench.show.document import encoded, fields
 from tcbench.show.format import listed, plus_minus
-from tcbench.show.naming import lasting, stack_name
+from tcbench.show.naming import stable_names, stack_name
 from tcbench.show.simulated import is_simulated
 from tcbench.show.tables import keyed
 
@@ -271,7 +271,7 @@ def _measured(records: Sequence[Record]) -> list[tuple[str, CellSummary]]:
     summaries = [summary for summary in measured if newest[summary.machine, summary.cell] is summary]
     if not summaries:
         raise SelectionError("no cell was measured in these results: nothing to export; --format csv tells why")
-    names = lasting([(summary.machine, summary.cell) for summary in summaries])
+    names = stable_names([(summary.machine, summary.cell) for summary in summaries])
     ends = (f"... {summary.cell.key}" for summary in summaries)
     short = [
         name if len(name) <= _MOST_NAME else name[: _MOST_NAME - len(end)] + end

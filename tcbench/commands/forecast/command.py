@@ -31,7 +31,7 @@ def _refuse_many_ranks(value: str | None) -> None:
 @options.selects(
     "scenario batch_sizes configs models image_size input device threads",
     scenario=options.OptionField(options.scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
-    device=options.WHAT.field(
+    device=options.CELLS.field(
         "--device cpu",
         "In place of --gpu, this machine's processor: what steps would launch is timed. Default: none.",
         str,
@@ -41,7 +41,7 @@ def _refuse_many_ranks(value: str | None) -> None:
 )
 def forecast(
     *,
-    gpu: str | None = options.WHAT.option(
+    gpu: str | None = options.CELLS.option(
         "--gpu GPU",
         "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
         "--device is needed.",
@@ -49,7 +49,7 @@ def forecast(
         complete=options.complete_gpu,
     ),
     chosen: Selection,
-    fresh: bool = options.WHAT.option("--fresh", "Compute again, ignoring kept results."),
+    fresh: bool = options.CELLS.option("--fresh", "Compute again, ignoring kept results."),
     _many_ranks: str | None = typer.Option(
         None, "--ranks", "--link", "--over", hidden=True, callback=_refuse_many_ranks
     ),

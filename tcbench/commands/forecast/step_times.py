@@ -10,7 +10,7 @@ from tcbench.core.step_time import StepTime, Told
 from tcbench.run.plan import Plan
 from tcbench.show.document import document, fields
 from tcbench.show.format import counted, percent
-from tcbench.show.naming import alone_network, rate_unit
+from tcbench.show.naming import network_suffix, rate_unit
 from tcbench.show.notes import Caution
 from tcbench.show.tables import RATE, SECONDS, Column, ConfigTable
 
@@ -21,7 +21,7 @@ _Row = tuple[Cell, Any]
 def headline(plan: Plan) -> str:
     """The scenario, its network where there is one alone, and the processor."""
     cell = plan.cells[0].cell
-    network = alone_network(each.cell for each in plan.cells)
+    network = network_suffix(each.cell for each in plan.cells)
     size = f"{cell.image_size}x{cell.image_size} pixels"
     return f"{plan.scenario.name}{network} on {plan.device.title}, {size}, {cell.threads} threads: expected, not run"
 

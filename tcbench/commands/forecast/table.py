@@ -15,7 +15,7 @@ from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.show.document import document, fields
 from tcbench.show.format import size
-from tcbench.show.naming import alone_network
+from tcbench.show.naming import network_suffix
 from tcbench.show.notes import Caution
 from tcbench.show.tables import BYTES, COUNT, RATE, SECONDS, Column, ConfigTable, Table
 
@@ -23,7 +23,7 @@ from tcbench.show.tables import BYTES, COUNT, RATE, SECONDS, Column, ConfigTable
 def headline(forecast: Forecast) -> str:
     """The scenario, its network where there is one alone, and the GPU in one line."""
     gpu, cell = forecast.gpu, forecast.cells[0].cell
-    network = alone_network(each.cell for each in forecast.cells)
+    network = network_suffix(each.cell for each in forecast.cells)
     rates = {name: rate / 1e12 for name, rate in peak_rates(gpu).flops_s.items()}
     tf32 = f" {rates['tf32']:.0f} (TF32)," if rates["tf32"] > rates["fp32"] else ""
     return (

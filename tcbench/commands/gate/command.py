@@ -13,11 +13,11 @@ import typer
 
 from tcbench.commands.compare import outcome
 from tcbench.core.errors import NotComparableError, SelectionError, TcbenchError
-from tcbench.run.inputs import recent
+from tcbench.run.inputs import recent_trials
 from tcbench.show import options
-from tcbench.show.app import INTERRUPTED, OUT, command, command_again, given
+from tcbench.show.app import INTERRUPTED, OUT, command, command_again, given_words
 from tcbench.show.console import make_console, stages
-from tcbench.show.next_steps import from_here
+from tcbench.show.next_steps import short_path
 from tcbench.show.sides import Labels
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def gate(
         "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
         takes="a command line, or nothing",
     ),
-    looks: str | None = options.HOW.option(
+    looks: str | None = options.MEASURING.option(
         "--looks N,N,...",
         "Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
         "--bisect 3,6,12,24.",
         takes="one to four whole numbers from 2 up, ascending",
     ),
-    budget: str | None = options.HOW.option(
+    budget: str | None = options.MEASURING.option(
         "--budget TIME",
         "Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
         takes=options.TIMES,
@@ -93,8 +93,8 @@ def gate(
     format_: outcome.Format = outcome.FORMAT,
     output: Path | None = outcome.OUTPUT,
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.WHERE.option("--resume", "Go on with the newest gate that did not end."),
-    dry_run: bool = options.WHERE.option("--dry-run", "Show what would run and how long, and stop."),
+    resume: bool = options.OUTPUT.option("--resume", "Go on with the newest gate that did not end."),
+    dry_run: bool = options.OUTPUT.option("--dry-run", "Show what would run and how long, and stop."),
     details: bool = options.DETAILS,
     quiet: bool = options.QUIET,
 ) -> None:
@@ -126,7 +126,7 @@ def gate(
 
     if bisect is not None:
         taken = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
-        if refused := given(context, without=taken):
+        if refused := given_words(context, without=taken):
             raise SelectionError(
                 "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on "
                 f"by itself: leave out {shlex.join(refused)}"
@@ -226,7 +226,7 @@ def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None
     from tcbench.run.eta import estimate
     from tcbench.show.format import counted, duration
 
-    newest, earlier = recent(out / plan.device.machine, (planned.cell.model for planned in plan.cells))
+    newest, earlier = recent_trials(out / plan.device.machine, (planned.cell.model for planned in plan.cells))
     expected = estimate((), (), load.slowdown(), earlier=earlier)
     cells = [planned.cell for planned in plan.cells if planned.skip_reason is None]
     round_s = 2 * sum(map(expected.trial_s, cells))
@@ -348,7 +348,7 @@ def _named(path: Path) -> tuple[str, str]:
     """The files of a gate's records, as a command names them."""
     from tcbench.run import gate_file
 
-    base, current = map(from_here, gate_file.record_files(path).values())
+    base, current = map(short_path, gate_file.record_files(path).values())
     return base, current
 
 

@@ -30,8 +30,8 @@ from tcbench.show.charts.provenance import first_panels, provenance_of
 from tcbench.show.charts.text import LEGEND, SMALL, WORDS, config_name, drawable, line_height, text_width, wrapped
 from tcbench.show.format import change, counted, number, threshold
 from tcbench.show.naming import rate_unit
-from tcbench.show.sides import several
-from tcbench.show.simulated import marked
+from tcbench.show.sides import first_few
+from tcbench.show.simulated import mark_simulated
 from tcbench.show.verdicts import FORMS, STATUS_BADGES
 
 MAX_REVISIONS = 120
@@ -67,7 +67,7 @@ def history_chart(history: History) -> Figure:
     # The factor from bottom to top, which all strips share.
     span = max([high / low for low, high in (_ends(points) for _, points, _ in strips)] + [_LEAST_SPAN]) ** 1.12
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
-    title = marked("Throughput over commits", (cell.environment for cell in history.cells))
+    title = mark_simulated("Throughput over commits", (cell.environment for cell in history.cells))
     subtitle = " · ".join([*common, counted(len(revisions), "commit")])
     page = ChartPage(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
     column = page.panels([_STRIP] * len(strips))[:, 0]
@@ -123,12 +123,12 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
             phase = f" in {culprit.name}" if culprit else ""
             regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
     if regressions:
-        lines.append(f"{FORMS['regression'].sign} {drawable(several(regressions, 12))}")
+        lines.append(f"{FORMS['regression'].sign} {drawable(first_few(regressions, 12))}")
     broken = ((point.revision, point.broken_by) for _, point in points if point.broken_by)
     breaks = Counter((revision, "; ".join(each.says for each in by)) for revision, by in broken)
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:
-        lines.append("dashed: a new line, not compared with what was before, at " + drawable(several(new_lines, 6)))
+        lines.append("dashed: a new line, not compared with what was before, at " + drawable(first_few(new_lines, 6)))
     if len(revisions) < len(history.revisions):
         lines.append(f"the newest {len(revisions)} of {len(history.revisions)} commits")
     if len(cells) < len(history.cells):

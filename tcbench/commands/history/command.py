@@ -9,8 +9,7 @@ import typer
 
 from tcbench.commands.compare import outcome
 from tcbench.core.errors import SelectionError
-from tcbench.run.inputs import chosen as chosen_of
-from tcbench.run.inputs import runs_here
+from tcbench.run.inputs import local_runs, select_cells
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console
@@ -54,7 +53,7 @@ def history(
     from tcbench.show.format import counted
 
     rule = Rule(outcome.threshold(threshold))
-    paths, others = ([], 0) if results else runs_here(out)
+    paths, others = ([], 0) if results else local_runs(out)
     results_read = read_results(results or map(str, paths), out).records
     named = {Path(name).name.removesuffix(store.SUFFIX) for name in results or ()}
     records = tuple(r for r in results_read if r.run_id in named or not store.OF_GATE.fullmatch(r.run_id))
@@ -63,7 +62,7 @@ def history(
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)
-    cells = histories(chosen_of(records, chosen.configs, chosen.batch_sizes), rule, outcome.allowed(allow), places)
+    cells = histories(select_cells(records, chosen.configs, chosen.batch_sizes), rule, outcome.allowed(allow), places)
     wrote = f"wrote {output}"
     if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
@@ -83,7 +82,7 @@ def history(
             typer.echo(line, err=True)
         return
     console = make_console(details=details)
-    console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
+    console.say(*simulated.simulation_lines(cell.environment for cell in cells.cells), style="bold")
     for heading, table in blocks(cells):
         console.table(table, heading)
     console.say(verdict(cells))

@@ -12,7 +12,7 @@ from tcbench.commands.history.history import History, HistoryPoint
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show.document import document, fields
 from tcbench.show.format import changes, counted, plural, threshold
-from tcbench.show.naming import apart, rate_unit
+from tcbench.show.naming import distinguishing_settings, rate_unit
 from tcbench.show.notes import Caution
 from tcbench.show.simulated import is_simulated
 from tcbench.show.tables import COUNT, RATE, Column, Table
@@ -29,7 +29,9 @@ def blocks(history: History) -> Iterable[tuple[str, Table[HistoryPoint]] | tuple
     *first, last = _columns("")
     widths = [max((len(column.text(point)) for point in points), default=0) for column in first]
     widths.append(last.least(points))
-    wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
+    wheres = distinguishing_settings(
+        [(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells]
+    )
     settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]
     configs = [cell.cell.config for cell in history.cells]
     places = [

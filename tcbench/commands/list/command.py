@@ -6,7 +6,9 @@ from tcbench.show.app import command
 
 @command("Show scenarios, configs and rungs, or GPUs.", name="list")
 def list_(
-    gpus: bool = options.PLAIN.option("--gpus", "GPUs: Tensor Cores, formats, software that serves them, peak rates."),
+    gpus: bool = options.GENERAL.option(
+        "--gpus", "GPUs: Tensor Cores, formats, software that serves them, peak rates."
+    ),
     details: bool = options.DETAILS,
     format_: options.TableOrJson = options.FORMAT,
 ) -> None:

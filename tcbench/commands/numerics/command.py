@@ -35,19 +35,19 @@ def loss_scale(text: str | None) -> float | None:
 @options.selects("scenario device")
 def numerics(
     *,
-    rungs: bool = options.WHAT.option("--rungs", "Check each config of the scenario against its rungs' tolerances."),
-    ranks: int | None = options.WHAT.option(
+    rungs: bool = options.CELLS.option("--rungs", "Check each config of the scenario against its rungs' tolerances."),
+    ranks: int | None = options.CELLS.option(
         "--ranks N",
         "Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
         "Default: one rank, in several precisions.",
         within=(2, 4096),
     ),
-    second_order: bool = options.WHAT.option(
+    second_order: bool = options.CELLS.option(
         "--second-order",
         "Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
         "with it --bs 1024, --steps 24, --seeds 3.",
     ),
-    config: list[str] | None = options.WHAT.option(
+    config: list[str] | None = options.CELLS.option(
         "--config NAME",
         "With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
         "one --config. Default: all.",
@@ -56,52 +56,52 @@ def numerics(
         complete=options.complete_config,
     ),
     chosen: Selection,
-    data: Path | None = options.WHAT.option(
+    data: Path | None = options.CELLS.option(
         "--data FOLDER",
         "Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
         "generated images, a small ResNet.",
         takes="a folder of class folders of JPEGs",
     ),
-    bs: int | None = options.WHAT.option(
+    bs: int | None = options.CELLS.option(
         "--bs N", "Batch size. Default: 32; with --data the scenario's first.", within=(2, 65536)
     ),
-    image_size: int | None = options.WHAT.option(
+    image_size: int | None = options.CELLS.option(
         "--image-size PIXELS", "Side of the square images. Default: 16; with --data the scenario's.", within=(8, 8192)
     ),
-    seeds: int | None = options.HOW.option(
+    seeds: int | None = options.MEASURING.option(
         "--seeds N", "Runs of each technique, each from its own weights. Default: 5.", within=(1, 1000)
     ),
-    steps: int | None = options.HOW.option(
+    steps: int | None = options.MEASURING.option(
         "--steps N", "Steps of each run. Default: 240; with --rungs 5.", within=(1, 1_000_000)
     ),
-    learning_rate: float | None = options.HOW.option(
+    learning_rate: float | None = options.MEASURING.option(
         "--lr RATE",
         "Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
         takes="a rate above 0 and up to 1000000, such as 0.001",
         holds=lambda x: 0 < x <= 1e6,
     ),
-    scale: str | None = options.HOW.option(
+    scale: str | None = options.MEASURING.option(
         "--scale 2^K",
         "The static loss scale. Default: the middle of the range that the gradients show to be safe.",
         takes="a power of two from 2^-20 to 2^60",
         read=loss_scale,
     ),
-    global_batch: int | None = options.HOW.option(
+    global_batch: int | None = options.MEASURING.option(
         "--global-batch N",
         "Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
         within=(2, 10**9),
     ),
-    margin: float | None = options.HOW.option(
+    margin: float | None = options.MEASURING.option(
         "--margin SHARE",
         "Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
         "0.1 of the loss.",
         takes="a share between 0 and 1, such as 0.02",
         holds=lambda x: 0 < x < 1,
     ),
-    threads: int | None = options.HOW.option(
+    threads: int | None = options.MEASURING.option(
         "--threads N", "Threads of each run. Default: 1; with --data or --rungs all usable cores.", within=(1, 4096)
     ),
-    timeout: float | None = options.HOW.option(
+    timeout: float | None = options.MEASURING.option(
         "--timeout SECONDS",
         "A run that takes longer is ended. Default: 7200.",
         takes="seconds above 0 and up to 1000000",

@@ -23,7 +23,7 @@ from tcbench.core.record import Environment, KfacSettings
 from tcbench.show.app import SOME_CELL_FAILED
 from tcbench.show.console import make_console, stages
 from tcbench.show.format import counted
-from tcbench.show.next_steps import NextStep, folder, newest_run
+from tcbench.show.next_steps import NextStep, newest_run, out_words
 from tcbench.show.options import ANOTHER_FOLDER
 from tcbench.show.saving import save_each
 
@@ -135,7 +135,7 @@ def _show(document: Document, margins: Margins, written: Sequence[Path], call: C
     console.notes([*table.notes(document, margins), *table.why_lines(document)])
     console.say(*(f"wrote {path}" for path in written))
     if run := newest_run(call.out):  # whose claims on training the document decides
-        words = ("claims", str(run), str(written[0]), *folder(call.out))
+        words = ("claims", str(run), str(written[0]), *out_words(call.out))
         console.offer([NextStep(words, "what of the talk holds, training included")])
 
 

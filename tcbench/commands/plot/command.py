@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
-from tcbench.run.inputs import by_age, named
+from tcbench.run.inputs import match_configs, runs_by_age
 from tcbench.show import options
-from tcbench.show.app import command
-from tcbench.show.app import given as words_given
-from tcbench.show.results import place, read_results
+from tcbench.show.app import command, given_words
+from tcbench.show.results import output_path, read_results
 
 if TYPE_CHECKING:
     from tcbench.core.record import Record
@@ -27,21 +26,21 @@ def plot(
     context: typer.Context,
     results: list[str] | None = options.RESULTS,
     output: Path | None = options.picture_option(),
-    kind: Literal["throughput", "ladder", "networks", "scaling"] | None = options.PLAIN.option(
+    kind: Literal["throughput", "ladder", "networks", "scaling"] | None = options.GENERAL.option(
         "--kind KIND", "throughput, ladder, networks or scaling. Default: throughput; networks where a run has several."
     ),
-    slide: int | None = options.PLAIN.option(
+    slide: int | None = options.GENERAL.option(
         "--slide N",
         "One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
         takes="one of 12, 21, 27, 31, 33",
         holds=lambda n: n in (12, 21, 27, 31, 33),
     ),
-    by: Literal["setting", "machine"] = options.PLAIN.option(
+    by: Literal["setting", "machine"] = options.GENERAL.option(
         "--by WHAT",
         "setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per config.",
         "setting",
     ),
-    config: list[str] | None = options.PLAIN.option(
+    config: list[str] | None = options.GENERAL.option(
         "--config GLOB",
         "Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
         "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
@@ -75,10 +74,10 @@ def plot(
         other = _drawable(given.paths if results else [out], draw)
         if other is None:
             raise
-        again = shlex.join(["tcbench", "plot", str(other), *words_given(context, without=("results",))])
+        again = shlex.join(["tcbench", "plot", str(other), *given_words(context, without=("results",))])
         raise SelectionError(f"{error}; a run can be drawn: {again}") from None
     what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
-    output = place(output, given.paths, f"{what}.png")
+    output = output_path(output, given.paths, f"{what}.png")
     save(figure, output, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
@@ -95,7 +94,7 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     summaries = summarise(records)
     measured = list(dict.fromkeys(summary.cell.config for summary in summaries))
     if configs and by == "setting":
-        keep = named(configs, measured)
+        keep = match_configs(configs, measured)
         summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
         records = tuple(record for record in records if record.cell.config in keep)
     if by == "machine":
@@ -116,7 +115,7 @@ def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) ->
     """The newest run of several of which the figure can be drawn."""
     from tcbench.core import store
 
-    runs = [run for path in paths for run in by_age(path) or [path]]
+    runs = [run for path in paths for run in runs_by_age(path) or [path]]
     for path in runs[:20] if len(runs) > 1 else ():  # more take too long
         with contextlib.suppress(TcbenchError):
             draw(store.current(store.read([path]).records))
@@ -128,5 +127,5 @@ def _beside(configs: Sequence[str], measured: Sequence[str], base: str) -> list[
     """What --by machine draws: the configs named, else the base, where it ran, and the best. Raises SelectionError."""
     if not configs:
         return [*(config for config in measured if config == base), "best"]
-    chosen = (["best"] if name == "best" else named([name], measured) for name in configs)
+    chosen = (["best"] if name == "best" else match_configs([name], measured) for name in configs)
     return list(dict.fromkeys(config for names in chosen for config in names))

@@ -39,21 +39,21 @@ _TIMED_S = 5.0
 @options.selects(
     "scenario batch_sizes device input models image_size ranks ...",
     without="quick configs trials budget_s target max_time_s timeout_s launcher",
-    batch_sizes=options.WHAT.field(
+    batch_sizes=options.CELLS.field(
         "--bs N",
         "Batch size. Default: the scenario's first.",
         int | None,
         read=lambda n: None if n is None else (n,),
         within=(1, 999_999),
     ),
-    models=options.WHAT.field(
+    models=options.CELLS.field(
         "--model NAME",
         "A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
         takes=options.NETWORKS,
         read=options.model_names,
         complete=options.complete_model,
     ),
-    ranks=options.WHAT.field(
+    ranks=options.CELLS.field(
         "--ranks N",
         "So many processes that train together, by mpirun on this machine: a timeline of each.",
         int,
@@ -68,14 +68,14 @@ def profile(
         help="A config's name, or rungs joined by '+'; its batch size is --bs.",
         autocompletion=options.complete_config,
     ),
-    steps: int = options.HOW.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
-    tool: Tool = options.HOW.option(
+    steps: int = options.MEASURING.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
+    tool: Tool = options.MEASURING.option(
         "--tool TOOL",
         "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used, on a CPU "
         "ranges.",
         "auto",
     ),
-    host: bool = options.HOW.option(
+    host: bool = options.MEASURING.option(
         "--host", "The host's Python functions instead of a timeline: py-spy samples them for some seconds."
     ),
     *,

@@ -16,7 +16,7 @@ from tcbench.run.inputs import Results as Given
 from tcbench.show import options
 from tcbench.show.app import command, refuse_input
 from tcbench.show.notes import aside
-from tcbench.show.results import place, read_files, read_results
+from tcbench.show.results import output_path, read_files, read_results
 from tcbench.show.sides import Labels
 from tcbench.show.streams import STANDARD_OUTPUT, write_file
 
@@ -37,17 +37,17 @@ def report(
         "are shown too"
     ),
     output: Path | None = options.output_option("An .html file. Default: beside the results."),
-    compare: str | None = options.PLAIN.option(
+    compare: str | None = options.GENERAL.option(
         "--compare BASE",
         "Compare with these results: a file, a folder or a run's id. Default: none.",
         takes=options.RUN,
     ),
-    baseline: str | None = options.PLAIN.option(
+    baseline: str | None = options.GENERAL.option(
         "--baseline NAME",
         "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
         takes=options.BASELINE,
     ),
-    title: str | None = options.PLAIN.option(
+    title: str | None = options.GENERAL.option(
         "--title TEXT", "The page's title. Default: made of what was trained and where.", takes="any text"
     ),
     out: Path = options.RESULTS_FOLDER,
@@ -73,7 +73,7 @@ def report(
     from tcbench.run import prediction
 
     given = read_results(results, out, "documents")
-    page_path = place(Path("report.html") if output == STANDARD_OUTPUT else output, given.paths, "report.html")
+    page_path = output_path(Path("report.html") if output == STANDARD_OUTPUT else output, given.paths, "report.html")
     output = output or page_path
     trials_path = page_path.with_name(f"{page_path.stem}-trials.csv")  # all trials, where the page has no room for them
     refuse_input(context, trials_path)

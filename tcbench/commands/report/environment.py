@@ -38,7 +38,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     codes, gpus = [e.code for e in environments], [e.gpu for e in environments if e.gpu is not None]
     facts: dict[str, Iterable[str | None]] = {
         "device": (e.device_name for e in environments),
-        "simulation": simulated.lines(environments),
+        "simulation": simulated.simulation_lines(environments),
         "GPU": (
             f"{gpu.name}, compute capability {'.'.join(map(str, gpu.compute_capability))}, {gpu.multiprocessors} SMs, "
             f"{size(gpu.memory_bytes)}"

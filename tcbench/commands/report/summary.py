@@ -18,7 +18,7 @@ from tcbench.show.format import counted, factor, limits, listed, number, numbers
 from tcbench.show.page.page import AnyBlock, Data, FactList, Notice, Paragraph, Points, Prose, Section, say, strong
 from tcbench.show.page.settings import SettingCells, Settings
 from tcbench.show.page.wording import kept_together, spaced
-from tcbench.show.simulated import is_simulated, lines
+from tcbench.show.simulated import is_simulated, simulation_lines
 from tcbench.show.tables import FACTOR, RATE, Badge, Column, Table
 from tcbench.show.verdicts import STATUS_BADGES
 
@@ -64,7 +64,7 @@ def summary_section(
 def notices(settings: Settings) -> tuple[Notice, ...]:
     """What is true of all numbers of the page: which were simulated."""
     badge = Badge("simulated", "warn", "warn")
-    simulations = lines(summary.environment for part in settings.parts for summary in part.summaries)
+    simulations = simulation_lines(summary.environment for part in settings.parts for summary in part.summaries)
     return tuple(Notice(badge, say(line.removeprefix("simulated: ") + ".")) for line in simulations)
 
 

@@ -28,7 +28,7 @@ from tcbench.show.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
 from tcbench.show.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.show.charts.text import DPI, LABEL, WORDS, config_name, drawable, wrapped
 from tcbench.show.format import number, numbers
-from tcbench.show.simulated import marked
+from tcbench.show.simulated import mark_simulated
 
 _HEIGHTS, _LOW = {1: 4.6, 2: 3.8, 3: 3.4}, 2.6
 """Inches of a panel, by the columns of the page, and where there are more than two rows."""
@@ -88,7 +88,9 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) ->
         "FLOP: a multiply-accumulate is two. Bytes: the least traffic, every operand once.",
         " · ".join(fact for fact in facts if not fact.startswith("pale:")),
     ]
-    page = ChartPage(marked(f"Roofline{about}", (one.environment for one in summaries)), "; ".join(ceilings), notes)
+    page = ChartPage(
+        mark_simulated(f"Roofline{about}", (one.environment for one in summaries)), "; ".join(ceilings), notes
+    )
     name_of = _legend(page, cells, base, every=every)
     columns = 2 if len({precision for _, precision in roofs}) in (2, 4) else min(3, len(roofs))
     rows = math.ceil(len(roofs) / columns)

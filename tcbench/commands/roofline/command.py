@@ -11,11 +11,11 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
-from tcbench.run.inputs import chosen as chosen_of
+from tcbench.run.inputs import select_cells
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console, stages
-from tcbench.show.results import place, read_results
+from tcbench.show.results import output_path, read_results
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
@@ -31,11 +31,11 @@ def roofline(
     ),
     output: Path | None = options.picture_option(),
     chosen: Selection,
-    every: bool = options.WHAT.option(
+    every: bool = options.CELLS.option(
         "--all", "Every cell. Default: each batch size's base, and its fastest of each precision."
     ),
-    fresh: bool = options.WHAT.option("--fresh", "Measure the ceilings again, ignoring kept ones."),
-    layers: bool = options.WHERE.option("--layers", "Also every layer."),
+    fresh: bool = options.CELLS.option("--fresh", "Measure the ceilings again, ignoring kept ones."),
+    layers: bool = options.OUTPUT.option("--layers", "Also every layer."),
     details: bool = options.DETAILS,
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,
@@ -64,7 +64,7 @@ def roofline(
         return summary.machine, summary.cell.device, summary.cell.threads
 
     given = read_results(results, out, "profiles")
-    summaries = chosen_of(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
+    summaries = select_cells(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
     rooflines, groups = [], by_code(given.records)
     for on_device in grouped((device_of(summary), summary) for summary in summaries).values():
         trials = ([record for record in groups[summary.key] if record.status == "ok"] for summary in on_device)
@@ -73,7 +73,7 @@ def roofline(
             limits = ceilings.of(on_device[0], fastest(those), fresh=fresh, progress=advance)
         rooflines += [replace(one, ceilings=limits) for one in those]
     rooflines.sort(key=lambda one: summaries.index(one.summary))
-    output = place(output, given.paths, "roofline.png")
+    output = output_path(output, given.paths, "roofline.png")
     save(roofline_chart(rooflines, every=every), output, options.ANOTHER_FILE)
     if format_ == "json":
         typer.echo(table.to_json(rooflines))

@@ -9,7 +9,7 @@ from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.show.bottlenecks import doubt_words, doubtful
 from tcbench.show.document import document, fields
 from tcbench.show.format import number
-from tcbench.show.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, heads, many_ranks
+from tcbench.show.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, cell_columns, many_ranks
 
 
 def headline(ceilings: Ceilings) -> str:
@@ -34,7 +34,7 @@ _Row = tuple[CellRoofline, WorkPart]
 def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
     """One row per cell and phase that computes; a cell is named in its first."""
     columns = (
-        *heads((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
+        *cell_columns((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
         Column[_Row]("config", lambda row: row[0].summary.cell.config),
     )
 

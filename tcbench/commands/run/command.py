@@ -11,9 +11,9 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.show import options
-from tcbench.show.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given
+from tcbench.show.app import INTERRUPTED, SOME_CELL_FAILED, command, command_again, given_words
 from tcbench.show.console import make_console, stages
-from tcbench.show.next_steps import NextStep, again, of_run
+from tcbench.show.next_steps import NextStep, resume_step, run_step
 
 if TYPE_CHECKING:
     from tcbench.core.record import Cell, Record, Selection
@@ -28,14 +28,14 @@ def run(
     context: typer.Context,
     chosen: Selection,
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.WHERE.option("--resume", "Add what is missing to the newest run of the same cells."),
+    resume: bool = options.OUTPUT.option("--resume", "Add what is missing to the newest run of the same cells."),
     allow: Literal["code"] | None = options.ALLOW_CODE,
-    label: str | None = options.WHERE.option(
+    label: str | None = options.OUTPUT.option(
         "--label NAME",
         "Ends the run's name, after its date. Default: none.",
         takes="1 to 80 letters, digits, `_`, `.` and `-`",
     ),
-    dry_run: bool = options.WHERE.option("--dry-run", "Show what would run, and stop."),
+    dry_run: bool = options.OUTPUT.option("--dry-run", "Show what would run, and stop."),
     quiet: bool = options.QUIET,
     format_: options.TableOrJson = options.FORMAT,
 ) -> None:
@@ -67,7 +67,7 @@ def run(
     if dry_run:
         _show_plan(plan, out, format_ == "json")
         return
-    whole = ["run", *given(context, without=_OF_ONE_RUN)] if chosen.configs or chosen.quick else []
+    whole = ["run", *given_words(context, without=_OF_ONE_RUN)] if chosen.configs or chosen.quick else []
     earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
     failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
     if failed:
@@ -83,9 +83,9 @@ def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
     machine as it is now."""
     from tcbench.hardware import load
     from tcbench.run import prediction, rounds
-    from tcbench.run.inputs import recent
+    from tcbench.run.inputs import recent_trials
 
-    _, earlier = recent(out / plan.device.machine, (planned.cell.model for planned in plan.cells))
+    _, earlier = recent_trials(out / plan.device.machine, (planned.cell.model for planned in plan.cells))
     return rounds.start(plan, before, load.slowdown(), prediction.foreseen(plan), earlier)
 
 
@@ -260,7 +260,7 @@ def _show_results(
         return
     stdout = make_console()
     stdout.print()
-    stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
+    stdout.say(*simulated.simulation_lines(summary.environment for summary in summaries), style="bold")
     stdout.table(results_table(summaries, ratios))
     if scaled:
         stdout.table(scaling_table.table(scaled))
@@ -271,10 +271,10 @@ def _show_results(
     stdout.notes([*footnotes(summaries), *(scaling_table.notes(scaled) if scaled else ())])
     charts = save_each(drawings)
     stdout.say(f"{tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
-    steps = [again("runs again what failed; its log is in the record")] if failed else []
+    steps = [resume_step("runs again what failed; its log is in the record")] if failed else []
     if measured:
-        steps.append(of_run("explain", path, out, "what holds each cell back, and what to try next"))
-        steps.append(of_run("report", path, out, "all of it on one page"))
+        steps.append(run_step("explain", path, out, "what holds each cell back, and what to try next"))
+        steps.append(run_step("report", path, out, "all of it on one page"))
     if whole and not beside:
         steps.append(NextStep(tuple(whole), "all configs of the scenario: what each rung buys"))
     stdout.offer(steps)

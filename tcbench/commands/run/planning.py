@@ -8,7 +8,7 @@ from tcbench.run.plan import Plan, PlannedCell
 from tcbench.run.rounds import Rounds
 from tcbench.show.document import fields, versioned
 from tcbench.show.format import counted, duration
-from tcbench.show.tables import Column, Table, heads
+from tcbench.show.tables import Column, Table, cell_columns
 
 
 def plan_table(plan: Plan, rounds: Rounds) -> Table[PlannedCell]:
@@ -22,7 +22,7 @@ def plan_table(plan: Plan, rounds: Rounds) -> Table[PlannedCell]:
         return Text(about + counted(trials[planned.place], "trial"))
 
     columns = (
-        *heads((planned.cell for planned in plan.cells), lambda planned: planned.cell),
+        *cell_columns((planned.cell for planned in plan.cells), lambda planned: planned.cell),
         Column[PlannedCell]("config", lambda planned: planned.cell.config),
         Column[PlannedCell]("will run", will_run),
     )

@@ -14,7 +14,7 @@ from tcbench.show.cells import Row
 from tcbench.show.document import fields, versioned
 from tcbench.show.format import counted, factor, limits, listed, milliseconds
 from tcbench.show.notes import Caution
-from tcbench.show.simulated import emulated, is_simulated
+from tcbench.show.simulated import emulation_lines, is_simulated
 from tcbench.show.tables import ConfigTable, keyed
 
 
@@ -89,7 +89,7 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         )
         of_one = of_one and f"; of a cell with one trial, {of_one}"
         lines.append(f"±: 95% interval over trials{shared}{of_one}.")
-    return lines + [Caution(f"{line[:1].upper()}{line[1:]}.") for line in emulated(s.cell for s in summaries)]
+    return lines + [Caution(f"{line[:1].upper()}{line[1:]}.") for line in emulation_lines(s.cell for s in summaries)]
 
 
 def summary_json(

@@ -84,9 +84,9 @@ def submit(
         read=_sbatch_options,
     ),
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.WHERE.option("--resume", "Submit only what has not come to its end."),
+    resume: bool = options.OUTPUT.option("--resume", "Submit only what has not come to its end."),
     allow: Literal["code"] | None = options.ALLOW_CODE,
-    dry_run: bool = options.WHERE.option("--dry-run", "Show the sbatch scripts, and stop."),
+    dry_run: bool = options.OUTPUT.option("--dry-run", "Show the sbatch scripts, and stop."),
     quiet: bool = options.QUIET,
 ) -> None:
     """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;

@@ -36,7 +36,7 @@ from tcbench.show.format import milliseconds, number
 from tcbench.show.naming import another_session
 from tcbench.show.page import drawings
 from tcbench.show.page.page import Section
-from tcbench.show.simulated import marked
+from tcbench.show.simulated import mark_simulated
 from tcbench.show.tables import SECONDS, Column, Table
 
 DEFAULT_STEPS = 3
@@ -247,7 +247,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
         notes.append("Phases of a record are those of its timed steps, laid end to end.")
     if not all(timed):
         notes.append("Throughput and verdict of a record are of its timed steps, which ran before these.")
-    title = marked("Timeline", (panel.timeline for panel in panels))
+    title = mark_simulated("Timeline", (panel.timeline for panel in panels))
     page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
     page.legend([_legend(panels)])
     column = page.panels([panel.rows_height for panel in panels])[:, 0]

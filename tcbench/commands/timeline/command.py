@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.core.errors import SelectionError
-from tcbench.run.inputs import chosen as chosen_of
+from tcbench.run.inputs import select_cells
 from tcbench.show import options
 from tcbench.show.app import command
-from tcbench.show.results import newest_timeline, place
+from tcbench.show.results import newest_timeline, output_path
 
 if TYPE_CHECKING:
     from tcbench.core.record import Selection
@@ -40,16 +40,16 @@ def timeline(
         "newest profile.",
     ),
     output: Path | None = options.picture_option(),
-    zoom: str | None = options.PLAIN.option(
+    zoom: str | None = options.GENERAL.option(
         "--zoom BEGIN:END",
         "Only this part, in ms on the picture's time axis. Default: whole steps.",
         takes="two numbers of ms, ascending",
         read=window,
     ),
-    steps: int | None = options.PLAIN.option(
+    steps: int | None = options.GENERAL.option(
         "--steps N", "Steps of the slowest cell to draw. Default: 3.", within=(1, None)
     ),
-    step: int | None = options.PLAIN.option(
+    step: int | None = options.GENERAL.option(
         "--step N", "Begin with the step of this number. Default: the first.", within=(0, None)
     ),
     *,
@@ -73,8 +73,8 @@ def timeline(
     timelines = [timeline for file in files for timeline in tracing.read(file)]
     if chosen.configs or chosen.batch_sizes:
         records = [timeline.record for timeline in timelines if timeline.record]
-        kept = chosen_of(records, chosen.configs, chosen.batch_sizes)
+        kept = select_cells(records, chosen.configs, chosen.batch_sizes)
         timelines = [timeline for timeline in timelines if timeline.record in kept]
-    output = place(output, files, "timeline.png")
+    output = output_path(output, files, "timeline.png")
     save(timeline_chart(timelines, window(zoom), steps, step=step), output, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")

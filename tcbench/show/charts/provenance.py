@@ -17,8 +17,8 @@ from tcbench.show.cells import busy_line, interval_over
 from tcbench.show.charts.text import drawable, heading
 from tcbench.show.format import counted, libraries
 from tcbench.show.naming import project_name, stack_name, tcbench_name
-from tcbench.show.sides import several
-from tcbench.show.simulated import emulated, lines, marked
+from tcbench.show.sides import first_few
+from tcbench.show.simulated import emulation_lines, mark_simulated, simulation_lines
 
 P = TypeVar("P")
 
@@ -57,7 +57,7 @@ def first_panels(
 ) -> tuple[Sequence[P], list[str]]:
     """As many panels as a picture holds, and the note that names the others and says how to choose them."""
     others = list(dict.fromkeys(filter(None, map(name, panels[most:]))))
-    note = f"{len(panels) - most} more are not drawn (choose with {how}): {several(others, 6)}"
+    note = f"{len(panels) - most} more are not drawn (choose with {how}): {first_few(others, 6)}"
     return panels[:most], [drawable(note)] * (len(panels) > most)
 
 
@@ -78,7 +78,7 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
 
 def titled(title: str, summaries: Sequence[CellSummary]) -> str:
     """A chart's title, which says where they are simulated; their scenario's name where the fonts cannot write it."""
-    return heading(marked(title, (summary.environment for summary in summaries)), summaries[0].cell.scenario)
+    return heading(mark_simulated(title, (summary.environment for summary in summaries)), summaries[0].cell.scenario)
 
 
 def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
@@ -96,8 +96,8 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
             pale = "pale: one trial each, not judged" + ", or the interval includes 1" * (len(units) > 1)
         words.append(f"whisker: 95% confidence interval of the mean {interval_over(units)}" if whiskers else pale)
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
-    words += lines(s.environment for s in summaries)
-    words += emulated(s.cell for s in summaries)
+    words += simulation_lines(s.environment for s in summaries)
+    words += emulation_lines(s.cell for s in summaries)
     words += filter(None, [busy_line(ok)])
     runs = list(dict.fromkeys(run for s in summaries for run in s.runs))
     words.append(f"run {', '.join(runs)}" if len(runs) <= 2 else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")

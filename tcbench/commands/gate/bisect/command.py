@@ -17,7 +17,7 @@ from tcbench.commands.compare.outcome import INCONCLUSIVE, REGRESSION
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.show.app import interruptible
 from tcbench.show.console import make_console
-from tcbench.show.next_steps import NextStep, from_here, next_lines
+from tcbench.show.next_steps import NextStep, next_lines, short_path
 
 if TYPE_CHECKING:
     from tcbench.analysis.compare import Comparison
@@ -202,4 +202,4 @@ def _next_lines(bisection: Bisection, path: Path) -> list[str]:
     files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (before, bisection.named)]
     if not all(file.exists() for file in files):
         return []
-    return next_lines([NextStep(("diff", *map(from_here, files)))], 0)
+    return next_lines([NextStep(("diff", *map(short_path, files)))], 0)
