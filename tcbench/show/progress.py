@@ -18,7 +18,7 @@ from tcbench.show.tables import Screen
 
 
 class _Line(ProgressColumn):
-    """The text of the live line: count, ETA and current activity. The ETA is estimated, since trials differ in length."""
+    """The text of the live line: count, ETA and current activity. The ETA is an estimate: trials differ in length."""
 
     def __init__(self, console: Screen, remaining_s: Callable[[], float | None]) -> None:
         super().__init__()
