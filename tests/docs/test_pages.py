@@ -200,6 +200,6 @@ def test_the_readme_and_the_ladders_table_name_every_rung():
 def test_the_page_on_runs_explains_every_column_of_the_table():
     summaries = summarise([make_record(cell=make_cell(model=name, ranks=n)) for name, n in (("a", 1), ("b", 2))])
     declared = [dataclasses.replace(summary, flops=1e9) for summary in summaries]
-    columns = [*tables.cell_columns([summary.cell for summary in summaries], lambda cell: cell), *cells.columns(declared)]
+    columns = [*tables.cell_columns([s.cell for s in summaries], lambda cell: cell), *cells.columns(declared)]
     names = {"config", *(column.name for column in columns if column.on != "page")}
     assert names - set(re.findall(r"\*\*([^*]+)\*\*", section("docs/run.md", "How to read the table"))) == set()
