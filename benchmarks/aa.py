@@ -261,7 +261,7 @@ def main() -> None:
     )
     made = plan.make(scenario.load("cpu"), selection, device.find("cpu", {"cpu": None}))
     made = dataclasses.replace(made, cells=tuple(planned for planned in made.cells if planned.skip_reason is None))
-    made = turns.of_gate(made, longer=not given.max_time)
+    made = turns.with_gate_timing(made, longer=not given.max_time)
     cells = [planned.cell for planned in made.cells]
     planted_in = given.phase or PHASES
     configs_of = dict.fromkeys(cell.config for cell in cells)

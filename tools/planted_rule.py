@@ -55,6 +55,10 @@ RENAMED = [
     ("tcbench.show.page.summary.section", "tcbench.commands.report.summary.summary_section"),
     ("tcbench.views.report.trials.section", "tcbench.commands.report.trials.trials_section"),
     ("tcbench.show.page.trials._row", "tcbench.commands.report.trials._machine"),
+    ("tcbench.run.revisions.tree", "tcbench.commands.gate.revisions.check_out"),
+    ("tcbench.commands.gate.bisect._ends", "tcbench.commands.gate.bisect.command._measure_ends"),
+    ("tcbench.cli.bisect._not_slower", "tcbench.commands.gate.bisect.command._state_without_loss"),
+    ("tcbench.run.bisect._measured", "tcbench.commands.gate.bisect.search._with_round"),
 ]
 
 KINDS = ("comparison", "arithmetic", "condition", "value", "statement", "part", "outcome")

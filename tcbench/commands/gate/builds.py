@@ -1,9 +1,8 @@
-"""The two builds that a gate compares, base and current, each ready to run: its name, and how its workers are started.
+"""Base and current of a gate, prepared to run: their names, and how their workers are started.
 
-A build is an interpreter, or a revision of the user's project in a worktree with an environment of its own. Each has a
-cache of its own in the gate's folder, so that neither takes what the other compiled. What both timed of the same
-candidates they share (`messages.SIDE`), so that they run the same kernels.
-"""
+A build is an interpreter, or a revision of the user's project in a worktree with its own environment. Each build has
+its own cache in the gate's folder, so that neither uses what the other compiled. The two share the measured times of
+candidate kernels (`messages.SIDE`), so that they choose the same kernels."""
 
 import contextlib
 import itertools
@@ -25,7 +24,7 @@ from tcbench.run.gate import BASE, CURRENT, Role
 from tcbench.run.worker_launch import Launch
 
 _IMPORT_S = 120.0
-"""The longest that a Python may take to import tcbench."""
+"""Time limit in seconds for a Python to import tcbench."""
 
 _PROBE = """
 import importlib, importlib.util, os
@@ -42,44 +41,52 @@ except (ImportError, AttributeError):
     fields = ()
 print(os.getppid(), worker, hasattr(messages, "TURNS"), hasattr(messages, "SIDE"), *fields)
 """
-"""Prints the parent's process id, the module that is the worker there, `tcbench.measure.worker` in older revisions,
-whether it can step in turns with another, whether it shares the times of kernels with another side, and the fields of a
-cell that it reads, where that can be told."""
+"""Script that prints what a build's tcbench can do.
+
+It prints the parent's process id, the worker's module (`tcbench.measure.worker` in older revisions), whether the worker
+can take turns with another worker, whether it shares kernel times with the other side, and, if known, the fields of a
+cell that it reads."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """One of the two. `says` is its name in words, `code` what tells it from other code: a commit, with a digest of
-    what differs from it, or an interpreter's path. `folder` is where its project is, `reads` has the fields of a cell
-    that its worker reads, and is empty where that cannot be told."""
+    """One side of a gate, ready to run.
+
+    `label` is its name in messages. `code` identifies its code: a commit id, with a digest of uncommitted changes, or
+    the path of an interpreter. `folder` holds its project. `cell_fields` are the fields of a cell that its worker
+    reads; the set is empty if the worker does not report them."""
 
     name: Role
-    says: str
+    label: str
     code: str
     folder: Path
     launch: Launch
-    reads: frozenset[str] = frozenset()
+    cell_fields: frozenset[str] = frozenset()
 
     def launch_as_side(self) -> Launch:
-        """Return the launch of a worker that shares the times of kernels with the other side."""
+        """Return the launch of a worker that shares kernel times with the other side."""
         return replace(self.launch, variables={**self.launch.variables, messages.SIDE: self.name})
 
-    def check_reads(self, cells: Iterable[Cell]) -> None:
-        """Raises BuildError where a cell sets what the worker does not read: it would measure another cell without a
-        word, under this one's name."""
-        unread = [field for field in msgspec.structs.fields(Cell) if self.reads and field.name not in self.reads]
+    def check_cells(self, cells: Iterable[Cell]) -> None:
+        """Raise BuildError if a cell sets a field that the worker does not read.
+
+        The worker would silently measure a different cell under the same name."""
+        fields = self.cell_fields
+        unread = [field for field in msgspec.structs.fields(Cell) if fields and field.name not in fields]
         for cell, field in itertools.product(cells, unread):
-            if (value := getattr(cell, field.name)) != field.default:
+            if (setting := getattr(cell, field.name)) != field.default:
                 raise BuildError(
-                    f"{self.name} {self.says} does not know '{field.name}' of {cell.label}, and would measure it "
-                    f"without {value!r}: expected {field.default!r}"
+                    f"{self.name} {self.label} does not know '{field.name}' of {cell.label}, and would measure it "
+                    f"without {setting!r}: expected {field.default!r}"
                 )
 
 
 @dataclass(frozen=True)
-class Requested:
-    """The command line's request: interpreters or revisions. `setup` is the command that makes a revision's
-    environment; None: the default where the revision is a project."""
+class BuildRequest:
+    """The builds that the command line asks for: two interpreters, or two revisions.
+
+    `setup` is the command that creates a revision's environment. None: the default command, if the revision is a Python
+    project."""
 
     base: str | None = None
     current: str | None = None
@@ -88,7 +95,7 @@ class Requested:
     setup: str | None = None
 
     def check(self) -> None:
-        """Raises BuildError for what does not go together."""
+        """Raise BuildError for options that exclude each other."""
         if self.base is not None and self.base_python is not None:
             raise BuildError("expected one of --base REVISION and --base-python PYTHON: what current is judged against")
         if self.base_python is not None and self.current is not None:
@@ -100,64 +107,70 @@ class Requested:
 
 
 def cache_folder() -> Path:
-    """Return the folder of running gates' worktrees and caches, whose code runs. Raises BuildError."""
-    place = cache.private_folder("gate")
-    if place is None:
+    """Return the folder in which gates keep worktrees and caches.
+
+    Raises BuildError if the folder is not writable by this user alone: the gate runs code from it."""
+    folder = cache.private_folder("gate")
+    if folder is None:
         raise BuildError(
             f"{cache.folder('gate')}: cannot be written by this user alone; TCBENCH_CACHE names another folder"
         )
-    return place.absolute()
+    return folder.absolute()
 
 
 @contextlib.contextmanager
-def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple[Build, Build]]:
-    """Base and current, as long as the context lasts. Raises BuildError."""
-    requested.check()
-    here = Path.cwd()
-    with _own_folder() as own:
-        if requested.base_python is None:
-            builds = _revisions(requested, here, own, say)
+def prepare_builds(request: BuildRequest, say: Callable[[str], None]) -> Iterator[tuple[Build, Build]]:
+    """Yield base and current, ready to run. They are removed when the context ends. Raises BuildError."""
+    request.check()
+    folder = Path.cwd()
+    with _scratch_folder() as scratch:
+        if request.base_python is None:
+            builds = _revisions(request, folder, scratch, say)
         else:
             builds = (
-                _interpreter(BASE, str(requested.base_python), here),
-                _interpreter(CURRENT, requested.current_python or sys.executable, here),
+                _interpreter(BASE, str(request.base_python), folder),
+                _interpreter(CURRENT, request.current_python or sys.executable, folder),
             )
-        named = {BASE: requested.base_python, CURRENT: requested.current_python}
-        checked = [_checked(build, f"--{build.name}-python" if named[build.name] else build.name) for build in builds]
-        base, current = (with_cache(build, own, build.name) for build in checked)
+        pythons = {BASE: request.base_python, CURRENT: request.current_python}
+        probed = [_probed(build, f"--{build.name}-python" if pythons[build.name] else build.name) for build in builds]
+        base, current = (with_cache(build, scratch, build.name) for build in probed)
         yield base, current
 
 
 @contextlib.contextmanager
-def workshop(setup: str | None, say: Callable[[str], None]) -> Iterator[Callable[[str, str], Build]]:
-    """A function that makes a build of a revision by its name and its commit's id, ready to run; what it made stays as
-    long as the context lasts. That raises BuildError for one that cannot be made or does not run. `setup` as in
-    Requested."""
-    project = revisions.project(Path.cwd())
-    with _own_folder() as own:
+def revision_builder(setup: str | None, say: Callable[[str], None]) -> Iterator[Callable[[str, str], Build]]:
+    """Yield a function that makes a build from a revision's name and commit id.
+
+    Its builds are removed when the context ends. The function raises BuildError if a build cannot be made or does not
+    run. `setup`: see BuildRequest."""
+    project = revisions.find_project(Path.cwd())
+    with _scratch_folder() as scratch:
 
         def make(revision: str, commit: str) -> Build:
-            build = _revision(project, CURRENT, revision, commit, own / commit, setup, say)
-            return with_cache(_checked(build, revision), own, commit)
+            build = _revision(project, CURRENT, revision, commit, scratch / commit, setup, say)
+            return with_cache(_probed(build, revision), scratch, commit)
 
         yield make
 
 
-def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str], None]) -> tuple[Build, Build]:
-    project = revisions.project(here)
-    if requested.base is None:
-        commit, which = revisions.default_base(project, requested.current)
-        requested = replace(requested, base=commit[:12])
-        say(f"--base {requested.base}: {which}")
-    # Both are looked up before anything takes long.
-    asked: tuple[tuple[Role, str | None], ...] = ((BASE, requested.base), (CURRENT, requested.current))
-    named = [(name, of, revisions.commit(project, f"--{name}", of)) for name, of in asked if of is not None]
+def _revisions(request: BuildRequest, folder: Path, scratch: Path, say: Callable[[str], None]) -> tuple[Build, Build]:
+    """Return base and current of a gate on git revisions. Without --current, current is the working tree."""
+    project = revisions.find_project(folder)
+    if request.base is None:
+        commit, description = revisions.default_base(project, request.current)
+        request = replace(request, base=commit[:12])
+        say(f"--base {request.base}: {description}")
+    sides: tuple[tuple[Role, str | None], ...] = ((BASE, request.base), (CURRENT, request.current))
+    revision_of = {side: revision for side, revision in sides if revision is not None}
+    # Resolve both revisions before the first slow step, so that a typing mistake is reported at once.
+    commits = {side: revisions.resolve(project, f"--{side}", revision) for side, revision in revision_of.items()}
     builds = [
-        _revision(project, name, revision, commit, own / name, requested.setup, say) for name, revision, commit in named
+        _revision(project, side, revision_of[side], commit, scratch / side, request.setup, say)
+        for side, commit in commits.items()
     ]
-    if requested.current is None:
-        says, code = f"the working tree ({revisions.here(project)})", revisions.code_here(project)
-        builds.append(Build(CURRENT, says, code, here, Launch(folder=here)))
+    if request.current is None:
+        label, code = f"the working tree ({revisions.checked_out(project)})", revisions.checked_out_code(project)
+        builds.append(Build(CURRENT, label, code, folder, Launch(folder=folder)))
     base, current = builds
     return base, current
 
@@ -167,30 +180,35 @@ def _revision(
     name: Role,
     revision: str,
     commit: str,
-    place: Path,
+    worktree: Path,
     setup: str | None,
     say: Callable[[str], None],
 ) -> Build:
-    folder, python = revisions.tree(project, commit, place, cache_folder(), setup, say)
+    """Check out a commit in `worktree`, set up its environment and return the build."""
+    folder, python = revisions.check_out(project, commit, worktree, cache_folder(), setup, say)
     path = os.environ.get("PYTHONPATH")
-    variables = {"PYTHONPATH": revisions.moved_path(project, place, path)} if path else {}
-    says = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
-    return Build(name, says, commit, folder, Launch(python, folder, variables))
+    variables = {"PYTHONPATH": revisions.python_path_in(worktree, project, path)} if path else {}
+    label = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
+    return Build(name, label, commit, folder, Launch(python, folder, variables))
 
 
-def _interpreter(name: Role, python: str, here: Path) -> Build:
-    """A Python by path or name. The path is not resolved: a virtual environment is known by its link's place."""
+def _interpreter(name: Role, python: str, folder: Path) -> Build:
+    """Return the build of a Python, given by path or command name.
+
+    The path is not resolved, because Python finds its virtual environment by the location of the link."""
     path = python if "/" in python else shutil.which(python)
     if path is None:
         raise BuildError(
             f"--{name}-python {python}: no such command on PATH; expected a Python, such as .venv/bin/python"
         )
     absolute = str(Path(path).absolute())
-    return Build(name, python, absolute, here, Launch(absolute, here))
+    return Build(name, python, absolute, folder, Launch(absolute, folder))
 
 
-def _checked(build: Build, called: str) -> Build:
-    """The build, whose tcbench starts as a worker would, with the name of its worker. Raises BuildError."""
+def _probed(build: Build, option: str) -> Build:
+    """Return the build with its worker's module and abilities, found by importing tcbench there.
+
+    `option` names the build in error messages. Raises BuildError."""
     python = build.launch.python
     try:
         answer = process.ask(
@@ -200,28 +218,30 @@ def _checked(build: Build, called: str) -> Build:
             limit_s=_IMPORT_S,
         )
     except TimeoutError:
-        raise BuildError(f"{called}: {python} did not import tcbench within {_IMPORT_S:g} s") from None
+        raise BuildError(f"{option}: {python} did not import tcbench within {_IMPORT_S:g} s") from None
     except OSError as error:
-        raise BuildError(f"{called}: {python} cannot be started in {build.folder} ({error.strerror})") from None
+        raise BuildError(f"{option}: {python} cannot be started in {build.folder} ({error.strerror})") from None
     if answer.code:
         raise BuildError(
-            f"{called}: {python} cannot run tcbench in {build.folder}: {answer.last_line}; "
+            f"{option}: {python} cannot run tcbench in {build.folder}: {answer.last_line}; "
             f"install it there: {python} -m pip install tcbench"
         )
-    parent, *told = (answer.stdout.splitlines() or [""])[-1].split() or [""]
+    parent, *abilities = (answer.stdout.splitlines() or [""])[-1].split() or [""]
     if parent != str(os.getpid()):
-        raise BuildError(f"{called}: {python} starts Python as a child; a script in its place must end in: exec python")
-    worker, takes_turns, shares_times, *fields = told
-    launch = replace(build.launch, worker=worker, takes_turns=takes_turns == "True")
-    if shares_times != "True":  # it would keep what it chose in its first trials
-        launch = replace(launch, variables={**launch.variables, messages.FRESH_AUTOTUNE: "1"})
-    return replace(build, launch=launch, reads=frozenset(fields))
+        raise BuildError(f"{option}: {python} starts Python as a child; a script in its place must end in: exec python")
+    worker, takes_turns, shares_times, *fields = abilities
+    variables = {**build.launch.variables}
+    if shares_times != "True":  # this worker would keep the kernels that it chose in its first trials
+        variables[messages.FRESH_AUTOTUNE] = "1"
+    launch = replace(build.launch, worker=worker, takes_turns=takes_turns == "True", variables=variables)
+    return replace(build, launch=launch, cell_fields=frozenset(fields))
 
 
 @contextlib.contextmanager
-def _own_folder() -> Iterator[Path]:
-    """A folder of this gate's for worktrees and caches, gone at its end. Folders left by gates that were killed are
-    removed first."""
+def _scratch_folder() -> Iterator[Path]:
+    """Yield a folder for this gate's worktrees and caches, and remove it at the end.
+
+    Folders left by killed gates are removed first."""
     parent = cache_folder()
     with contextlib.ExitStack() as stack:
         try:
@@ -231,13 +251,13 @@ def _own_folder() -> Iterator[Path]:
         yield folder
 
 
-def with_cache(build: Build, own: Path, name: str) -> Build:
-    """Return the build with a cache of its own. Both sides have the times of kernels in common, and all the images."""
-    place, images = own / f"cache-{name}", generated.generated_root()
-    place.mkdir()
-    (place / images.name).symlink_to(images.absolute(), target_is_directory=True)
+def with_cache(build: Build, scratch: Path, name: str) -> Build:
+    """Return the build with its own cache in `scratch`, which links to the shared images and kernel times."""
+    own_cache, images = scratch / f"cache-{name}", generated.generated_root()
+    own_cache.mkdir()
+    (own_cache / images.name).symlink_to(images.absolute(), target_is_directory=True)
     for shared in messages.SHARED_FOLDERS:
-        (own / shared).mkdir(mode=0o700, exist_ok=True)
-        (place / shared).symlink_to(own / shared, target_is_directory=True)
-    variables = {**build.launch.variables, cache.VARIABLE: str(place)}
+        (scratch / shared).mkdir(mode=0o700, exist_ok=True)
+        (own_cache / shared).symlink_to(scratch / shared, target_is_directory=True)
+    variables = {**build.launch.variables, cache.VARIABLE: str(own_cache)}
     return replace(build, launch=replace(build.launch, variables=variables))

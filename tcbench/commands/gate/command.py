@@ -1,4 +1,4 @@
-"""`tcbench gate`: base and current in turns on this machine, until it is settled whether something got slower."""
+"""`tcbench gate`: runs base and current in turns until it is settled whether something became slower."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 BUILDS = options.Group("What is compared")
 _INTERIMS, _BISECT_INTERIMS = "3,4,6,8", "3,6,12,24"
-"""A bisection ends where its first question stays open, which is of one pair of revisions: it may take more trials, at
-the same levels, so that no name becomes likelier to be wrong."""
+"""Looks of a gate and of a bisection.
+
+A bisection asks one question about one pair of revisions and cannot continue until that is settled, so it may take more
+trials. The significance levels are the same, so more trials do not make a wrong verdict more likely."""
 
 
 @command("Run two versions in turns until it is settled whether one is slower.")
@@ -118,15 +120,15 @@ def gate(
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
 
-    def made(*, remote: bool = False) -> Plan:
-        plan = turns.of_gate(plan_of(chosen, remote=remote), longer=not chosen.max_time_s)
+    def gate_plan(*, remote: bool = False) -> Plan:
+        plan = turns.with_gate_timing(plan_of(chosen, remote=remote), longer=not chosen.max_time_s)
         with stages(quiet) as advance:
             images.check_folder(plan, advance)
         return plan
 
     if bisect is not None:
-        taken = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
-        if refused := given_words(context, without=taken):
+        bisect_options = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
+        if refused := given_words(context, without=bisect_options):
             raise SelectionError(
                 "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on "
                 f"by itself: leave out {shlex.join(refused)}"
@@ -134,7 +136,7 @@ def gate(
     outcome.check_output(output)
     if strict and lenient:
         raise SelectionError("--strict and --lenient: expected one of them")
-    names, rule = outcome.metrics(metric), Rule(outcome.threshold(threshold_))
+    metrics, rule = outcome.metrics(metric), Rule(outcome.threshold(threshold_))
     may_differ = outcome.allowed(allow) | outcome.COMPARED
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = options.seconds("--budget", budget)
@@ -145,46 +147,48 @@ def gate(
         from tcbench.commands.gate.bisect import command as bisecting
 
         def make_plan() -> tuple[Plan, Launcher]:
-            return find_for(made(), chosen.launcher, asked=chosen.ranks is not None)
+            return find_for(gate_plan(), chosen.launcher, asked=chosen.ranks is not None)
 
-        asked_of = bisecting.Bisecting(interims, rule, budget_s, out.absolute(), say, quiet)
-        bisecting.bisect(bisect, make_plan, setup, asked_of, json=format_ == "json")
+        request = bisecting.BisectRequest(interims, rule, budget_s, out.absolute(), say, quiet)
+        bisecting.bisect(bisect, make_plan, setup, request, json=format_ == "json")
     setup = "" if dry_run and base_python is None else setup
-    wanted = builds.Requested(base, current, base_python, current_python, setup)
     out = out.absolute()
-    with builds.prepared(wanted, say) as ready:
+    with builds.prepare_builds(builds.BuildRequest(base, current, base_python, current_python, setup), say) as ready:
         # The scenario and its step are the current side's.
         with contextlib.chdir(ready[1].folder):
-            plan = made(remote=current_python is not None)
+            plan = gate_plan(remote=current_python is not None)
         for build in ready:
-            build.check_reads(planned.cell for planned in plan.cells)
-        plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
-        asked = gate_file.GateQuestion(
+            build.check_cells(planned.cell for planned in plan.cells)
+        plan, launcher = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
+        question = gate_file.GateQuestion(
             base=ready[0].code,
             current=ready[1].code,
             scenario=plan.scenario.name,
             cells=tuple(planned.cell for planned in plan.cells),
-            metrics=names,
+            metrics=metrics,
             threshold=rule.threshold,
             trials=tuple(interim.trials for interim in interims),
         )
-        same = ready[0].code == ready[1].code
         if dry_run:
-            _show_plan(plan, ready, asked, out, budget_s, format_ == "json")
+            _show_plan(plan, ready, question, out, budget_s, format_ == "json")
             return
-        path = _to_resume(out / plan.device.machine, asked, say) if resume else None
-        gone = _gone(chosen, ready[0], plan, say) if base_python is None else ()
-        notes = (f"base and current are the same code ({ready[1].says}): any difference is the machine's",) * same
-        content = gate_file.GateFile(asked=asked, names=(ready[0].says, ready[1].says), gone=gone, notes=notes)
-        for note in notes:
-            say(f"note: {note}")
+        path = _gate_to_resume(out / plan.device.machine, question, say) if resume else None
+        gone = _cells_only_in_base(chosen, ready[0], plan, say) if base_python is None else ()
+        names = ready[0].label, ready[1].label
+        notes: tuple[str, ...] = ()
+        if ready[0].code == ready[1].code:
+            notes = (f"base and current are the same code ({names[1]}): any difference is the machine's",)
+            say(f"note: {notes[0]}")
+        content = gate_file.GateFile(asked=question, names=names, gone=gone, notes=notes)
         path = path or _new_path(out, plan.device.machine)
-        content = _settled(path, content, plan, starter, ready, budget_s, stderr)
-    before, after = gate_file.stored_trials(path).values()
-    comparison = gate_file.comparison(content, before, after)
+        content = _run_gate(path, content, plan, launcher, ready, budget_s, stderr)
+    base_records, current_records = gate_file.stored_trials(path).values()
+    comparison = gate_file.comparison(content, base_records, current_records)
     gate_file.write(path, gate_file.shown(content, comparison.cells))
-    runs = (before[0].run_id, after[0].run_id) if before and after and out == OUT.absolute() else _named(path)
-    labels = Labels(outcome.called(ready[0].says, before), outcome.called(ready[1].says, after), runs)
+    inputs = _record_paths(path)
+    if base_records and current_records and out == OUT.absolute():
+        inputs = base_records[0].run_id, current_records[0].run_id
+    labels = Labels(outcome.called(names[0], base_records), outcome.called(names[1], current_records), inputs)
     try:
         comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
     except NotComparableError as error:
@@ -197,20 +201,20 @@ def gate(
 
 
 _OF_BISECT = {"bisect", "setup", "looks", "budget", "threshold_", "out", "quiet", *options.SELECTION}
-"""The parameters of `gate` that `--bisect` takes."""
+"""Parameters of `gate` that may be combined with `--bisect`."""
 
 
-def _to_resume(folder: Path, asked: GateQuestion, say: Callable[[str], None]) -> Path | None:
-    """The newest gate on this machine that did not end, to be gone on with. Raises SelectionError where it was asked
-    something else: its trials would not be of the same code or cells."""
+def _gate_to_resume(folder: Path, question: GateQuestion, say: Callable[[str], None]) -> Path | None:
+    """Return the newest unfinished gate on this machine, or None.
+
+    Raises SelectionError if it was started with another question: its trials would be of other code or other cells."""
     from tcbench.run import gate_file
 
     path = gate_file.unfinished(folder)
     if path is None:
         say("nothing to resume: a new gate")
         return None
-    before = gate_file.read(path).asked
-    differing = before.differs(asked)
+    differing = gate_file.read(path).asked.differs(question)
     if differing is not None:
         raise SelectionError(
             f"--resume: {path.name} was asked another thing ({differing} is not what it was); give the command that "
@@ -219,9 +223,10 @@ def _to_resume(folder: Path, asked: GateQuestion, say: Callable[[str], None]) ->
     return path
 
 
-def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
-    """A gate's least and most trials and minutes, in words: by this machine's newest run, if there is any, or a
-    guess."""
+def _expected(plan: Plan, question: GateQuestion, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
+    """Return the number of trials and the duration that a gate may need, in words, and the estimate behind them.
+
+    The estimate uses the newest run on this machine, or else a guess."""
     from tcbench.hardware import load
     from tcbench.run.eta import estimate
     from tcbench.show.format import counted, duration
@@ -230,51 +235,51 @@ def _expected(plan: Plan, asked: GateQuestion, out: Path, budget_s: float | None
     expected = estimate((), (), load.slowdown(), earlier=earlier)
     cells = [planned.cell for planned in plan.cells if planned.skip_reason is None]
     round_s = 2 * sum(map(expected.trial_s, cells))
-    least, *_, most = asked.trials if len(asked.trials) > 1 else asked.trials * 2
+    least, *_, most = question.trials if len(question.trials) > 1 else question.trials * 2
     ends = dict.fromkeys((least, most))
     trials = " to ".join(str(2 * number * len(cells)) for number in ends)
-    says = f"{counted(len(cells), 'cell')}, {trials} trials, about "
-    says += " to ".join(duration(number * round_s) for number in ends)
-    by = f"by {newest.stem}" if newest else "a guess: nothing was measured here yet"
-    says += f" ({by}); judged after {', '.join(map(str, asked.trials))} trials a side"
-    return says + (f"; --budget ends it after {duration(budget_s)}" if budget_s is not None else ""), expected
+    words = f"{counted(len(cells), 'cell')}, {trials} trials, about "
+    words += " to ".join(duration(number * round_s) for number in ends)
+    source = f"by {newest.stem}" if newest else "a guess: nothing was measured here yet"
+    words += f" ({source}); judged after {', '.join(map(str, question.trials))} trials a side"
+    return words + (f"; --budget ends it after {duration(budget_s)}" if budget_s is not None else ""), expected
 
 
 def _show_plan(
-    plan: Plan, ready: tuple[Build, Build], asked: GateQuestion, out: Path, budget_s: float | None, json: bool
+    plan: Plan, ready: tuple[Build, Build], question: GateQuestion, out: Path, budget_s: float | None, json: bool
 ) -> None:
-    """Print the cells that a gate would run, and how long that would take."""
+    """Print the cells that a gate would run and how long it would take."""
     from tcbench.commands.gate.plan import gate_plan_json
     from tcbench.commands.run.planning import plan_line
 
-    says, expected = _expected(plan, asked, out, budget_s)
+    words, expected = _expected(plan, question, out, budget_s)
     if json:
-        typer.echo(gate_plan_json(plan, ready, asked, budget_s, expected))
+        typer.echo(gate_plan_json(plan, ready, question, budget_s, expected))
         return
     stdout = make_console()
-    stdout.say(f"base {ready[0].says}, current {ready[1].says}")
+    stdout.say(f"base {ready[0].label}, current {ready[1].label}")
     stdout.say(plan_line(plan))
-    stdout.say(says)
+    stdout.say(words)
     for planned in plan.cells:
         stdout.say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
 
 
-def _gone(chosen: Selection, base: Build, plan: Plan, say: Callable[[str], None]) -> tuple[Cell, ...]:
-    """The cells that base's own scenario has and current's has not: nobody would miss them otherwise."""
+def _cells_only_in_base(chosen: Selection, base: Build, plan: Plan, say: Callable[[str], None]) -> tuple[Cell, ...]:
+    """Return the cells of base's scenario that current's scenario lacks, so that their loss is reported."""
     from tcbench.run.plan import plan_of
 
     try:
         with contextlib.chdir(base.folder):
-            before = plan_of(chosen)
+            base_plan = plan_of(chosen)
     except TcbenchError as error:
         say(f"note: whether cells are missing is not known: base's scenario cannot be read here: {error}")
         return ()
     names = {planned.cell.name for planned in plan.cells}
-    return tuple(p.cell for p in before.cells if p.cell.name not in names)
+    return tuple(planned.cell for planned in base_plan.cells if planned.cell.name not in names)
 
 
 def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:
-    """Read --looks. Raises SelectionError."""
+    """Return the interim looks that --looks asks for. Raises SelectionError."""
     from tcbench.analysis import verdict
 
     shown = text if len(text) < 30 else f"{text[:27]}..."
@@ -287,7 +292,7 @@ def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:
         raise SelectionError(f"--looks {shown}: {error}, such as 3,4,6,8") from None
 
 
-def _settled(
+def _run_gate(
     path: Path,
     content: GateFile,
     plan: Plan,
@@ -296,8 +301,10 @@ def _settled(
     budget_s: float | None,
     stderr: Screen,
 ) -> GateFile:
-    """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
-    spent; what its files hold is not run again. The answer has the decisions. Exits with 130 when interrupted."""
+    """Run the trials that the gate asks for and return its file's content with the decisions.
+
+    Each trial is stored as it ends. Trials that the gate's files already hold are not repeated. Exits with 130 when
+    interrupted."""
     from tcbench.commands.gate import turns
     from tcbench.commands.run.planning import plan_line
     from tcbench.core import store
@@ -307,9 +314,9 @@ def _settled(
     from tcbench.show.format import counted, duration
     from tcbench.show.progress import RunProgress
 
-    paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
-    named = _named(path)
-    before = gate_file.stored_trials(path)
+    paths, out, question = gate_file.record_files(path), path.parents[1], content.asked
+    record_paths = _record_paths(path)
+    earlier_records = gate_file.stored_trials(path)
     say = stderr.say
     try:
         probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
@@ -318,17 +325,17 @@ def _settled(
             gate_file.write(path, content)
             with stages(stderr.quiet) as advance:
                 images.generate(plan, advance)
-            says, expected = _expected(plan, asked, out, budget_s)
+            words, expected = _expected(plan, question, out, budget_s)
             say(plan_line(plan))
-            say(says)
-            if n := sum(map(len, before.values())):
+            say(words)
+            if n := sum(map(len, earlier_records.values())):
                 say(f"resuming {path.name}: {counted(n, 'record')} there")
-            state = start(len(asked.cells), asked.interims, asked.metrics)
+            state = start(len(question.cells), question.interims, question.metrics)
             progress = stack.enter_context(RunProgress(stderr, expected, 0))
-            ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, before)
+            ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, earlier_records)
     except KeyboardInterrupt:
         stored = len(store.read(file for file in paths.values() if file.exists()).records)
-        compare = f"what is there: tcbench compare {shlex.join(named)}"
+        compare = f"what is there: tcbench compare {shlex.join(record_paths)}"
         where = f"{counted(stored, 'record')} kept; go on with: {command_again(resume=True)}; {compare}"
         typer.echo(f"\ninterrupted; {where if stored else 'nothing was measured yet'}", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -338,14 +345,13 @@ def _settled(
         if not any(file.exists() for file in paths.values()):
             path.unlink(missing_ok=True)
             store.remove_empty(path)
-    say(f"Records: {' and '.join(named)}")
-    after = f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
-    ended_by = after if ended.spent else None
-    return gate_file.judged(content, ended.state, ended_by)
+    say(f"Records: {' and '.join(record_paths)}")
+    spent = f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
+    return gate_file.judged(content, ended.state, spent if ended.spent else None)
 
 
-def _named(path: Path) -> tuple[str, str]:
-    """The files of a gate's records, as a command names them."""
+def _record_paths(path: Path) -> tuple[str, str]:
+    """Return the paths of the gate's two record files as arguments of a command."""
     from tcbench.run import gate_file
 
     base, current = map(short_path, gate_file.record_files(path).values())
@@ -353,7 +359,7 @@ def _named(path: Path) -> tuple[str, str]:
 
 
 def _new_path(out: Path, machine: str) -> Path:
-    """The file of a new gate's verdicts. Who made current's records has the name: all files are this gate's alone."""
+    """Return the path of a new gate's verdicts, which reserves the names of all its files."""
     from tcbench.core.store import new_path
     from tcbench.run import gate_file
 

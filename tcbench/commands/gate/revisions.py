@@ -1,7 +1,6 @@
-"""Revisions of the user's project, each checked out in a folder of the gate's with an environment of its own.
+"""Revisions of the user's project, each checked out in the gate's folder with its own environment.
 
-The user's own checkout is only read.
-"""
+The user's own checkout is only read."""
 
 import contextlib
 import hashlib
@@ -26,22 +25,22 @@ _OF_ANOTHER_CHECKOUT = (
     *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_SHALLOW_FILE"),
     *("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "UV_PROJECT"),
 )
-"""Variables by which git (in a hook) and uv would act on the user's own checkout or environment."""
+"""Variables that would make git (in a hook) or uv use the user's own checkout or environment."""
 
 _POINTER = b"version https://git-lfs"
-"""The beginning of a file whose content Git LFS keeps in another place."""
+"""First bytes of a Git LFS pointer, a file that stands for contents stored elsewhere."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """A git checkout, and where in it the user is."""
+    """A git checkout, and the user's folder relative to its top."""
 
     repository: Repository
     inside: Path
 
 
-def project(folder: Path) -> Project:
-    """The checkout that a folder lies in. Raises BuildError outside of one."""
+def find_project(folder: Path) -> Project:
+    """Return the git checkout that contains a folder. Raises BuildError if there is none."""
     try:
         repository = Repository.around(folder)
     except GitError as error:
@@ -54,42 +53,46 @@ def project(folder: Path) -> Project:
     return Project(repository, folder.resolve().relative_to(repository.top.resolve()))
 
 
-def commit(of: Project, option: str, revision: str) -> str:
-    """The whole id of the commit that a revision means. `option` is the one that named it. Raises BuildError."""
-    if revision and not revision.startswith(("-", "^")):  # an option, or all but a commit
+def resolve(project: Project, option: str, revision: str) -> str:
+    """Return the full commit id of a revision.
+
+    `option` names the revision's option in error messages. Raises BuildError."""
+    if revision and not revision.startswith(("-", "^")):  # git would take "-" as an option, "^" as an exclusion
         with contextlib.suppress(GitError):
-            return of.repository.ask("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+            return project.repository.ask("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     shown = revision if len(revision) < 60 else f"{revision[:57]}..."
-    hint = "; this clone is shallow: `git fetch --unshallow` brings the rest" if of.repository.shallow else ""
+    hint = "; this clone is shallow: `git fetch --unshallow` brings the rest" if project.repository.shallow else ""
     with contextlib.suppress(GitError):
-        if not of.repository.ask("rev-list", "--max-count=1", "--all"):
+        if not project.repository.ask("rev-list", "--max-count=1", "--all"):
             hint = "; it has no commit yet: `git commit` makes the first"
     raise BuildError(
-        f"{option} {shown!a}: no such commit in {of.repository.top}; expected a branch, a tag or a commit{hint}"
+        f"{option} {shown!a}: no such commit in {project.repository.top}; expected a branch, a tag or a commit{hint}"
     )
 
 
 _MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
-"""Where a project's main branch may stand; the first that is there."""
+"""Refs that may be a project's main branch; the first that exists counts."""
 
 
-def default_base(of: Project, current: str | None = None) -> tuple[str, str]:
-    """The commit that a gate without a base compares the working tree (or the revision `current`) with, and which that
-    is: where its branch left the main one; of a working tree without a commit of its own, the last commit. Raises
-    BuildError where that is the same code."""
-    head = commit(of, "--current" if current else "--base", current or "HEAD")
+def default_base(project: Project, current: str | None = None) -> tuple[str, str]:
+    """Return the commit to compare with when no base is given, and a description of it.
+
+    It is the commit where the branch left the main branch. A working tree without commits of its own is compared with
+    the last commit. `current` is the revision to compare; None: the working tree. Raises BuildError if both sides would
+    be the same code."""
+    head = resolve(project, "--current" if current else "--base", current or "HEAD")
     for name in _MAIN:
         with contextlib.suppress(GitError):
-            left = of.repository.ask("merge-base", head, name)
-            if left != head:
-                return left, f"where {current or 'this branch'} left {name}"
+            fork_point = project.repository.ask("merge-base", head, name)
+            if fork_point != head:
+                return fork_point, f"where {current or 'this branch'} left {name}"
             break
     try:
-        changed = current is None and of.repository.commit().endswith("+")
+        changed = current is None and project.repository.commit().endswith("+")
     except (OSError, GitError) as error:
         raise BuildError(str(error)) from None
     if not changed:
-        has = f"{current} has no commits" if current else f"{of.repository.top} has neither changes nor commits"
+        has = f"{current} has no commits" if current else f"{project.repository.top} has neither changes nor commits"
         raise BuildError(
             f"nothing to compare: {has} beside the main branch; "
             "expected --base REVISION, --base-python PYTHON or --bisect GOOD..BAD"
@@ -97,49 +100,51 @@ def default_base(of: Project, current: str | None = None) -> tuple[str, str]:
     return head, "the last commit, as the working tree has changes"
 
 
-def between(of: Project, good: str, bad: str) -> dict[str, str]:
-    """The commits after `good` up to `bad` (ids), oldest first, along first parents: a merge is one step. With each the
-    first line of its message. Raises BuildError where `bad` does not come after `good`."""
+def commits_between(project: Project, good: str, bad: str) -> dict[str, str]:
+    """Return the commits after `good` up to `bad`, oldest first, as {commit id: subject line}.
+
+    Only first parents count, so a merge is one commit. Raises BuildError if `bad` is not a descendant of `good`."""
     try:
-        ahead = of.repository.ask("rev-list", "--count", f"{bad}..{good}")
+        ahead = project.repository.ask("rev-list", "--count", f"{bad}..{good}")
         options = ("--first-parent", "--reverse", "--encoding=UTF-8", "--format=%H%x09%s")
-        listed = of.repository.ask("rev-list", *options, f"{good}..{bad}")
+        listed = project.repository.ask("rev-list", *options, f"{good}..{bad}")
     except GitError as error:
         raise BuildError(str(error)) from None
     if ahead != "0" or not listed:
         raise BuildError(
             f"{bad[:12]} does not come after {good[:12]}; expected GOOD..BAD, BAD a later commit of the same branch"
         )
-    lines = (line.partition("\t") for line in listed.split("\n")[1::2])  # each after a line "commit ID"
-    # git writes UTF-8 as asked, which was decoded as names of files are.
+    lines = (line.partition("\t") for line in listed.split("\n")[1::2])  # every other line is "commit ID"
+    # git writes UTF-8 because of --encoding, but `ask` decodes its output like a file name.
     return {commit_id: plain(os.fsencode(subject).decode("utf-8", "replace")) for commit_id, _, subject in lines}
 
 
-def here(of: Project) -> str:
-    """The commit that is checked out, with `+` when tracked files differ from it."""
+def checked_out(project: Project) -> str:
+    """Return the checked-out commit, with `+` if tracked files have changed."""
     try:
-        return of.repository.commit()
+        return project.repository.commit()
     except (GitError, OSError):
         return "at no commit that git tells"
 
 
-def code_here(of: Project) -> str:
-    """The code that is checked out: the commit's whole id, and where tracked files differ from it a digest of how."""
+def checked_out_code(project: Project) -> str:
+    """Return an id of the checked-out code: the commit id, with a digest of uncommitted changes."""
     try:
-        head, changes = of.repository.ask("rev-parse", "--verify", "HEAD"), of.repository.changes()
+        head, changes = project.repository.ask("rev-parse", "--verify", "HEAD"), project.repository.changes()
     except (GitError, OSError):
         return "at no commit that git tells"
     return head + (f"+{hashlib.sha256(os.fsencode(changes)).hexdigest()[:12]}" if changes else "")
 
 
-def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> tuple[Path, str]:
-    """Check the commit out at `top`, which is made, with its environment; the folder that is the user's in it, and the
-    Python to run there. `setup` as in `_environment`; what it printed stays in the folder `logs` where it failed.
-    Raises BuildError."""
+def check_out(project: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> tuple[Path, str]:
+    """Check out a commit at `top`, which must not exist, and set up its environment.
+
+    Returns the user's folder in that checkout and the Python to run there. `setup`: see `_environment`. If setup fails,
+    its output stays in the folder `logs`. Raises BuildError."""
     short = commit_id[:12]
     say(f"checking out {short}")
     try:
-        empty = of.repository.check_out(commit_id, top)
+        empty = project.repository.check_out(commit_id, top)
         pointers = _pointers(top)
     except (GitError, OSError) as error:
         raise BuildError(f"{short} cannot be checked out: {error}") from None
@@ -148,18 +153,18 @@ def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, 
     if pointers:
         more = f" and {len(pointers) - 1} more" if len(pointers) > 1 else ""
         say(f"note: {short}: contents are not here: {pointers[0]}{more}; `git lfs fetch origin {short}` brings them")
-    folder = top / of.inside
+    folder = top / project.inside
     if not folder.is_dir():
-        raise BuildError(f"{short} has no folder {of.inside}; start the gate where both revisions have one")
-    command, at = _environment(top, folder, setup)
+        raise BuildError(f"{short} has no folder {project.inside}; start the gate where both revisions have one")
+    command, setup_folder = _environment(top, folder, setup)
     if command:
         say(f"{short}: {command}")
-        _set_up(command, at, logs / f"setup-{short}.log")
-    return folder, _python(top, at, command)
+        _set_up(command, setup_folder, logs / f"setup-{short}.log")
+    return folder, _python(top, setup_folder, command)
 
 
 def _pointers(top: Path) -> list[str]:
-    """Files whose contents Git LFS keeps elsewhere and did not bring."""
+    """Return the files that are still Git LFS pointers because their contents were not fetched."""
     listed = Repository(top, top / ".git", top / ".git").ask("ls-files", "-z", ":(attr:filter=lfs)")
     return [name for name in filter(None, listed.split("\0")) if _begins(top / name, _POINTER)]
 
@@ -172,59 +177,65 @@ def _begins(path: Path, start: bytes) -> bool:
 
 
 def _environment(top: Path, folder: Path, setup: str | None) -> tuple[str, Path]:
-    """The command that makes an environment, and where it runs: beside the nearest pyproject.toml of a project. An
-    empty command: there is no environment to make. `setup` is the user's own command, or None."""
+    """Return the setup command and the folder to run it in: that of the nearest project's pyproject.toml.
+
+    The command is empty if there is no environment to create. `setup` is the user's own command, or None."""
     above = [folder, *(path for path in folder.parents if path.is_relative_to(top))]
-    at = next((path for path in above if _is_project(path / "pyproject.toml")), None)
+    project_folder = next((path for path in above if _is_project(path / "pyproject.toml")), None)
     if setup is not None:
-        return setup.strip(), at or folder
-    return (DEFAULT_SETUP, at) if at else ("", folder)
+        return setup.strip(), project_folder or folder
+    return (DEFAULT_SETUP, project_folder) if project_folder else ("", folder)
 
 
 def _is_project(path: Path) -> bool:
-    """Whether it describes a package or its dependencies, and is not only there for some tool's settings."""
+    """Return whether a pyproject.toml describes a package or its dependencies, not only settings of tools."""
     try:
         return "project" in tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:
         return False
-    except ValueError:  # its own tool says what is wrong
+    except ValueError:  # an invalid file: the setup command reports what is wrong
         return True
 
 
-def _set_up(command: str, at: Path, log: Path) -> None:
+def _set_up(command: str, folder: Path, log: Path) -> None:
+    """Run the setup command. Raises BuildError with the end of its output if it fails."""
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_CHECKOUT}
     with log.open("wb") as file:
-        code = process.run(["/bin/sh", "-c", command], folder=at, environment=environment, output=file)
+        code = process.run(["/bin/sh", "-c", command], folder=folder, environment=environment, output=file)
     if code:
         output = log.read_text(encoding="utf-8", errors="replace")
-        raise BuildError(f"--setup {command!a} failed in {at} with exit code {code}: {tail(output)} (all of it: {log})")
+        raise BuildError(
+            f"--setup {command!a} failed in {folder} with exit code {code}: {last_lines(output)} (all of it: {log})"
+        )
     log.unlink(missing_ok=True)
 
 
-def _python(top: Path, at: Path, command: str) -> str:
-    """The environment's, if one was made; else the one that runs here."""
+def _python(top: Path, setup_folder: Path, command: str) -> str:
+    """Return the Python of the environment that `command` created, or the running one if there is no command."""
     if not command:
         return sys.executable
-    above = [at, *(path for path in at.parents if path.is_relative_to(top))]
+    above = [setup_folder, *(path for path in setup_folder.parents if path.is_relative_to(top))]
     python = next((path for folder in above if (path := folder / ".venv/bin/python").exists()), None)
     if python is not None:
         return str(python)
-    if _is_project(at / "pyproject.toml"):
-        raise BuildError(f"--setup {command!a} left no .venv/bin/python in {at}; expected it to make that environment")
+    if _is_project(setup_folder / "pyproject.toml"):
+        raise BuildError(
+            f"--setup {command!a} left no .venv/bin/python in {setup_folder}; expected it to make that environment"
+        )
     return sys.executable
 
 
-def moved_path(of: Project, top: Path, value: str) -> str:
-    """A PYTHONPATH with what lies in the user's checkout taken from the worktree instead."""
-    root = of.repository.top.resolve()
+def python_path_in(worktree: Path, project: Project, python_path: str) -> str:
+    """Return a PYTHONPATH whose entries inside the user's checkout point into `worktree` instead."""
+    root = project.repository.top.resolve()
     moved = []
-    for entry in value.split(os.pathsep):
-        path = Path(entry)
+    for part in python_path.split(os.pathsep):
+        path = Path(part)
         inside = path.is_absolute() and path.resolve().is_relative_to(root)
-        moved.append(str(top / path.resolve().relative_to(root)) if inside else entry)
+        moved.append(str(worktree / path.resolve().relative_to(root)) if inside else part)
     return os.pathsep.join(moved)
 
 
-def tail(output: str) -> str:
-    """The last three lines of a command's output, as one."""
+def last_lines(output: str) -> str:
+    """Return the last three lines of a command's output, joined into one line."""
     return " | ".join([" ".join(line.split()) for line in output.splitlines() if line.strip()][-3:]) or "no output"

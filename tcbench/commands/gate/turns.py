@@ -1,12 +1,10 @@
-"""Two builds measured in turns: the trials that a gate asks for, each kept as it ends, until it asks for no more.
+"""Two builds measured in turns: runs the trials that a gate asks for and stores each one as it ends.
 
-On the host the two trials of a round are there at once and step in turns, three steps each: on two cores of a shared
-machine, trials one after another differed by 7 to 14%, and those that stepped in turns by 2 to 4%. On a GPU, where
-both would hold its memory, with many ranks, and beside a revision that cannot, they run one after another.
+On the host the two trials of a round run at the same time and alternate every three steps. On two cores of a shared
+machine, consecutive trials differed by 7 to 14%; alternating trials differed by 2 to 4%. The two run one after the
+other on a GPU (both would need its memory), with many ranks, and against a revision that cannot take turns.
 
-Whoever wants two revisions beside each other makes them ready (`builds`), begins a gate (`gate.start`) and calls
-`measure`.
-"""
+To compare two revisions: prepare them (`builds`), start a gate (`gate.start`) and call `measure`."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,11 +27,13 @@ from tcbench.run.runner import COOLING_S, Runner
 
 
 class GateProgress(Protocol):
-    """The display of the trials as they go."""
+    """A display of a gate's trials as they run."""
 
     def begin(self, label: str, remaining: Sequence[Cell], ahead: int) -> None:
-        """A trial begins; `remaining` are the cells of it and of those that will follow whatever it says, `ahead` is
-        the number of these trials, with those that are skipped."""
+        """Show that a trial begins.
+
+        `remaining`: the cells of this trial and of all trials that are certain to follow. `ahead`: the number of those
+        trials, including skipped ones."""
         ...
 
     def listen(self, cell: Cell, trial: int, message: Message) -> None: ...
@@ -43,7 +43,7 @@ class GateProgress(Protocol):
 
 @dataclass(frozen=True)
 class EndedGate:
-    """A gate at its end: its state, all records of both sides, and whether the budget ended it."""
+    """The result of a gate: its state, the records of both sides, and whether the budget ended it."""
 
     state: Gate
     base: tuple[Record, ...]
@@ -59,62 +59,69 @@ def measure(
     stores: Mapping[Role, Store],
     progress: GateProgress,
     budget_s: float | None = None,
-    before: Mapping[Role, Sequence[Record]] | None = None,
+    earlier: Mapping[Role, Sequence[Record]] | None = None,
 ) -> EndedGate:
-    """Run the trials that the gate asks for, of the plan's cells in their order, until every cell is over or trials
-    have taken `budget_s`. Each record is in its side's store before the next trial begins. `before`: what the stores
-    hold already, of a gate that was interrupted; `state` is the gate before its first trial."""
-    shared: dict[str, Any] = {"timeout_s": plan.timeout_s, "listen": progress.listen, "launcher": launcher}
-    shared["cooling_s"] = COOLING_S
-    runners = {side.name: Runner(stores[side.name].path.stem, launch=side.launch_as_side(), **shared) for side in ready}
-    kept: dict[Role, list[Record]] = {side: list((before or {}).get(side, ())) for side in (BASE, CURRENT)}
-    state = replay(state, [planned.cell for planned in plan.cells], kept)
-    spent_s = sum(record.duration_s for of_side in kept.values() for record in of_side)
+    """Run the trials that the gate asks for until every cell is done or trials have taken `budget_s`.
+
+    Each record is stored before the next trial begins. `state` is the gate before its first trial; `earlier` has the
+    records that the stores already hold from an interrupted gate."""
+    options: dict[str, Any] = {"timeout_s": plan.timeout_s, "listen": progress.listen, "launcher": launcher}
+    options["cooling_s"] = COOLING_S
+    runners = {
+        build.name: Runner(stores[build.name].path.stem, launch=build.launch_as_side(), **options) for build in ready
+    }
+    records_of: dict[Role, list[Record]] = {side: list((earlier or {}).get(side, ())) for side in (BASE, CURRENT)}
+    state = replay(state, [planned.cell for planned in plan.cells], records_of)
+    spent_s = sum(record.duration_s for side_records in records_of.values() for record in side_records)
     started, spent = time.monotonic() - spent_s, False
-    alone: set[int] = set()  # cells of which two at once do not run
-    timed: set[int] = set()  # cells whose candidates both sides have timed
+    alone: set[int] = set()  # cells whose two trials failed when they ran at the same time
+    timed: set[int] = set()  # cells whose candidate kernels both sides have timed
     while (ahead := state.certain()) and not spent:
-        planned, here = plan.cells[ahead[0].cell], ahead[0].cell
-        turns = here not in alone and state.cells[here].even and can_take_turns(planned, ready)
-        trials = ahead[: 2 if turns else 1]
-        _begin(progress, state, plan, trials, here in alone)
-        if here not in timed and _chooses_kernels(planned):
-            timed.add(here)
+        cell = ahead[0].cell
+        planned = plan.cells[cell]
+        in_turns = cell not in alone and state.cells[cell].even and can_take_turns(planned, ready)
+        trials = ahead[: 2 if in_turns else 1]
+        _begin(progress, state, plan, trials, cell in alone)
+        if cell not in timed and _chooses_kernels(planned):
+            timed.add(cell)
             time_candidates(list(runners.values()), planned)
         records: dict[int, Record] = {}
-        for place, record in run(
+        for index, record in run_trials(
             [runners[trial.side] for trial in trials], planned, [trial.number for trial in trials]
         ):
-            if place in records:  # the GPU was slowed down, and the trial was repeated
-                stores[trials[place].side].append(records[place])
-            records[place] = record
-        if turns and not all_ok(records.values()):
-            alone.add(here)
+            if index in records:  # the GPU was slowed down, and the trial was repeated
+                stores[trials[index].side].append(records[index])
+            records[index] = record
+        if in_turns and not all_ok(records.values()):
+            alone.add(cell)
             continue
-        for trial, record in ((trials[place], record) for place, record in records.items()):
-            _begin(progress, state, plan, [trial], here in alone)
+        for trial, record in ((trials[index], record) for index, record in records.items()):
+            _begin(progress, state, plan, [trial], cell in alone)
             stores[trial.side].append(record)
-            kept[trial.side].append(record)
+            records_of[trial.side].append(record)
             progress.finished(record)
             state = state.after(trial, record)
         spent = budget_s is not None and time.monotonic() - started >= budget_s
     unfinished = bool(state.certain())
-    return EndedGate(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)
+    return EndedGate(
+        state.ended() if unfinished else state, tuple(records_of[BASE]), tuple(records_of[CURRENT]), unfinished
+    )
 
 
-def run(runners: Sequence[Runner], planned: PlannedCell, numbers: Sequence[int]) -> Iterator[tuple[int, Record]]:
-    """A trial of one runner, or one each of two in turns, of these numbers: their places and records, as they end."""
-    first, *others = runners
-    if others:
-        records = first.in_turns(others[0], planned, (numbers[0], numbers[1]))
+def run_trials(runners: Sequence[Runner], planned: PlannedCell, numbers: Sequence[int]) -> Iterator[tuple[int, Record]]:
+    """Run one trial, or one trial on each of two runners in turns. Yields (position in `runners`, record)."""
+    first, *rest = runners
+    if rest:
+        records = first.in_turns(rest[0], planned, (numbers[0], numbers[1]))
     else:
         records = ((0, record) for record in first.run([(planned, numbers[0])]))
-    return ((place, _explained(record)) for place, record in records)
+    return ((place, _with_last_line(record)) for place, record in records)
 
 
 def time_candidates(runners: Iterable[Runner], planned: PlannedCell) -> None:
-    """Let each side time its candidates for the cell's work, in a trial as short as it can be that counts for nothing:
-    then both sides choose by the times of both from their first trial on."""
+    """Let each side time its candidate kernels for the cell, in minimal trials that do not count.
+
+    From their first real trial on, both sides then choose kernels by the same times."""
     measure = msgspec.structs.replace(
         planned.cell.measure, max_time_s=1e-3, min_warmup_steps=1, max_warmup_steps=1, min_timed_steps=1
     )
@@ -125,32 +132,35 @@ def time_candidates(runners: Iterable[Runner], planned: PlannedCell) -> None:
 
 
 def _chooses_kernels(planned: PlannedCell) -> bool:
-    """Whether the cell's work is done by the fastest of several candidates."""
+    """Return whether the cell chooses among candidate kernels by measured time."""
     cell = planned.cell
-    times = (is_on_host(cell) or cell.cudnn.autotune) and kind_of(cell.device).simulates is None
-    return planned.skip_reason is None and cell.backend == backends.DEFAULT and times
+    if planned.skip_reason is not None or cell.backend != backends.DEFAULT or kind_of(cell.device).simulates:
+        return False
+    return is_on_host(cell) or cell.cudnn.autotune
 
 
 def all_ok(records: Iterable[Record]) -> bool:
-    """Whether two trials that stepped in turns say anything. What ends one of them may be the other's doing, which held
-    the memory, a port, a file or the turn: then neither counts, and both are run again, alone."""
+    """Return whether both of two trials that ran in turns succeeded.
+
+    If one failed, the other may be the cause (memory, a port, a file). Then neither counts, and both are run again, one
+    after the other."""
     return all(record.status == "ok" for record in records)
 
 
 def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
-    """Whether trials of the cell by these builds can be there at once and step in turns."""
+    """Return whether these builds can run trials of the cell at the same time, alternating step by step."""
     runs = planned.skip_reason is None and is_on_host(planned.cell)
     return runs and all(build.launch.takes_turns for build in builds)
 
 
-def of_gate(plan: Plan, longer: bool = True) -> Plan:
-    """The plan with its cells' timed passes as in a gate: of short turns on the host, and where that is wished as long
-    as the scenario has them there."""
-    longer_s, cells = plan.scenario.measure.gate_max_time_s if longer else None, []
+def with_gate_timing(plan: Plan, longer: bool) -> Plan:
+    """Return the plan with a gate's timed passes: short turns on the host, and the scenario's `gate_max_time_s` if
+    `longer`."""
+    max_time_s, cells = plan.scenario.measure.gate_max_time_s if longer else None, []
     for planned in plan.cells:
         measure = planned.cell.measure
-        if longer_s is not None:
-            measure = msgspec.structs.replace(measure, max_time_s=longer_s)
+        if max_time_s is not None:
+            measure = msgspec.structs.replace(measure, max_time_s=max_time_s)
         if is_on_host(planned.cell):
             measure = msgspec.structs.replace(measure, block_steps=min(TURN_STEPS, measure.block_steps))
         cells.append(replace(planned, cell=msgspec.structs.replace(planned.cell, measure=measure)))
@@ -158,8 +168,10 @@ def of_gate(plan: Plan, longer: bool = True) -> Plan:
 
 
 TURN_STEPS = 3
-"""Steps of a turn, of which the first is not counted. What neighbours in time have in common cancels the better the
-shorter turns are: on a shared machine the ratio of two trials varied by 3.2% with six, by 2.0% with two."""
+"""Steps per turn; the first step of a turn is not counted.
+
+Short turns cancel more of the machine's noise: on a shared machine the ratio of two trials varied by 3.2% with six
+steps and by 2.0% with two."""
 
 
 def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Trial], alone: bool) -> None:
@@ -167,12 +179,14 @@ def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Tri
     to_run = [planned.cell for planned in certain if planned.skip_reason is None]
     sides = " and ".join(trial.side for trial in trials) + " alone" * alone
     label = f"{sides}, look {trials[0].interim + 1}/{len(state.interims)}"
-    progress.begin(label, to_run, len(certain))
+    progress.begin(label, to_run, ahead=len(certain))
 
 
-def _explained(record: Record) -> Record:
-    """The record with the error of a worker that ended before it could report one, as another version may that does not
-    know its request: the last line of its output."""
+def _with_last_line(record: Record) -> Record:
+    """Return the record; if its worker crashed, with the last line of the log added to the reason.
+
+    A worker of another version may end before it can report an error, for example because it does not know the
+    request."""
     reason = record.reason or ""
     if record.status != "crashed" or "exit code" not in reason or not record.log:
         return record

@@ -10,7 +10,7 @@ import projects
 import pytest
 
 from tcbench.commands.gate import builds
-from tcbench.commands.gate.builds import Build, Requested, prepared
+from tcbench.commands.gate.builds import Build, BuildRequest, prepare_builds
 from tcbench.core import messages
 from tcbench.core.errors import BuildError
 from tcbench.core.record import Cell
@@ -28,7 +28,7 @@ def own_folders(tmp_path, monkeypatch):
 @pytest.fixture
 def unchecked(monkeypatch):
     """Whether tcbench starts there takes a second."""
-    monkeypatch.setattr(builds, "_checked", lambda build, called: build)
+    monkeypatch.setattr(builds, "_probed", lambda build, option: build)
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def project(tmp_path, monkeypatch, unchecked):
     return tmp_path / "mine"
 
 
-def taken(**requested):
-    with prepared(Requested(**requested), lambda line: None) as both:
+def build_both(**requested):
+    with prepare_builds(BuildRequest(**requested), lambda line: None) as both:
         return both
 
 
@@ -55,21 +55,21 @@ def taken(**requested):
 )
 def test_what_does_not_go_together_is_one_line(requested, message):
     with pytest.raises(BuildError, match=message):
-        taken(**requested)
+        build_both(**requested)
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_interpreters_run_here_and_keep_the_place_of_their_links(tmp_path):
     python = projects.interpreter(tmp_path / "old/bin/python")
     (tmp_path / "link").symlink_to(python)
-    base, current = taken(base_python="../link")
-    assert (base.name, base.says, base.launch.python) == ("base", "../link", str(tmp_path / "here/../link"))
+    base, current = build_both(base_python="../link")
+    assert (base.name, base.label, base.launch.python) == ("base", "../link", str(tmp_path / "here/../link"))
     assert (current.name, current.launch.python) == ("current", sys.executable)
     assert base.launch.folder == current.launch.folder == Path.cwd()
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "reason"),
     [
         (None, r"--base-python \S+/python cannot be started in \S+ \(No such file or directory\)"),
         ("not executable", r"cannot be started in \S+ \(Permission denied\)"),
@@ -79,18 +79,18 @@ def test_interpreters_run_here_and_keep_the_place_of_their_links(tmp_path):
         ("exit 0", "a script in its place must end in: exec python"),
     ],
 )
-def test_an_interpreter_that_will_not_do_is_one_line(tmp_path, script, said):
+def test_an_interpreter_that_will_not_do_is_one_line(tmp_path, script, reason):
     path = tmp_path / "old/python"
     if script is not None:
         projects.interpreter(path, python=script).chmod(0o644 if script == "not executable" else 0o755)
-    with pytest.raises(BuildError, match=said.replace("--base-python \\S", "--base-python: \\S")) as error:
-        taken(base_python=str(path))
+    with pytest.raises(BuildError, match=reason.replace("--base-python \\S", "--base-python: \\S")) as error:
+        build_both(base_python=str(path))
     assert "\n" not in str(error.value)
 
 
 def test_a_name_that_is_not_on_the_path_is_one_line():
     with pytest.raises(BuildError, match=r"^--current-python no-such-python: no such command on PATH; expected"):
-        taken(base_python=sys.executable, current_python="no-such-python")
+        build_both(base_python=sys.executable, current_python="no-such-python")
 
 
 def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_path):
@@ -100,27 +100,27 @@ def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_
     for name in ("__init__", "measure/__init__", "measure/worker"):
         (old / f"{name}.py").touch()
     python = projects.interpreter(tmp_path / "old/python", f"export PYTHONPATH={old.parent}")
-    base, current = taken(base_python=str(python))
+    base, current = build_both(base_python=str(python))
     assert base.launch.command(7) == [str(python), "-P", "-m", "tcbench.measure.worker", "7"]
     assert [messages.FRESH_AUTOTUNE in build.launch.variables for build in (base, current)] == [True, False]
     assert base.launch.rank_command("unix:a") == [str(python), "-P", "-m", "tcbench.measure.rank", "unix:a"]
     assert current.launch.rank_command("unix:a") == [sys.executable, "-P", "-m", "tcbench.rank", "unix:a"]
     assert current.launch.command(7) == [sys.executable, "-P", "-m", "tcbench.worker", "7"]
-    assert (base.reads, current.reads) == (frozenset(), frozenset(Cell.__struct_fields__))
+    assert (base.cell_fields, current.cell_fields) == (frozenset(), frozenset(Cell.__struct_fields__))
 
 
 def test_what_a_build_does_not_know_of_a_cell_is_refused():
     """It would leave that out without a word, and its record would say otherwise."""
     cell = factories.make_cell()
     build = Build("base", "v1", "v1", Path(), Launch(), frozenset(Cell.__struct_fields__) - {"host_speed"})
-    build.check_reads([cell])
+    build.check_cells([cell])
     with pytest.raises(BuildError, match=r"v1 does not know 'host_speed' of fp32, batch size 4, .*0\.5: expected 1"):
-        build.check_reads([cell, msgspec.structs.replace(cell, host_speed=0.5)])
+        build.check_cells([cell, msgspec.structs.replace(cell, host_speed=0.5)])
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_each_build_has_a_cache_of_its_own_and_both_have_the_images_and_the_times_of_kernels(tmp_path):
-    with prepared(Requested(base_python=sys.executable), lambda line: None) as both:
+    with prepare_builds(BuildRequest(base_python=sys.executable), lambda line: None) as both:
         folders = [Path(build.launch.variables["TCBENCH_CACHE"]) for build in both]
         images = generated.generated_root()
         images.mkdir(parents=True)
@@ -139,23 +139,23 @@ def test_each_build_has_a_cache_of_its_own_and_both_have_the_images_and_the_time
 
 def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(project, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(project / "src"))
-    base, current = taken(base="main")
+    base, current = build_both(base="main")
     head = projects.git(project, "rev-parse", "HEAD")
-    assert base.says == f"main ({head[:12]})"
-    assert current.says == f"the working tree ({head[:12]})"
+    assert base.label == f"main ({head[:12]})"
+    assert current.label == f"the working tree ({head[:12]})"
     assert base.folder.is_relative_to(builds.cache_folder())
     assert base.launch.variables["PYTHONPATH"] == str(base.folder / "src")
     assert (current.folder, current.launch.python) == (project, sys.executable)
     assert "PYTHONPATH" not in current.launch.variables
-    base, current = taken(base="HEAD", current=head[:9])
+    base, current = build_both(base="HEAD", current=head[:9])
     assert base.folder != current.folder
     assert base.launch.variables["TCBENCH_CACHE"] != current.launch.variables["TCBENCH_CACHE"]
-    assert current.says == head[:9]
+    assert current.label == head[:9]
 
 
 def test_the_working_tree_of_no_commit_is_one_too(project):
     projects.git(project, "checkout", "--quiet", "--orphan", "new")
-    assert taken(base="main")[1].says == "the working tree (at no commit that git tells)"
+    assert build_both(base="main")[1].label == "the working tree (at no commit that git tells)"
 
 
 # ------------------------------------------------------------------------------------------------- the folder of a gate
@@ -166,8 +166,8 @@ def folders() -> list[Path]:
 
 
 def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(project):
-    with prepared(Requested("HEAD"), lambda line: None) as outer:
-        with prepared(Requested("HEAD"), lambda line: None) as inner:
+    with prepare_builds(BuildRequest("HEAD"), lambda line: None) as outer:
+        with prepare_builds(BuildRequest("HEAD"), lambda line: None) as inner:
             assert len(folders()) == 2
             assert inner[0].folder != outer[0].folder
         assert (outer[0].folder / "my_step.py").exists()
@@ -177,13 +177,13 @@ def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(project):
 @pytest.mark.long
 def test_what_a_killed_gate_left_is_removed_at_the_next_start(project):
     script = (
-        "import os, signal; from tcbench.commands.gate.builds import Requested, prepared\n"
-        "with prepared(Requested('HEAD'), print): os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal; from tcbench.commands.gate.builds import BuildRequest, prepare_builds\n"
+        "with prepare_builds(BuildRequest('HEAD'), print): os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", script], check=False)
     (left,) = folders()
     assert (left / "work/base/my_step.py").exists()
-    with prepared(Requested("HEAD"), lambda line: None):
+    with prepare_builds(BuildRequest("HEAD"), lambda line: None):
         assert not left.exists()
     assert projects.git(project, "worktree", "list").count("\n") == 0
 
@@ -192,4 +192,4 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file/cache"))
     with pytest.raises(BuildError, match=r"cannot be written .*; TCBENCH_CACHE names another"):
-        taken(base_python=sys.executable)
+        build_both(base_python=sys.executable)

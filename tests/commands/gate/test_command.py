@@ -61,7 +61,7 @@ def _planted_s(python: str, folder: Path | None, variables: tuple[tuple[str, str
 @pytest.fixture
 def unchecked(monkeypatch):
     """Whether tcbench starts on both sides takes a second each; tests/commands/gate/test_builds.py asks it."""
-    monkeypatch.setattr("tcbench.commands.gate.builds._checked", lambda build, called: build)
+    monkeypatch.setattr("tcbench.commands.gate.builds._probed", lambda build, option: build)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def cells(text: str) -> dict[str, dict]:
 @pytest.mark.slow
 def test_a_bisection_asks_longer_at_the_same_levels() -> None:
     usual, longer = (parse_interims(text, Rule(0.03)) for text in (_INTERIMS, _BISECT_INTERIMS))
-    assert [one.rule for one in usual] == [one.rule for one in longer]
+    assert [interim.rule for interim in usual] == [interim.rule for interim in longer]
     assert (usual[-1].trials, longer[-1].trials) == (8, 24)
 
 
@@ -97,8 +97,8 @@ def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(pro
     (project / "my_step.py").write_text(planted(30))
     arguments = ("--base", "HEAD", "--looks", "3,6", "-o", "gate.json", "--format", "json")
     done = ended(project, "gate", *QUICK[:-1], *arguments, code=1)
-    found = r"my_step/deep, batch size 1: regression: (slower by .* in forward; )?throughput -.*; forward takes "
-    assert re.search(found, done.out), done.out
+    pattern = r"my_step/deep, batch size 1: regression: (slower by .* in forward; )?throughput -.*; forward takes "
+    assert re.search(pattern, done.out), done.out
     assert "base HEAD (" in done.out
     assert "current the working tree (" in done.out
     judged = cells((project / "gate.json").read_text())
@@ -161,14 +161,14 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
         f"""[ "$2" = -m ] && exec {sys.executable} -c 'import os, sys; os.write(int(sys.argv[1]), b"hi\\n")' "$4" """
     )
     dies = f"""[ "$2" = -m ] && exec {sys.executable} -c 'raise KeyError("rungs")' """
-    for name, body, said in (
+    for name, body, message in (
         ("talks", talks, "the worker sent something that is no message"),
         ("dies", dies, "the worker ended without a result (exit code 1): KeyError: 'rungs'"),
     ):
         python = projects.interpreter(tmp_path / name, body)
         arguments = ("--config", "deep", "--base-python", sys.executable, "--current-python", str(python))
         done = gate(project, *arguments, "--out", name, code=1)
-        assert f"changed status: ok -> crashed: {said}" in done.out
+        assert f"changed status: ok -> crashed: {message}" in done.out
         assert "Traceback" not in done.err
 
 
@@ -207,8 +207,8 @@ def test_an_interrupt_keeps_what_is_done_for_compare(project):
         assert process.wait(60) == 130
     assert "interrupted; 2 records kept; go on with: tcbench gate ./my_step.toml" in rest
     assert " --resume; what is there: tcbench compare results/" in rest
-    named = rest.strip().rpartition("tcbench compare ")[2].split()
-    done = tcbench(project, "compare", *named)
+    files = rest.strip().rpartition("tcbench compare ")[2].split()
+    done = tcbench(project, "compare", *files)
     assert (done.code, "one process tells nothing of how processes differ" in done.out) == (0, True)
     assert "NOT SETTLED: nothing was proven: 1 inconclusive" in done.out
 
@@ -243,11 +243,11 @@ def test_an_interrupted_gate_goes_on_and_measures_nothing_twice(project, monkeyp
     # Another question is not gone on with: neither of other looks, nor of other code.
     refused = gate(project, *arguments, "--looks", "2,4", "--resume")
     assert (refused.code, "was asked another thing (trials is not what it was)" in refused.err) == (2, True)
-    kept = (project / "my_step.py").read_text()
+    step = (project / "my_step.py").read_text()
     (project / "my_step.py").write_text(planted(1))
     refused = gate(project, *arguments, "--resume")
     assert (refused.code, "was asked another thing (current is not what it was)" in refused.err) == (2, True)
-    (project / "my_step.py").write_text(kept)
+    (project / "my_step.py").write_text(step)
     gate(project, *arguments, "--resume", code=4)
     of_sides = [left(project, side) for side in ("base", "current")]
     assert [[record.trial for record in of_side] for of_side in of_sides] == [[0, 1, 2], [0, 1, 2]]
@@ -273,7 +273,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     (path,) = project.glob("results/*/gate-*-verdicts.json")
     content = json.loads(path.read_text())
     assert (content["schema"], content["schema_version"]) == ("tcbench-gate", 2)
-    assert [one["verdict"] for one in content["verdicts"]] == ["inconclusive"]
+    assert [verdict["verdict"] for verdict in content["verdicts"]] == ["inconclusive"]
     content["verdicts"][0] |= {"verdict": "regression", "trials": 2}
     path.write_text(json.dumps(content))
     sides = [str(side) for side in gate_file.record_files(path).values()]
@@ -292,8 +292,8 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
 
 def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project):
     done = gate(project, "--base", "HEAD", "--dry-run", "--budget", "10min", code=0)
-    for said in ("base HEAD (", "2 cells, 12 to 32 trials, about ", "a guess: nothing was measured here yet"):
-        assert said in done.out
+    for message in ("base HEAD (", "2 cells, 12 to 32 trials, about ", "a guess: nothing was measured here yet"):
+        assert message in done.out
     assert "--budget ends it after 10 min 00 s" in done.out
     plan = json.loads(gate(project, "--base", "HEAD", "--dry-run", "--json", "--budget", "10min", code=0).out)
     assert (plan["trials_a_side_at_looks"], plan["budget_s"], len(plan["cells"])) == ([3, 4, 6, 8], 600, 2)
@@ -319,7 +319,7 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             (),
@@ -333,9 +333,9 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
         (("--base", "HEAD", "--config", "none*"), "config 'none*': matches none of "),
     ],
 )
-def test_a_mistake_is_one_clear_line(project, arguments, said):
+def test_a_mistake_is_one_clear_line(project, arguments, message):
     done = gate(project, *arguments)
-    assert (done.code, done.err.count("\n"), said in done.err) == (2, 1, True), done
+    assert (done.code, done.err.count("\n"), message in done.err) == (2, 1, True), done
     assert not list(project.glob("results/*/*"))
 
 
@@ -368,27 +368,27 @@ def test_nothing_is_measured_before_it_is_known_where_to_write(project):
 
 @pytest.mark.usefixtures("stand_ins")
 @pytest.mark.parametrize(
-    ("base", "current", "said"),
+    ("base", "current", "message"),
     [
         ("import no_such_module", "import no_such_module", ""),
         ("import no_such_module", projects.STEP, ": failed -> ok: base: "),
         ("def open_session(cell) return 1", projects.STEP, ": failed -> ok: base: SyntaxError: "),
     ],
 )
-def test_a_base_that_runs_in_no_cell_is_not_green(project, base, current, said):
+def test_a_base_that_runs_in_no_cell_is_not_green(project, base, current, message):
     commit(project, my_step__py=base)
     (project / "my_step.py").write_text(current)
     for strict in ((), ("--strict",)):
         done = gate(project, "--base", "HEAD", *strict, code=5)
-        assert f"nothing was measured on both sides{said}" in done.err.splitlines()[-1]
+        assert f"nothing was measured on both sides{message}" in done.err.splitlines()[-1]
         assert ("--setup 'uv sync --extra NAME'" in done.err.splitlines()[-1]) == ("import" in base)
 
 
 @pytest.mark.parametrize("words", [("--base", "HEAD"), ("--bisect", "HEAD~1..HEAD")])
 def test_what_one_side_does_not_know_of_a_cell_is_refused_before_anything_runs(project, monkeypatch, words):
     commit(project, my_step__py=projects.STEP + "\n")
-    reads = frozenset(Cell.__struct_fields__) - {"batch_size"}
-    monkeypatch.setattr(builds, "_checked", lambda build, called: replace(build, reads=reads))
+    fields = frozenset(Cell.__struct_fields__) - {"batch_size"}
+    monkeypatch.setattr(builds, "_probed", lambda build, option: replace(build, cell_fields=fields))
     done = tcbench(project, "gate", *(QUICK if "--base" in words else QUICK[:-1]), *words)
     assert done.code == 2 and "does not know 'batch_size' of my_step/" in done.err.splitlines()[-1], done.err
     assert not list(project.glob("results/**/*.jsonl"))

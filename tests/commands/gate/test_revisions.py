@@ -26,32 +26,32 @@ def repository(tmp_path):
 
 @pytest.fixture
 def project(repository):
-    return revisions.project(repository)
+    return revisions.find_project(repository)
 
 
 @pytest.fixture
 def tree(tmp_path):
     """Check a revision of a project out in a new folder."""
 
-    def make(project, revision="HEAD", setup=None, said=None):
-        commit_id = revisions.commit(project, "--base", revision)
+    def make(project, revision="HEAD", setup=None, messages=None):
+        commit_id = revisions.resolve(project, "--base", revision)
         top = Path(tempfile.mkdtemp(dir=tmp_path)) / "tree"
-        say = (said if said is not None else []).append
-        folder, python = revisions.tree(project, commit_id, top, tmp_path, setup, say)
+        say = (messages if messages is not None else []).append
+        folder, python = revisions.check_out(project, commit_id, top, tmp_path, setup, say)
         return SimpleNamespace(top=top, folder=folder, python=python)
 
     return make
 
 
 def test_a_revision_is_checked_out_with_its_tags_and_history(project, repository, tree):
-    said = []
+    messages = []
     git(repository, "tag", "v1")
     head = commit(repository, my_step__py=projects.planted(2))
-    made = tree(project, "HEAD~1", said=said)
-    assert (made.folder / "my_step.py").read_text() == projects.STEP
-    assert made.python == sys.executable
-    assert said == [f"checking out {git(repository, 'rev-parse', 'v1')[:12]}"]
-    assert git(made.top, "status", "--porcelain") == ""
+    checkout = tree(project, "HEAD~1", messages=messages)
+    assert (checkout.folder / "my_step.py").read_text() == projects.STEP
+    assert checkout.python == sys.executable
+    assert messages == [f"checking out {git(repository, 'rev-parse', 'v1')[:12]}"]
+    assert git(checkout.top, "status", "--porcelain") == ""
     assert git(tree(project).top, "describe", "--tags") == f"v1-1-g{head[:7]}"
 
 
@@ -65,9 +65,9 @@ def test_the_users_checkout_stays_as_it_is(project, repository, tree):
     (repository / "my_step.py").write_text(projects.planted(2))
     (repository / "new.py").touch()
     before = state()
-    made = tree(project)
-    assert "PLANTED_S = 0.0" in (made.folder / "my_step.py").read_text()
-    assert revisions.here(project) == git(repository, "rev-parse", "--short=12", "HEAD") + "+"
+    checkout = tree(project)
+    assert "PLANTED_S = 0.0" in (checkout.folder / "my_step.py").read_text()
+    assert revisions.checked_out(project) == git(repository, "rev-parse", "--short=12", "HEAD") + "+"
     assert state() == before
     assert git(repository, "worktree", "list").count("\n") == 0
 
@@ -79,15 +79,15 @@ def test_the_users_checkout_stays_as_it_is(project, repository, tree):
 def test_an_unknown_revision_is_one_line(project, revision):
     expected = r"^--current '.*': no such commit in .*/mine; expected a branch, a tag or a commit$"
     with pytest.raises(BuildError, match=expected):
-        revisions.commit(project, "--current", revision)
+        revisions.resolve(project, "--current", revision)
 
 
 def test_a_shallow_clone_is_named_as_such(repository, tmp_path):
     commit(repository, other__txt="x")
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
-    shallow = revisions.project(tmp_path / "shallow")
+    shallow = revisions.find_project(tmp_path / "shallow")
     with pytest.raises(BuildError, match=r"this clone is shallow: `git fetch --unshallow` brings the rest"):
-        revisions.commit(shallow, "--base", "HEAD~1")
+        revisions.resolve(shallow, "--base", "HEAD~1")
 
 
 # ------------------------------------------------------------------------------------------------------ environments
@@ -95,11 +95,11 @@ def test_a_shallow_clone_is_named_as_such(repository, tmp_path):
 
 def test_a_project_gets_an_environment(project, repository, tree, tmp_path):
     head = commit(repository, pyproject__toml=PYPROJECT)
-    said = []
-    made = tree(project, setup=f"echo much; {MAKES_PYTHON}", said=said)
-    assert made.python == f"{made.top}/.venv/bin/python"
-    assert (made.top / "ran").read_text() == "x\n"
-    assert said[1:] == [f"{head[:12]}: echo much; {MAKES_PYTHON}"]
+    messages = []
+    checkout = tree(project, setup=f"echo much; {MAKES_PYTHON}", messages=messages)
+    assert checkout.python == f"{checkout.top}/.venv/bin/python"
+    assert (checkout.top / "ran").read_text() == "x\n"
+    assert messages[1:] == [f"{head[:12]}: echo much; {MAKES_PYTHON}"]
     assert not list(tmp_path.glob("*.log"))
 
 
@@ -111,18 +111,18 @@ def test_the_default_command_is_uvs_and_sees_nothing_of_the_users_environment(
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("VIRTUAL_ENV", "/mine")
     monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", "/mine")
-    made = tree(project)
-    assert (made.top / "words").read_text() == "sync --quiet\n"
-    assert "/mine" not in [line.partition("=")[2] for line in (made.top / "env").read_text().splitlines()]
+    checkout = tree(project)
+    assert (checkout.top / "words").read_text() == "sync --quiet\n"
+    assert "/mine" not in [line.partition("=")[2] for line in (checkout.top / "env").read_text().splitlines()]
 
 
 def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, repository, tree):
     commit(repository, pyproject__toml=PYPROJECT)
     fails = "echo much; echo more; echo; echo the reason >&2; exit 3"
-    said = r"failed in .* with exit code 3: much \| more \| the reason \(all of it: (/.*)\)$"
-    with pytest.raises(BuildError, match=said) as error:
+    pattern = r"failed in .* with exit code 3: much \| more \| the reason \(all of it: (/.*)\)$"
+    with pytest.raises(BuildError, match=pattern) as error:
         tree(project, setup=fails)
-    log = re.search(said, str(error.value))
+    log = re.search(pattern, str(error.value))
     assert Path(log[1]).read_text() == "much\nmore\n\nthe reason\n"
 
 
@@ -144,17 +144,17 @@ def test_the_nearest_project_counts_and_the_folder_is_the_users(repository, tree
     (repository / "inner/deep/file").touch()
     (repository / "inner/pyproject.toml").write_text(PYPROJECT)
     commit(repository)
-    deep = revisions.project(repository / "inner/deep")
-    made = tree(deep, setup=MAKES_PYTHON)
-    assert made.folder == made.top / "inner/deep"
-    assert made.python == f"{made.top}/inner/.venv/bin/python"
+    deep = revisions.find_project(repository / "inner/deep")
+    checkout = tree(deep, setup=MAKES_PYTHON)
+    assert checkout.folder == checkout.top / "inner/deep"
+    assert checkout.python == f"{checkout.top}/inner/.venv/bin/python"
     with pytest.raises(BuildError, match=r"has no folder inner/deep; start the gate where both revisions have one"):
         tree(deep, "HEAD~1")
 
 
 def test_python_path_follows_into_the_worktree(project, repository, tmp_path):
     value = f"{repository}/src:{tmp_path}/lib:relative:{repository}"
-    assert revisions.moved_path(project, Path("/top"), value) == f"/top/src:{tmp_path}/lib:relative:/top"
+    assert revisions.python_path_in(Path("/top"), project, value) == f"/top/src:{tmp_path}/lib:relative:/top"
 
 
 # ---------------------------------------------------------------------------------------------------- what is not here
@@ -165,10 +165,10 @@ def test_a_submodule_that_is_not_checked_out_here_is_empty_there_and_a_note(proj
     projects.add_submodule(repository, tmp_path / "library", "lib")
     shutil.rmtree(repository / "lib")
     shutil.rmtree(repository / ".git/modules")
-    said = []
-    made = tree(project, said=said)
-    assert list((made.top / "lib").iterdir()) == []
-    assert said[1].endswith(": not checked out here, so not there either: submodule lib")
+    messages = []
+    checkout = tree(project, messages=messages)
+    assert list((checkout.top / "lib").iterdir()) == []
+    assert messages[1].endswith(": not checked out here, so not there either: submodule lib")
 
 
 def test_a_submodule_that_lacks_the_commit_is_one_line_and_nothing_is_fetched(project, repository, tree, tmp_path):
@@ -177,8 +177,10 @@ def test_a_submodule_that_lacks_the_commit_is_one_line_and_nothing_is_fetched(pr
     newer = commit(library, more__txt="x")
     git(repository, "update-index", "--cacheinfo", f"160000,{newer},lib")
     git(repository, "commit", "--quiet", "--message", "newer")
-    said = f"cannot be checked out: submodule lib: {newer[:12]} is not here; git -C {repository}/lib fetch brings it"
-    with pytest.raises(BuildError, match=re.escape(said)):
+    messages = (
+        f"cannot be checked out: submodule lib: {newer[:12]} is not here; git -C {repository}/lib fetch brings it"
+    )
+    with pytest.raises(BuildError, match=re.escape(messages)):
         tree(project)
     git(repository / "lib", "-c", "protocol.file.allow=always", "fetch", "--quiet")
     assert (tree(project).top / "lib/more.txt").exists()
@@ -189,10 +191,10 @@ def test_what_git_lfs_did_not_bring_is_a_note(project, repository, tree, monkeyp
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'1' * 64}\nsize 1\n"
     commit(repository, **{"a.bin": pointer, "b.bin": "whole"})
     commit(repository, **{".gitattributes": "*.bin filter=lfs\n"})
-    said = []
-    tree(project, said=said)
+    messages = []
+    tree(project, messages=messages)
     head = git(repository, "rev-parse", "--short=12", "HEAD")
-    assert said[1:] == [f"note: {head}: contents are not here: a.bin; `git lfs fetch origin {head}` brings them"]
+    assert messages[1:] == [f"note: {head}: contents are not here: a.bin; `git lfs fetch origin {head}` brings them"]
 
 
 def test_without_a_base_it_is_where_the_branch_left_the_main_one_or_the_last_commit(project, repository):
@@ -249,7 +251,7 @@ def test_the_commits_between_two_are_told_apart_under_any_configuration_and_no_p
         "[i18n]\n\tlogOutputEncoding = latin1\n[format]\n\tpretty = fuller\n[alias]\n\trev-list = !false\n"
     )
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    commits = revisions.between(project, good, git(repository, "rev-parse", "HEAD"))
+    commits = revisions.commits_between(project, good, git(repository, "rev-parse", "HEAD"))
     assert list(commits.values()) == ["c\u00e9 0", "c\u00e9 1"]
     assert list(commits) == git(repository, "rev-list", "--reverse", f"{good}..HEAD").split()
     assert not (tmp_path / "ran").exists()

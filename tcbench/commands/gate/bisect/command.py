@@ -1,4 +1,4 @@
-"""`tcbench gate --bisect`: the commit that made a cell slower."""
+"""`tcbench gate --bisect`: finds the commit that made a cell slower."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Bisecting:
-    """What is asked of a bisection: its looks, rule and budget, where its record goes, and who is told."""
+class BisectRequest:
+    """The options of a bisection: its looks, rule and budget, the folder of its record, and where to report."""
 
     interims: Sequence[Interim]
     rule: Rule
@@ -43,54 +43,60 @@ class Bisecting:
 
 
 def bisect(
-    commits: str, make_plan: Callable[[], tuple[Plan, Launcher]], setup: str | None, asked: Bisecting, *, json: bool
+    commits: str,
+    make_plan: Callable[[], tuple[Plan, Launcher]],
+    setup: str | None,
+    request: BisectRequest,
+    *,
+    json: bool,
 ) -> NoReturn:
-    """Settle whether BAD of GOOD..BAD is slower than GOOD, then name the commit that made it so. `make_plan` is called
-    in BAD's folder. Ends with 1 where a commit is named, 0 where BAD is not slower, 4 where nothing is sure. Raises
-    BuildError or NotComparableError where GOOD or BAD cannot be measured."""
+    """Settle whether BAD of GOOD..BAD is slower than GOOD, then find the commit that made it so.
+
+    `make_plan` is called in BAD's folder. Exits with 1 if a commit is named, 0 if BAD is not slower, 4 if nothing is
+    certain. Raises BuildError or NotComparableError if GOOD or BAD cannot be measured."""
     from tcbench.commands.gate import builds, revisions
-    from tcbench.commands.gate.bisect.search import Bisection, Built
+    from tcbench.commands.gate.bisect.search import Bisection, BuiltCommit
     from tcbench.run.gate import BASE, CURRENT
 
-    say = asked.say
+    say = request.say
     good_name, bad_name = parse(commits)
-    project = revisions.project(Path.cwd())
-    good = revisions.commit(project, "--bisect", good_name)
-    listed = revisions.between(project, good, revisions.commit(project, "--bisect", bad_name))
-    bad = [*listed][-1]
-    say(f"{len(listed)} commits after {good[:12]} up to {bad[:12]}")
-    with builds.workshop(setup, say) as make:
+    project = revisions.find_project(Path.cwd())
+    good = revisions.resolve(project, "--bisect", good_name)
+    subjects = revisions.commits_between(project, good, revisions.resolve(project, "--bisect", bad_name))
+    bad = [*subjects][-1]
+    say(f"{len(subjects)} commits after {good[:12]} up to {bad[:12]}")
+    with builds.revision_builder(setup, say) as make:
         ready, built = {}, []
         for name, commit in ((good_name, good), (bad_name, bad)):
             started = time.monotonic()
             ready[commit] = replace(make(name, commit), name=BASE if commit == good else CURRENT)
-            built.append(Built(commit=commit, seconds=time.monotonic() - started))
+            built.append(BuiltCommit(commit=commit, seconds=time.monotonic() - started))
         with contextlib.chdir(ready[bad].folder):
             plan, launcher = make_plan()
         for build in ready.values():
-            build.check_reads(planned.cell for planned in plan.cells)
-        begun = Bisection(
+            build.check_cells(planned.cell for planned in plan.cells)
+        bisection = Bisection(
             good=good,
             bad=bad,
-            commits=tuple(listed),
-            subjects=tuple(listed.values()),
+            commits=tuple(subjects),
+            subjects=tuple(subjects.values()),
             cells=tuple(planned.cell.key for planned in plan.cells),
-            threshold=asked.rule.threshold,
+            threshold=request.rule.threshold,
             built=tuple(built),
         )
         with interruptible(lambda: "; the same command goes on from the last round"):
-            ended, path = _searched(begun, plan, launcher, ready, make, asked)
+            bisection, path = _run_bisection(bisection, plan, launcher, ready, make, request)
     if json:
         typer.echo(path.read_text("utf-8"), nl=False)
     else:
         from tcbench.commands.gate.bisect.table import verdict
 
-        typer.echo("\n".join([*verdict(ended), f"wrote {path}", *_next_lines(ended, path)]))
-    raise typer.Exit({"named": REGRESSION, "no loss": 0}.get(ended.state, INCONCLUSIVE))
+        typer.echo("\n".join([*verdict(bisection), f"wrote {path}", *_next_lines(bisection, path)]))
+    raise typer.Exit({"named": REGRESSION, "no loss": 0}.get(bisection.state, INCONCLUSIVE))
 
 
 def parse(commits: str) -> tuple[str, str]:
-    """GOOD and BAD of --bisect GOOD..BAD. Raises SelectionError."""
+    """Return GOOD and BAD of --bisect GOOD..BAD. Raises SelectionError."""
     match = re.fullmatch(r"(.+?)\.\.(.+)", commits)
     if match is None or match[2].startswith("."):
         shown = commits if len(commits) < 60 else f"{commits[:57]}..."
@@ -98,89 +104,93 @@ def parse(commits: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _searched(
-    begun: Bisection,
+def _run_bisection(
+    bisection: Bisection,
     plan: Plan,
     launcher: Launcher,
     ready: dict[str, Build],
     make: Callable[[str, str], Build],
-    asked: Bisecting,
+    request: BisectRequest,
 ) -> tuple[Bisection, Path]:
-    """The bisection at its end, and its record's file."""
-    from tcbench.commands.gate.bisect.search import Bench, read, steps, unfinished, write
-    from tcbench.commands.gate.bisect.table import outlook, step
+    """Run a bisection, or continue an unfinished one. Returns its record and the path of that."""
+    from tcbench.commands.gate.bisect.search import CommitRunner, read, run_search, unfinished, write
+    from tcbench.commands.gate.bisect.table import outlook, step_lines
     from tcbench.core import store
     from tcbench.run.runner import Runner
 
-    bisection, path, earlier_s = begun, unfinished(asked.out / plan.device.machine, begun), 0.0
+    path, earlier_s = unfinished(request.out / plan.device.machine, bisection), 0.0
     if path is not None:
         bisection = read(path)
-        earlier_s = bisection.seconds  # the budget is that of this call
-        asked.say(f"goes on with {path} ({len(bisection.rounds)} rounds); remove that file to begin anew")
+        earlier_s = bisection.seconds  # the budget applies to this call alone
+        request.say(f"goes on with {path} ({len(bisection.rounds)} rounds); remove that file to begin anew")
     else:
-        first = store.new_path(asked.out, plan.device.machine, "bisect")
-        path = first.with_suffix(".json")
-        first.unlink()
-        bisection = _ends(bisection, plan, launcher, ready, path, asked)
+        placeholder = store.new_path(request.out, plan.device.machine, "bisect")
+        path = placeholder.with_suffix(".json")
+        placeholder.unlink()
+        bisection = _measure_ends(bisection, plan, launcher, ready, path, request)
         write(bisection, path)
     if bisection.state == "searching":
         (planned,) = (planned for planned in plan.cells if planned.cell.key == bisection.cell_key)
-
-        runner = partial(Runner, timeout_s=plan.timeout_s, launcher=launcher)
-        bench = Bench(path, planned, lambda commit: make(commit[:12], commit), runner, ready)
-        asked.say(outlook(bisection, bench.ready))
-        left_s = None if asked.budget_s is None else asked.budget_s - (bisection.seconds - earlier_s)
-        for now in steps(bisection, bench, left_s):
-            for line in step(bisection, now, bench.ready):
-                asked.say(line)
-            bisection = now
+        make_runner = partial(Runner, timeout_s=plan.timeout_s, launcher=launcher)
+        runner = CommitRunner(path, planned, lambda commit: make(commit[:12], commit), make_runner, ready)
+        request.say(outlook(bisection, ready))
+        left_s = None if request.budget_s is None else request.budget_s - (bisection.seconds - earlier_s)
+        for latest in run_search(bisection, runner, left_s):
+            for line in step_lines(bisection, latest, ready):
+                request.say(line)
+            bisection = latest
     return bisection, path
 
 
-def _ends(
-    bisection: Bisection, plan: Plan, launcher: Launcher, ready: dict[str, Build], path: Path, asked: Bisecting
+def _measure_ends(
+    bisection: Bisection, plan: Plan, launcher: Launcher, ready: dict[str, Build], path: Path, request: BisectRequest
 ) -> Bisection:
-    """With GOOD and BAD measured in turns, until it is settled which cells became slower; the one that lost most is
-    searched for. Raises NotComparableError where either was not measured."""
+    """Run GOOD and BAD in turns until it is settled which cells became slower, and return the record.
+
+    If any did, the record is at the start of the search, for the cell that lost most. Raises NotComparableError if a
+    side could not be measured."""
     import msgspec
 
     from tcbench.commands.gate import turns
-    from tcbench.commands.gate.bisect.search import begun, lost_at_the_median
+    from tcbench.commands.gate.bisect.search import begin_search, median_step_losses
     from tcbench.core.store import SUFFIX, Store
     from tcbench.run import gate
     from tcbench.run.eta import estimate
     from tcbench.show.progress import RunProgress
 
-    fewest, most = asked.interims[0].trials, asked.interims[-1].trials
-    asked.say(f"is {bisection.bad[:12]} slower at all? {2 * fewest} to {2 * most} trials a cell")
+    fewest, most = request.interims[0].trials, request.interims[-1].trials
+    request.say(f"is {bisection.bad[:12]} slower at all? {2 * fewest} to {2 * most} trials a cell")
     files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (bisection.good, bisection.bad)]
     pair = (ready[bisection.good], ready[bisection.bad])
-    state = gate.start(len(plan.cells), asked.interims)
+    state = gate.start(len(plan.cells), request.interims)
     started = time.monotonic()
-    with Store(files[0]) as base, Store(files[1]) as current:
-        progress = RunProgress(make_console(stderr=True, quiet=asked.quiet), estimate(()), 0)
+    with (
+        Store(files[0]) as base,
+        Store(files[1]) as current,
+        RunProgress(make_console(stderr=True, quiet=request.quiet), estimate(()), 0) as progress,
+    ):
         stores = {gate.BASE: base, gate.CURRENT: current}
-        with progress:
-            ended = turns.measure(state, plan, pair, launcher, stores, progress, asked.budget_s)
+        ended = turns.measure(state, plan, pair, launcher, stores, progress, request.budget_s)
     cells = [planned.cell for planned in plan.cells]
     verdicts = ended.state.verdicts(cells, "the budget was spent")
-    comparison = gate.comparison(verdicts, cells, ended.base, ended.current, asked.interims[-1])
+    comparison = gate.comparison(verdicts, cells, ended.base, ended.current, request.interims[-1])
     trials, spent_s = len(ended.base) + len(ended.current), time.monotonic() - started
     bisection = msgspec.structs.replace(bisection, trials=trials, seconds=spent_s)
     lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
-    lost = lost or lost_at_the_median(cells, ended.base, ended.current, asked.rule)
+    lost = lost or median_step_losses(cells, ended.base, ended.current, request.rule)
     if not lost:
-        return msgspec.structs.replace(bisection, state=_not_slower(comparison, asked.say))
+        return msgspec.structs.replace(bisection, state=_state_without_loss(comparison, request.say))
     most_lost = min(lost, key=lambda key: lost[key])
     planned = next(planned for planned in plan.cells if planned.cell.key == most_lost)
     culprit = next((c.culprit for c in comparison.cells if c.cell.key == most_lost), None)
     phase = culprit.name if culprit is not None and culprit.decision == "slower" else None
-    return begun(bisection, planned, ended.base, ended.current, phase)
+    return begin_search(bisection, planned, ended.base, ended.current, phase)
 
 
-def _not_slower(comparison: Comparison, say: Say) -> State:
-    """The state of a bisection whose BAD is not surely slower, after saying why. Raises NotComparableError where cells
-    were not measured on both ends: a commit that broke one is git bisect's to find."""
+def _state_without_loss(comparison: Comparison, say: Say) -> State:
+    """Return the state of a bisection whose BAD is not surely slower, after reporting the reasons.
+
+    Raises NotComparableError if a cell was not measured on both ends: `git bisect` finds the commit that broke it."""
     from tcbench.commands.compare.cell_report import comparison_report, reasons
 
     for line in reasons(comparison_report(comparison).cells):
@@ -193,7 +203,7 @@ def _not_slower(comparison: Comparison, say: Say) -> State:
 
 
 def _next_lines(bisection: Bisection, path: Path) -> list[str]:
-    """The command that goes on from a commit that was named."""
+    """Return the lines that offer to compare the named commit with the one before."""
     from tcbench.core.store import SUFFIX
 
     if bisection.named is None:

@@ -1,8 +1,7 @@
-"""A loss bisected over commits: its record, and the trials that `analysis.bisection` asks for.
+"""The search for the commit that caused a loss: its record on disk, and the trials that it runs.
 
-A commit that cannot be built, or whose trials fail, is skipped, as `git bisect skip` does. Everything that decides
-stands in the record, which is written anew after each round: whoever is interrupted goes on from it. Prints nothing.
-"""
+A commit that cannot be built, or whose trials fail, is skipped, as with `git bisect skip`. The record is written after
+each round and holds everything that decides, so that an interrupted search continues from it. Prints nothing."""
 
 import contextlib
 import math
@@ -31,17 +30,21 @@ from tcbench.run.runner import Runner
 
 SCHEMA = "tcbench-bisection"
 SCHEMA_VERSION = 1
-"""Of the record. History: 1, first form."""
+"""Version of the record. 1: first form."""
 
 State = Literal["measuring ends", "searching", "named", "narrowed down", "not settled", "no loss"]
-"""Before it is known whether BAD is slower; while it is searched for; at the end: a commit is named, several cannot be
-told apart, nothing is sure, or BAD is not slower."""
+"""Stages of a bisection and its possible ends.
+
+`measuring ends`: it is not known yet whether BAD is slower; `searching`: it is slower, and the commit is searched for.
+Ends: `named`: one commit is certain; `narrowed down`: several commits cannot be told apart; `not settled`: nothing is
+certain; `no loss`: BAD is not slower."""
 
 _TRIES = 2
-"""Trials of a commit that may end by an accident, before it is skipped."""
+"""Trials of a commit that may fail by accident before it is skipped."""
 
 
 def _median_step(record: Record) -> float | None:
+    """Return a record's images/s at the median step."""
     measured = record.measurement
     return None if measured is None else record.cell.images_per_step / statistics.median(measured.counted_times_s)
 
@@ -50,55 +53,57 @@ FIGURES: Mapping[str, Callable[[Record], float | None]] = {
     "throughput": THROUGHPUT.of,
     "throughput at the median step": _median_step,
 }
-"""Figures that rounds may compare: images/s over total time, and at the median step, which short stops disturb less."""
+"""Figures that rounds may compare: images/s over total time, and at the median step, which short stalls affect less."""
 
-_SPEED_OF = "speed of "
+_SPEED_PREFIX = "speed of "
 
 
-def figure_of(name: str) -> Callable[[Record], float | None]:
-    """One of FIGURES, or of a phase how often a second holds it: `speed of update`."""
+def figure_function(name: str) -> Callable[[Record], float | None]:
+    """Return a function that computes a figure of a record: one of FIGURES, or a phase's speed.
+
+    `speed of update` is 1 / (median seconds of the phase `update`)."""
     if name in FIGURES:
         return FIGURES[name]
 
     def speed(record: Record) -> float | None:
         phases = () if record.measurement is None else record.measurement.phases
-        times_s = next((p.device_s or p.host_s for p in phases if p.name == name.removeprefix(_SPEED_OF)), ())
+        times_s = next((p.device_s or p.host_s for p in phases if p.name == name.removeprefix(_SPEED_PREFIX)), ())
         return 1 / statistics.median(times_s) if times_s else None
 
     return speed
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A round: log(the commit's figure / GOOD's), and the seconds that its two trials took."""
+class MeasuredRound(msgspec.Struct, frozen=True, kw_only=True):
+    """A round: log(the commit's figure / GOOD's figure), and the seconds that its two trials took."""
 
     commit: str
     log_ratio: float
     seconds: float
 
 
-class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that cannot be measured, and why."""
+class SkippedCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that cannot be measured, and the reason."""
 
     commit: str
     reason: str
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that was made ready, and the seconds that this took."""
+class BuiltCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that was built, and the seconds that the build took."""
 
     commit: str
     seconds: float
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Commits that no measurement tells apart, and the probability that it is one of them."""
+    """Commits that no measurement can tell apart, and the probability that one of them caused the loss."""
 
     commits: tuple[str, ...]
     probability: float
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """The ratio of throughput from the commit on over GOOD, with its 95% interval over rounds."""
+    """The ratio to GOOD's throughput from the slow commit on, with its 95% interval over rounds."""
 
     ratio: float
     low: float
@@ -106,9 +111,11 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bisection(msgspec.Struct, frozen=True, kw_only=True):
-    """The record. `commits` are those after `good` up to `bad`, oldest first; `cell` is named once it is known which
-    became slower, by its label and its key, and then what rounds compare (of FIGURES). `candidates`: the likeliest
-    first. A commit's trials lie beside this file, under its name and the commit's. Times in seconds."""
+    """The record of a bisection, as stored on disk.
+
+    `commits` are those after `good` up to `bad`, oldest first. `cell` (its label), `cell_key` and `figure` (what rounds
+    compare) are set when the search begins. `candidates` are sorted by probability, likeliest first. The trials of each
+    commit are stored beside this file, under its name and the commit's id. Times are in seconds."""
 
     schema: str = SCHEMA
     schema_version: int = SCHEMA_VERSION
@@ -122,9 +129,9 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     cell: str | None = None
     cell_key: str | None = None
     figure: str = "throughput"
-    rounds: tuple[Measured, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    built: tuple[Built, ...] = ()
+    rounds: tuple[MeasuredRound, ...] = ()
+    skipped: tuple[SkippedCommit, ...] = ()
+    built: tuple[BuiltCommit, ...] = ()
     named: str | None = None
     candidates: tuple[Candidate, ...] = ()
     loss: Loss | None = None
@@ -132,35 +139,38 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
     def place(self, commit: str) -> int:
-        """A commit's number: GOOD is 0."""
+        """Return a commit's number. GOOD is 0."""
         return 0 if commit == self.good else self.commits.index(commit) + 1
 
     def commit(self, place: int) -> str:
+        """Return the id of the commit with this number."""
         return self.commits[place - 1] if place else self.good
 
     def search(self, ready: Iterable[str] = ()) -> CommitSearch:
-        """All that is known, as numbers; `ready` are the commits that need not be made ready."""
+        """Return the state of the search as numbers. `ready` are the commits that are built."""
         return CommitSearch(
             len(self.commits),
-            tuple(Round(self.place(one.commit), one.log_ratio) for one in self.rounds),
-            frozenset(self.place(one.commit) for one in self.skipped),
+            tuple(Round(self.place(round_.commit), round_.log_ratio) for round_ in self.rounds),
+            frozenset(self.place(skipped.commit) for skipped in self.skipped),
             frozenset(self.place(commit) for commit in ready if commit != self.good),
         )
 
     @property
     def costs(self) -> RoundCosts:
-        rounds = [one.seconds for one in self.rounds] or [1.0]
-        builds = [one.seconds for one in self.built] or [0.0]
+        """The mean cost of a round and of a build so far."""
+        rounds = [round_.seconds for round_ in self.rounds] or [1.0]
+        builds = [built.seconds for built in self.built] or [0.0]
         return RoundCosts(max(1e-3, sum(rounds) / len(rounds)), sum(builds) / len(builds))
 
 
-def write(of: Bisection, path: Path) -> None:
-    """Raises StoreError."""
-    files.write(path, msgspec.json.format(msgspec.json.encode(of), indent=1) + b"\n", "name another folder with --out")
+def write(bisection: Bisection, path: Path) -> None:
+    """Write the record of a bisection. Raises StoreError."""
+    text = msgspec.json.format(msgspec.json.encode(bisection), indent=1) + b"\n"
+    files.write(path, text, "name another folder with --out")
 
 
 def read(path: Path) -> Bisection:
-    """Raises StoreError for what is none."""
+    """Read the record of a bisection. Raises StoreError for any other file."""
     try:
         return msgspec.json.decode(files.read(path), type=Bisection)
     except (OSError, msgspec.DecodeError) as error:
@@ -168,199 +178,218 @@ def read(path: Path) -> Bisection:
 
 
 def unfinished(folder: Path, like: Bisection) -> Path | None:
-    """The newest record of a bisection of the same commits and cells that was not brought to its end."""
+    """Return the newest record of an unfinished bisection of the same commits and cells, or None."""
     for path in sorted(folder.glob("bisect-*.json"), reverse=True):
         with contextlib.suppress(StoreError):
-            there, asked = read(path), ("good", "bad", "commits", "cells", "threshold")
-            if there.state == "searching" and all(getattr(there, name) == getattr(like, name) for name in asked):
+            stored, question = read(path), ("good", "bad", "commits", "cells", "threshold")
+            if stored.state == "searching" and all(getattr(stored, name) == getattr(like, name) for name in question):
                 return path
     return None
 
 
 # -- measuring -----------------------------------------------------------------------------------------------------
 
-Make = Callable[[str], Build]
-"""Makes a commit ready. Raises BuildError."""
 
-
-class Bench:
-    """The commits that are ready, and their trials, each kept in a file of its commit's beside the record. `runner`
-    makes one of a run's id and a launch."""
+class CommitRunner:
+    """Builds commits and runs their trials. Each commit's trials are stored in its own file beside the record."""
 
     def __init__(
-        self, path: Path, planned: PlannedCell, make: Make, runner: Callable[..., Runner], ready: dict[str, Build]
+        self,
+        path: Path,
+        planned: PlannedCell,
+        make_build: Callable[[str], Build],
+        make_runner: Callable[..., Runner],
+        ready: dict[str, Build],
     ) -> None:
-        self.path, self._planned, self._make, self._runner = path, planned, make, runner
+        self.path, self._planned, self._make_build, self._make_runner = path, planned, make_build, make_runner
         self.ready = ready
-        self._alone: set[frozenset[str]] = set()  # pairs of which one did not end well
+        self._alone: set[frozenset[str]] = set()  # pairs of commits whose trials failed when they ran in turns
 
     def prepare(self, commit: str) -> float:
-        """Make a commit ready; the seconds that took. Raises BuildError."""
+        """Build a commit, if it is not ready, and return the seconds that this took. Raises BuildError."""
         started = time.monotonic()
         if commit not in self.ready:
-            build = self._make(commit)
-            build.check_reads([self._planned.cell])
+            build = self._make_build(commit)
+            build.check_cells([self._planned.cell])
             self.ready[commit] = build
         return time.monotonic() - started
 
     def run(self, *commits: str) -> dict[str, Record]:
-        """Run and keep a trial of a commit, or of two in turns; nothing of two that cannot."""
+        """Run and store a trial of one commit, or of two commits in turns.
+
+        Returns {} if the two cannot take turns, or if one of their trials fails."""
         builds = [self.ready[commit] for commit in commits]
         if len(builds) > 1 and (frozenset(commits) in self._alone or not turns.can_take_turns(self._planned, builds)):
             return {}
         paths = [self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}") for commit in commits]
         numbers = [len(store.read([path]).records) if path.exists() else 0 for path in paths]
-        each = zip(paths, builds, strict=True)
-        runners = [self._runner(path.stem, launch=build.launch_as_side()) for path, build in each]
-        records = dict(turns.run(runners, self._planned, numbers))
+        runners = [
+            self._make_runner(path.stem, launch=build.launch_as_side())
+            for path, build in zip(paths, builds, strict=True)
+        ]
+        records = dict(turns.run_trials(runners, self._planned, numbers))
         if len(builds) > 1 and not turns.all_ok(records.values()):
             self._alone.add(frozenset(commits))
             return {}
-        for place, record in records.items():
-            with Store(paths[place]) as kept:
-                kept.append(record)
-        return {commits[place]: record for place, record in records.items()}
+        for index, record in records.items():
+            with Store(paths[index]) as trials:
+                trials.append(record)
+        return {commits[index]: record for index, record in records.items()}
 
 
-def steps(of: Bisection, bench: Bench, budget_s: float | None = None) -> Iterator[Bisection]:
-    """The record after each round and each commit that is skipped, until a commit is named, nothing more is to be
-    learnt, or trials and builds have taken `budget_s`. Each is written before it is given. Raises NotComparableError
-    where GOOD does not run any more."""
+def run_search(bisection: Bisection, runner: CommitRunner, budget_s: float | None = None) -> Iterator[Bisection]:
+    """Run rounds until a commit is certain, nothing more can be learnt, or they have taken `budget_s`.
+
+    Yields the record after each round and each skipped commit, and at the end; each one is on disk before it is
+    yielded. Raises NotComparableError if GOOD no longer runs."""
     spent_s = 0.0
     while budget_s is None or spent_s < budget_s:
-        place = of.search(bench.ready).next(of.costs)
+        place = bisection.search(runner.ready).next(bisection.costs)
         if place is None:
             break
         started = time.monotonic()
-        of = _measured(of, bench, of.commit(place))
+        bisection = _with_round(bisection, runner, bisection.commit(place))
         spent_s += time.monotonic() - started
-        of = _concluded(of, time.monotonic() - started)
-        write(of, bench.path)
-        yield of
-    of = _ended(of)
-    write(of, bench.path)
-    yield of
+        bisection = _with_estimates(bisection, time.monotonic() - started)
+        write(bisection, runner.path)
+        yield bisection
+    bisection = _with_verdict(bisection)
+    write(bisection, runner.path)
+    yield bisection
 
 
-def _measured(of: Bisection, bench: Bench, commit: str) -> Bisection:
-    """With one more round of a commit, or without that commit."""
-    if commit not in bench.ready:
+def _with_round(bisection: Bisection, runner: CommitRunner, commit: str) -> Bisection:
+    """Measure one more round of a commit, and return the record with it, or with the commit skipped."""
+    if commit not in runner.ready:
         try:
-            took_s = bench.prepare(commit)
+            build_s = runner.prepare(commit)
         except BuildError as error:
-            return _without(of, commit, str(error))
-        of = msgspec.structs.replace(of, built=(*of.built, Built(commit=commit, seconds=took_s)))
+            return _without(bisection, commit, str(error))
+        built = BuiltCommit(commit=commit, seconds=build_s)
+        bisection = msgspec.structs.replace(bisection, built=(*bisection.built, built))
     started = time.monotonic()
-    order = (of.good, commit) if len(of.rounds) % 2 == 0 else (commit, of.good)
+    order = (bisection.good, commit) if len(bisection.rounds) % 2 == 0 else (commit, bisection.good)
     figures: dict[str, float] = {}
-    ran = bench.run(*order)
-    of = msgspec.structs.replace(of, trials=of.trials + len(ran))
-    for one in order:
+    ran = runner.run(*order)
+    bisection = msgspec.structs.replace(bisection, trials=bisection.trials + len(ran))
+    for side in order:
         for _ in range(_TRIES):
-            if one in ran:
-                record = ran.pop(one)
+            if side in ran:
+                record = ran.pop(side)
             else:
-                record = bench.run(one)[one]
-                of = msgspec.structs.replace(of, trials=of.trials + 1)
-            figure = figure_of(of.figure)(record) if record.status == "ok" else None
+                record = runner.run(side)[side]
+                bisection = msgspec.structs.replace(bisection, trials=bisection.trials + 1)
+            figure = figure_function(bisection.figure)(record) if record.status == "ok" else None
             if figure or record.status not in ACCIDENTS:
                 break
         if not figure:
             reason = f"{record.status}: {record.reason}"
-            if one == of.good:
-                raise NotComparableError(f"GOOD ({one[:12]}) does not run any more: {reason}")
-            return _without(of, commit, reason)
-        figures[one] = figure
-    ratio = math.log(figures[commit] / figures[of.good])
-    measured = Measured(commit=commit, log_ratio=ratio, seconds=time.monotonic() - started)
-    return msgspec.structs.replace(of, rounds=(*of.rounds, measured))
+            if side == bisection.good:
+                raise NotComparableError(f"GOOD ({side[:12]}) does not run any more: {reason}")
+            return _without(bisection, commit, reason)
+        figures[side] = figure
+    ratio = math.log(figures[commit] / figures[bisection.good])
+    measured = MeasuredRound(commit=commit, log_ratio=ratio, seconds=time.monotonic() - started)
+    return msgspec.structs.replace(bisection, rounds=(*bisection.rounds, measured))
 
 
-def _without(of: Bisection, commit: str, reason: str) -> Bisection:
-    rounds = tuple(one for one in of.rounds if one.commit != commit)
-    return msgspec.structs.replace(of, rounds=rounds, skipped=(*of.skipped, Skipped(commit=commit, reason=reason)))
+def _without(bisection: Bisection, commit: str, reason: str) -> Bisection:
+    """Return the record with a commit skipped and its rounds removed."""
+    rounds = tuple(round_ for round_ in bisection.rounds if round_.commit != commit)
+    skipped = SkippedCommit(commit=commit, reason=reason)
+    return msgspec.structs.replace(bisection, rounds=rounds, skipped=(*bisection.skipped, skipped))
 
 
-def _concluded(of: Bisection, seconds: float) -> Bisection:
-    search = of.search()
+def _with_estimates(bisection: Bisection, seconds: float = 0.0) -> Bisection:
+    """Return the record with candidates and loss estimated from all rounds, and `seconds` more spent."""
+    search = bisection.search()
     ordered = sorted(zip(search.probabilities, search.groups, strict=True), reverse=True)
     loss = search.loss
     return msgspec.structs.replace(
-        of,
-        seconds=of.seconds + seconds,
-        candidates=tuple(Candidate(commits=tuple(map(of.commit, group)), probability=p) for p, group in ordered),
+        bisection,
+        seconds=bisection.seconds + seconds,
+        candidates=tuple(Candidate(commits=tuple(map(bisection.commit, group)), probability=p) for p, group in ordered),
         loss=None if loss is None else Loss(ratio=loss.value, low=loss.low, high=loss.high),
     )
 
 
-def _ended(of: Bisection) -> Bisection:
-    """With the verdict, where there is one; a search that its budget ended can go on."""
-    of = _concluded(of, 0.0)
-    search = of.search()
-    if search.next(of.costs) is not None:
-        return of
+def _with_verdict(bisection: Bisection) -> Bisection:
+    """Return the record with the verdict. It stays `searching` if only the budget ended the search."""
+    bisection = _with_estimates(bisection)
+    search = bisection.search()
+    if search.next(bisection.costs) is not None:
+        return bisection
     if not search.certain:
-        return msgspec.structs.replace(of, state="not settled")
-    commits = of.candidates[0].commits
+        return msgspec.structs.replace(bisection, state="not settled")
+    commits = bisection.candidates[0].commits
     if len(commits) > 1:
-        return msgspec.structs.replace(of, state="narrowed down")
-    return msgspec.structs.replace(of, state="named", named=commits[0])
+        return msgspec.structs.replace(bisection, state="narrowed down")
+    return msgspec.structs.replace(bisection, state="named", named=commits[0])
 
 
-def lost_at_the_median(
+def median_step_losses(
     cells: Iterable[Cell], base: Sequence[Record], current: Sequence[Record], rule: Rule
 ) -> dict[str, float]:
-    """The ratio of each cell, by its key, that surely became slower at the median step, which a machine that stops now
-    and then disturbs less, where total time did not settle it. A second test of the same trials: at half the level."""
+    """Return the ratios at the median step, by cell key, of cells that are slower by that measure.
+
+    Used if total time was inconclusive: stalls of the machine affect the median less. Because it is a second test of
+    the same trials, it runs at half the significance level."""
     half = replace(rule, level=rule.level / 2, change_level=rule.change_level / 2)
-    lost = {}
+    losses = {}
     for cell in cells:
-        before, after = ([_median_step(r) for r in _ok(records, cell)] for records in (base, current))
+        before, after = ([_median_step(record) for record in _ok(records, cell)] for records in (base, current))
         if min(len(before), len(after)) >= LEAST_TRIALS:
-            ratio = estimate([f for f in after if f], [f for f in before if f]).ratio
+            ratio = estimate([rate for rate in after if rate], [rate for rate in before if rate]).ratio
             if half.judge(ratio) == "regression":
-                lost[cell.key] = ratio.value
-    return lost
+                losses[cell.key] = ratio.value
+    return losses
 
 
 def _ok(records: Iterable[Record], cell: Cell) -> list[Record]:
+    """Return the successful trials of a cell."""
     return [record for record in records if record.cell.key == cell.key and record.status == "ok"]
 
 
-def begun(
-    of: Bisection, cell: PlannedCell, base: Sequence[Record], current: Sequence[Record], phase: str | None = None
+def begin_search(
+    bisection: Bisection,
+    planned: PlannedCell,
+    base: Sequence[Record],
+    current: Sequence[Record],
+    phase: str | None = None,
 ) -> Bisection:
-    """The search for the commit that made a cell slower, from the trials of GOOD and of BAD in turns. It compares that
-    figure of trials by which these two lie apart most clearly; the speed of the phase that surely lost is one too."""
-    before, after = _ok(base, cell.cell), _ok(current, cell.cell)
-    figures = {name: figure_of(name) for name in (*FIGURES, *([] if phase is None else [_SPEED_OF + phase]))}
+    """Return the record at the start of the search, with the trials of GOOD and BAD as its first rounds.
+
+    The search compares the figure that separates GOOD and BAD most clearly. `phase` is a phase that is surely slower;
+    its speed is one of the figures."""
+    before, after = _ok(base, planned.cell), _ok(current, planned.cell)
+    figures = {name: figure_function(name) for name in (*FIGURES, *([] if phase is None else [_SPEED_PREFIX + phase]))}
     rounds = {
         name: [
-            Measured(
-                commit=of.bad,
-                log_ratio=math.log(figure(theirs) or 1.0) - math.log(figure(ours) or 1.0),
-                seconds=ours.duration_s + theirs.duration_s,
+            MeasuredRound(
+                commit=bisection.bad,
+                log_ratio=math.log(figure(bad) or 1.0) - math.log(figure(good) or 1.0),
+                seconds=good.duration_s + bad.duration_s,
             )
-            for ours, theirs in zip(before, after, strict=False)
+            for good, bad in zip(before, after, strict=False)
         ]
         for name, figure in figures.items()
     }
-    clearest = max(figures, key=lambda name: _clear([one.log_ratio for one in rounds[name]]))
-    of = msgspec.structs.replace(
-        of,
+    clearest = max(figures, key=lambda name: _clarity([round_.log_ratio for round_ in rounds[name]]))
+    bisection = msgspec.structs.replace(
+        bisection,
         state="searching",
-        cell=cell.cell.label,
-        cell_key=cell.cell.key,
+        cell=planned.cell.label,
+        cell_key=planned.cell.key,
         figure=clearest,
-        rounds=(*of.rounds, *rounds[clearest]),
+        rounds=(*bisection.rounds, *rounds[clearest]),
     )
-    return _concluded(of, 0.0)
+    return _with_estimates(bisection)
 
 
-def _clear(log_ratios: Sequence[float]) -> float:
-    """The standard deviations by which rounds lie below 0 on average."""
+def _clarity(log_ratios: Sequence[float]) -> float:
+    """Return how many standard deviations the mean of rounds lies below 0."""
     return -statistics.fmean(log_ratios) / (statistics.stdev(log_ratios) + _LEAST_SCATTER)
 
 
 _LEAST_SCATTER = 1e-3
-"""So that two or three rounds that agree by chance do not decide it."""
+"""Added to the scatter, so that two or three rounds that agree by chance do not decide which figure is clearest."""

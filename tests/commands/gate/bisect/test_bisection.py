@@ -15,19 +15,19 @@ FREE, DEAR = RoundCosts(1.0, 0.0), RoundCosts(1.0, 10.0)
 def started(loss: float, scatter: float, draw: random.Random, rounds: int = 4) -> CommitSearch:
     """A search that begins with rounds of BAD, which a gate has found slower: by the loss on average, exactly, as only
     what is clear gets so far."""
-    off = [draw.gauss(0.0, scatter) for _ in range(rounds)]
-    mean = statistics.fmean(off)
+    deviations = [draw.gauss(0.0, scatter) for _ in range(rounds)]
+    mean = statistics.fmean(deviations)
     search = CommitSearch(COMMITS, built=frozenset({COMMITS}))
-    for one in off:
-        search = search.after(Round(COMMITS, loss + one - mean))
+    for deviation in deviations:
+        search = search.after(Round(COMMITS, loss + deviation - mean))
     return search
 
 
 def played(
-    search: CommitSearch, first: int, loss: float, scatter: float, costs: RoundCosts, draw: random.Random, own=0.0
+    search: CommitSearch, first: int, loss: float, scatter: float, costs: RoundCosts, draw: random.Random, spread=0.0
 ):
     """The search at its end, and its rounds; `first` is the slow commit."""
-    rounds, off = 0, [draw.gauss(0.0, own) for _ in range(COMMITS + 1)]
+    rounds, off = 0, [draw.gauss(0.0, spread) for _ in range(COMMITS + 1)]
     while (commit := search.next(costs)) is not None:
         truth = (loss if commit >= first else 0.0) + off[commit]
         search = search.with_built(commit).after(Round(commit, draw.gauss(truth, scatter)))
@@ -37,15 +37,15 @@ def played(
 
 
 @pytest.mark.parametrize(
-    ("loss", "scatter", "own", "most"),
+    ("loss", "scatter", "spread", "most"),
     [(-0.08, 0.01, 0.0, 8), (-0.08, 0.02, 0.0, 9), (-0.08, 0.03, 0.0, 13), (-0.08, 0.02, 0.005, 10)],
 )
-def test_it_names_the_commit_as_often_as_it_is_certain_in_few_rounds(loss, scatter, own, most):
+def test_it_names_the_commit_as_often_as_it_is_certain_in_few_rounds(loss, scatter, spread, most):
     draw = random.Random(5)
     ends = []
     for game in range(60):
         first = 1 + game % COMMITS
-        search, rounds = played(started(loss, scatter, draw), first, loss, scatter, FREE, draw, own)
+        search, rounds = played(started(loss, scatter, draw), first, loss, scatter, FREE, draw, spread)
         ends.append((search.certain, search.likeliest == (first,), rounds))
     assert all(certain for certain, _, _ in ends)
     assert statistics.fmean(right for _, right, _ in ends) >= CERTAINTY - 0.03
@@ -79,7 +79,7 @@ def test_commits_that_cannot_be_measured_stay_with_the_next_one_that_can():
     search, _ = played(search, 10, -0.1, 0.01, FREE, draw)
     assert search.likeliest == (9, 10, 11, 12)
     assert search.certain
-    assert not {one.commit for one in search.rounds} & {9, 10, 11}
+    assert not {round_.commit for round_ in search.rounds} & {9, 10, 11}
 
 
 def test_no_commit_is_named_by_one_round_of_it_or_of_the_one_before():
@@ -99,7 +99,7 @@ def test_one_commit_needs_no_search():
 def test_the_estimate_of_what_is_left_is_about_what_it_comes_to():
     draw = random.Random(4)
     search = started(-0.08, 0.02, draw)
-    rounds, seconds = search.left(RoundCosts(2.0, 5.0))
+    rounds, seconds = search.remaining(RoundCosts(2.0, 5.0))
     came = [played(search, 1 + n % 20, -0.08, 0.02, RoundCosts(2.0, 5.0), draw)[1] for n in range(20)]
     assert rounds == pytest.approx(statistics.fmean(came), rel=0.35)
     assert seconds > 2 * rounds
@@ -108,6 +108,6 @@ def test_the_estimate_of_what_is_left_is_about_what_it_comes_to():
 def test_where_more_rounds_tell_nothing_the_search_ends_uncertain():
     """Commits that differ by as much as the loss, whatever they change."""
     draw = random.Random(6)
-    search, rounds = played(started(-0.012, 0.001, draw), 8, -0.012, 0.001, FREE, draw, own=0.01)
+    search, rounds = played(started(-0.012, 0.001, draw), 8, -0.012, 0.001, FREE, draw, spread=0.01)
     assert rounds < 300
     assert search.next(FREE) is None

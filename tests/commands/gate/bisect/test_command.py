@@ -65,7 +65,7 @@ class StandIn(projects.OneByOne):
 def stand_ins(monkeypatch):
     monkeypatch.setattr("tcbench.run.runner.Runner", StandIn)
     monkeypatch.setattr("tcbench.commands.gate.turns.Runner", StandIn)
-    monkeypatch.setattr("tcbench.commands.gate.builds._checked", lambda build, called: build)  # it starts a Python
+    monkeypatch.setattr("tcbench.commands.gate.builds._probed", lambda build, option: build)  # it starts a Python
     monkeypatch.setattr(StandIn, "draw", random.Random(0))
 
 
@@ -87,7 +87,7 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     record = record_of(project)
     assert (record.state, record.named, record.candidates[0].probability >= 0.95) == ("named", slow, True)
     assert record.loss is not None and record.loss.low < 1 / 1.1 < record.loss.high
-    assert {one.commit for one in record.skipped} <= {id_of(project, "c5"), id_of(project, "c10")}
+    assert {skipped.commit for skipped in record.skipped} <= {id_of(project, "c5"), id_of(project, "c10")}
     assert len(record.built) <= 2 + 6
     # The commands that go on from it work.
     assert tcbench(project, *next_step(done)).code == 0
@@ -112,7 +112,7 @@ def test_interrupted_by_its_budget_the_same_command_goes_on(project):
 
 @pytest.mark.usefixtures("stand_ins")
 def test_a_search_goes_on_from_its_last_round(project, monkeypatch):
-    measured = bisections._measured
+    measured = bisections._with_round
     calls = []
 
     def interrupted(*arguments):
@@ -121,21 +121,21 @@ def test_a_search_goes_on_from_its_last_round(project, monkeypatch):
         calls.append(1)
         return measured(*arguments)
 
-    monkeypatch.setattr(bisections, "_measured", interrupted)
+    monkeypatch.setattr(bisections, "_with_round", interrupted)
     first = ended(project, *COMMAND, "--bisect", "good..main", code=130)
     assert "the same command goes on from the last round" in first.err
     before = record_of(project)
     assert before.state == "searching"
-    monkeypatch.setattr(bisections, "_measured", measured)
+    monkeypatch.setattr(bisections, "_with_round", measured)
     [path] = project.glob("results/*/bisect-*.json")
     bisections.write(msgspec.structs.replace(before, seconds=3600.0), path)  # a budget counts for each call
     done = ended(project, *COMMAND, "--bisect", "good..main", "--json", "--budget", "10min", code=1)
     assert f"({len(before.rounds)} rounds); remove that file to begin anew" in done.err
-    told = json.loads(done.out)
-    assert (told["schema"], told["schema_version"]) == ("tcbench-bisection", 1)
-    assert told["named"] == id_of(project, "c13")
-    assert told["rounds"][: len(before.rounds)] == [
-        {"commit": one.commit, "log_ratio": one.log_ratio, "seconds": one.seconds} for one in before.rounds
+    document = json.loads(done.out)
+    assert (document["schema"], document["schema_version"]) == ("tcbench-bisection", 1)
+    assert document["named"] == id_of(project, "c13")
+    assert document["rounds"][: len(before.rounds)] == [
+        {"commit": round_.commit, "log_ratio": round_.log_ratio, "seconds": round_.seconds} for round_ in before.rounds
     ]
 
 
@@ -151,18 +151,20 @@ def test_a_machine_that_stops_now_and_then_does_not_hide_a_loss_at_the_median_st
 
     before, after = trials(40.0), list(reversed(trials(36.0)))
     cell = before[0].cell
-    lost = bisections.lost_at_the_median([cell], before, after, Rule())
+    lost = bisections.median_step_losses([cell], before, after, Rule())
     assert lost == {cell.key: pytest.approx(0.9)}
-    assert bisections.lost_at_the_median([cell], before, before, Rule()) == {}
-    asked = bisections.Bisection(good="a", bad="b", commits=("b",), subjects=("",), cells=(cell.key,), threshold=0.03)
-    begun = bisections.begun(asked, PlannedCell(cell), before, after)
+    assert bisections.median_step_losses([cell], before, before, Rule()) == {}
+    question = bisections.Bisection(
+        good="a", bad="b", commits=("b",), subjects=("",), cells=(cell.key,), threshold=0.03
+    )
+    begun = bisections.begin_search(question, PlannedCell(cell), before, after)
     assert begun.figure == "throughput at the median step"
-    assert [one.log_ratio for one in begun.rounds] == [pytest.approx(math.log(0.9))] * 4
+    assert [round_.log_ratio for round_ in begun.rounds] == [pytest.approx(math.log(0.9))] * 4
     timed = ((before, 0.01), (after, 0.02))
     phased = [[factories.remeasured(r, phases=factories.make_phases({"update": s})) for r in rs] for rs, s in timed]
-    by_phase = bisections.begun(begun, PlannedCell(cell), *phased, "update")
+    by_phase = bisections.begin_search(begun, PlannedCell(cell), *phased, "update")
     assert by_phase.figure == "speed of update"
-    assert [one.log_ratio for one in by_phase.rounds[-4:]] == [pytest.approx(math.log(0.5))] * 4
+    assert [round_.log_ratio for round_ in by_phase.rounds[-4:]] == [pytest.approx(math.log(0.5))] * 4
 
 
 @pytest.mark.usefixtures("stand_ins")
