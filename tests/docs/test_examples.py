@@ -56,16 +56,16 @@ def same_matplotlib(old: Path, new: Path) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("example", examples.EXAMPLES)
 def test_an_example_is_what_its_command_writes_now(tmp_path, example):
-    committed, made = RESULTS / example, tmp_path / Path(example).name
+    committed, drawn = RESULTS / example, tmp_path / Path(example).name
     if example in examples.NUMERICS:
-        examples.numerics_chart(example, made)
+        examples.numerics_chart(example, drawn)
     else:
-        ended(RESULTS, *examples.COMMANDS[example], "-o", str(made))
-    if made.suffix == ".html":
-        assert page_text(committed) == page_text(made), REMEDY
+        ended(RESULTS, *examples.COMMANDS[example], "-o", str(drawn))
+    if drawn.suffix == ".html":
+        assert page_text(committed) == page_text(drawn), REMEDY
     else:  # another matplotlib may draw letters otherwise
-        allowed = 1e-5 if same_matplotlib(committed, made) else 0.01
-        assert changed_pixels(committed, made) <= allowed, REMEDY
+        allowed = 1e-5 if same_matplotlib(committed, drawn) else 0.01
+        assert changed_pixels(committed, drawn) <= allowed, REMEDY
 
 
 def test_every_committed_picture_and_page_is_an_example_or_says_why_it_cannot_be():
