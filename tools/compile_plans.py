@@ -101,7 +101,7 @@ def entry_of(asked: Asked) -> cache.Entry | None:
 
 def compile_missing(asked: Iterable[Asked], most: float, processes: int) -> None:
     """Compile up to `most` plans of each work that has not as many."""
-    missing, _ = ahead.missing_of(CARD.properties(), asked, most)
+    missing, _ = ahead.missing_works(CARD.properties(), asked, most)
     if missing:
         ahead.compile_for(CARD.json, CARD.properties(), missing, most, processes, say)
 

@@ -27,6 +27,8 @@ RENAMED = [
     ("tcbench.run.numerics_runner.Runner.run", "tcbench.commands.numerics.runner.NumericsRunner.run"),
     ("tcbench.show.charts.page.Page._legend", "tcbench.show.charts.page.ChartPage._legend"),
     ("tcbench.accelerators.cuda.cupti.Activities._add", "tcbench.engine.accelerators.cuda.cupti.CuptiActivities._add"),
+    ("tcbench.accelerators.cuda.prospects.of.way", "tcbench.engine.accelerators.cuda.prospects.forecast_works.way"),
+    ("tcbench.accelerators.cuda.checkup._company", "tcbench.engine.accelerators.cuda.checkup._other_processes"),
     ("tcbench.backends.torch.sites.Gpu.__init__", "tcbench.engine.backends.torch.sites.GpuSite.__init__"),
     (
         "tcbench.accelerators.cpu.numpy.accelerator.NumpyAccelerator.upload",

@@ -1,1 +1,1 @@
-"""Facts of the host."""
+"""Facts about the host and about GPUs, without any framework."""

@@ -1,6 +1,6 @@
-"""Texts of the kernel, and the limits that control groups put on a process: processors, memory, throttled time.
+"""Reading files of the Linux kernel, and the limits of a process's control groups: CPU quota, memory, throttled time.
 
-Every group above a process limits it too, in version 1 and in version 2 of control groups; both may be mounted at once.
+The parents of a process's group limit it too. Versions 1 and 2 of control groups may both be mounted.
 Sources: cgroups(7), and Documentation/scheduler/sched-bwc.rst and admin-guide/cgroup-v2.rst of the kernel.
 """
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _NO_MEMORY_LIMIT = 2**60
-"""Version 1 writes a number of about 2**63 where a group has no memory limit."""
+"""Version 1 reports about 2**63 for a group without a memory limit."""
 
 
 def text(path: Path) -> str:
-    """Return what a file of /proc or /sys says, "" where it cannot be read."""
+    """Return the text of a file of /proc or /sys, "" if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -24,18 +24,18 @@ def text(path: Path) -> str:
 
 
 def cpu_quota() -> float:
-    """Return the number of processors whose time the quotas of this process allow, 0 without a quota."""
+    """Return the CPU quota of this process, in processors; 0 without a quota."""
     quotas = []
     for folder in _groups("cpu", "self"):
-        of_v1 = f"{text(folder / 'cpu.cfs_quota_us')} {text(folder / 'cpu.cfs_period_us')}"
+        v1_quota = f"{text(folder / 'cpu.cfs_quota_us')} {text(folder / 'cpu.cfs_period_us')}"
         with contextlib.suppress(ValueError, ZeroDivisionError):  # "max" or no such file
-            allowed_us, period_us = map(int, (text(folder / "cpu.max") or of_v1).split())
+            allowed_us, period_us = map(int, (text(folder / "cpu.max") or v1_quota).split())
             quotas.append(allowed_us / period_us)
     return min((quota for quota in quotas if quota > 0), default=0.0)
 
 
 def memory_limit_bytes() -> int | None:
-    """Return the smallest memory limit of this process' groups, None without a limit."""
+    """Return the smallest memory limit of this process's groups, None without a limit."""
     limits = []
     for folder in _groups("memory", "self"):
         with contextlib.suppress(ValueError):  # "max" or no such file
@@ -44,8 +44,9 @@ def memory_limit_bytes() -> int | None:
 
 
 def throttled_s(pid: int) -> float:
-    """Return the processor time that quotas have withheld from the groups of a process since these exist. Where groups
-    are nested they withhold the same time, so that the largest figure counts."""
+    """Return the processor time that quotas have withheld from a process's groups since their creation.
+
+    Nested groups count the same time, so this is the largest of their figures and not the sum."""
     seconds = [0.0]
     for folder in _groups("cpu", str(pid)):
         for name, value in re.findall(r"(?m)^throttled_(usec|time) (\d{1,18})$", text(folder / "cpu.stat")):
@@ -54,7 +55,7 @@ def throttled_s(pid: int) -> float:
 
 
 def _groups(controller: str, process: str) -> Iterator[Path]:
-    """Yield the folders of a process' groups of a controller, and of the groups above, as far as they are mounted."""
+    """Yield the mounted folders of a process's groups for a controller, and of their parent groups."""
     mounts = list(_mounts())
     for line in text(_PROC / process / "cgroup").splitlines():
         if line.count(":") < 2:
@@ -62,14 +63,14 @@ def _groups(controller: str, process: str) -> Iterator[Path]:
         _, controllers, group = line.split(":", 2)
         for mounted, root, point in mounts:
             if (controller in mounted and controller in controllers.split(",")) or (not mounted and not controllers):
-                # A container sees its own group at the mount point, whatever /proc calls that group.
+                # In a container the mount point shows the container's group, although /proc may give another path.
                 below = Path(group).relative_to(root) if Path(group).is_relative_to(root) else Path()
                 folder = point if ".." in below.parts else point / below
                 yield from (above for above in (folder, *folder.parents) if above.is_relative_to(point))
 
 
 def _mounts() -> Iterator[tuple[frozenset[str], str, Path]]:
-    """Yield the mounted hierarchies: their controllers (none: version 2), the group mounted there, the mount point."""
+    """Yield each mounted hierarchy: its controllers (empty for version 2), its root group, and its mount point."""
     for line in text(_PROC / "self" / "mountinfo").splitlines():
         places, _, described = line.partition(" - ")
         kind, _, options = [*described.split(), "", "", ""][:3]
@@ -79,8 +80,7 @@ def _mounts() -> Iterator[tuple[frozenset[str], str, Path]]:
 
 
 def affinity() -> set[int]:
-    """Return the processors that this process may run on; where the system does not tell, as a sandbox may not, all of
-    the machine's."""
+    """Return the processors that this process may run on; all of the machine's if a sandbox hides the affinity mask."""
     with contextlib.suppress(OSError):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))

@@ -1,6 +1,6 @@
-"""A trial's share of the processors, and who else had them, from what Linux counts.
+"""CPU time of a trial's processes and of everything else on the same processors, from Linux's counters.
 
-Imports no framework. Source of the figures: proc(5), and Documentation/scheduler/sched-stats.rst of the kernel.
+Sources: proc(5), and Documentation/scheduler/sched-stats.rst of the kernel.
 """
 
 import contextlib
@@ -21,32 +21,33 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Counts:
-    """Linux's counters at one moment, in seconds since the machine or a process started."""
+    """Linux's CPU counters at one moment, in seconds since the machine or a process started."""
 
-    at_s: float  # by the clock
-    processors: int  # that this process may use
-    busy_s: float  # these processors, whoever used them
-    stolen_s: float  # these processors, given to others by a hypervisor
-    own_s: float  # computed by a process with all its descendants
-    waited_s: float  # its threads, for a processor
-    ended_s: float = 0.0  # the part of own_s that belongs to children which have ended
-    throttled_s: float = 0.0  # a quota withheld from its control group
+    at_s: float  # `time.monotonic`
+    processors: int  # processors that this process may use
+    busy_s: float  # busy time of these processors
+    stolen_s: float  # time that a hypervisor took from these processors
+    own_s: float  # CPU time of the process and all its descendants
+    waited_s: float  # time that its threads waited for a processor
+    ended_s: float = 0.0  # the part of own_s of children that have ended
+    throttled_s: float = 0.0  # time that a quota withheld from its control group
 
 
 def slowdown() -> float:
-    """How many times as long as alone work takes here that asks for all processors, by the load of the last minute: no
-    more of it than runs now, since what has ended slows nothing. 1 where the load is unknown."""
+    """Return the factor by which the present load slows work that uses all processors; 1 if the load is unknown.
+
+    Uses the load average of the last minute, limited to the number of tasks that run now."""
     load = average()
     with contextlib.suppress(ValueError, IndexError):
-        of_minute, _, _, tasks, *_ = kernel.text(_PROC / "loadavg").split()
-        load = max(0.0, min(load, float(of_minute)))  # a sandbox's own file and the system's call may differ
+        minute_load, _, _, tasks, *_ = kernel.text(_PROC / "loadavg").split()
+        load = max(0.0, min(load, float(minute_load)))  # in a sandbox, the file may differ from the system call
         running = int(tasks.partition("/")[0])
-        load = min(load, running - 1) if running > 0 else load  # who reads the file runs: 0 tells nothing
+        load = min(load, running - 1) if running > 0 else load  # this process runs, so 0 is no information
     return 1 + load / len(kernel.affinity())
 
 
 def average() -> float:
-    """Return how many processes ran over the last minute, on all of the machine's processors; 0 where it is unknown."""
+    """Return the machine's load average over the last minute; 0 if it is unknown."""
     try:
         return max(0.0, os.getloadavg()[0])
     except OSError:
@@ -54,14 +55,15 @@ def average() -> float:
 
 
 def counts(root: int) -> Counts | None:
-    """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell, or
-    that process has ended: what it computed would count as others' work."""
-    told = _counts(root, family(root), reaped=True)
-    return told if _runs(root) else None
+    """Return the present counters for the process `root` and all its descendants; None if unavailable.
+
+    Also None if the process has ended, since its CPU time would look like that of other processes."""
+    present = _counts(root, family(root), reaped=True)
+    return present if _runs(root) else None
 
 
-def own() -> Counts | None:
-    """The counts of now, with those of this process alone."""
+def own_counts() -> Counts | None:
+    """Return the present counters for this process without its children; None if unavailable."""
     return _counts(os.getpid(), [os.getpid()])
 
 
@@ -75,22 +77,21 @@ def _counts(root: int, pids: Iterable[int], reaped: bool = False) -> Counts | No
                 busy_s += (user + nice + system + irq + softirq) * _TICK_S
                 stolen_s += steal * _TICK_S
                 missing.discard(int(name))
-        each = [_of_process(pid, reaped) for pid in pids]
+        times = [_process_times(pid, reaped) for pid in pids]
     except (OSError, ValueError):
         return None
-    if missing:  # others' time on these would be unknown
+    if missing:  # the other processes' time on these processors is unknown
         return None
-    own_s, waited_s, ended_s = (math.fsum(column) for column in zip((0.0, 0.0, 0.0), *each, strict=True))
+    own_s, waited_s, ended_s = (math.fsum(column) for column in zip((0.0, 0.0, 0.0), *times, strict=True))
     throttled_s = kernel.throttled_s(root)
     return Counts(time.monotonic(), len(processors), busy_s, stolen_s, own_s, waited_s, ended_s, throttled_s)
 
 
 def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0) -> HostLoad | None:
-    """Return the load between two counts of one process; None where one is missing. `outside_s` is the time between
-    them that does not belong to the pass.
+    """Return the load between two counts of a process; None if either is missing.
 
-    Linux does not say how long children that have ended waited for a processor. Where a share of the computing was
-    theirs, the same share of the time in which the process computed nothing is taken for their waiting."""
+    `outside_s`: the part of the interval that does not belong to the timed pass. Linux does not count the waiting time
+    of children that have ended. It is estimated: their share of the CPU time, times the time without CPU use."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
     elapsed_s = max(after.at_s - before.at_s - outside_s, 1e-6)
@@ -108,14 +109,14 @@ def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0)
     )
 
 
-def together(loads: Sequence[HostLoad | None]) -> HostLoad | None:
-    """The load of all these times; None where one is missing, or there are none."""
-    known = [load for load in loads if load is not None]
-    if not known or len(known) < len(loads):
+def sum_loads(loads: Sequence[HostLoad | None]) -> HostLoad | None:
+    """Return the sum of several loads; None if one is missing or there are none."""
+    present = [load for load in loads if load is not None]
+    if not present or len(present) < len(loads):
         return None
     seconds = ("elapsed_s", "own_s", "waited_s", "others_s", "stolen_s", "throttled_s")
-    sums = {name: math.fsum(getattr(load, name) for load in known) for name in seconds}
-    return HostLoad(processors=known[-1].processors, **sums)
+    sums = {name: math.fsum(getattr(load, name) for load in present) for name in seconds}
+    return HostLoad(processors=present[-1].processors, **sums)
 
 
 def family(root: int) -> Iterator[int]:
@@ -133,16 +134,18 @@ def family(root: int) -> Iterator[int]:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process has not ended. A zombie has, and not every kernel tells its times any more."""
+    """Return whether a process is running. A zombie is not: some kernels no longer report its times."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (OSError, IndexError):
         return False
 
 
-def _of_process(pid: int, reaped: bool) -> tuple[float, float, float]:
-    """Return the seconds that a process computed, that its threads waited on a run queue, and that its ended children
-    computed, which are part of the first where `reaped` and 0 otherwise; zeros for a process that has ended."""
+def _process_times(pid: int, reaped: bool) -> tuple[float, float, float]:
+    """Return a process's CPU time, its threads' waiting time, and the CPU time of its ended children, in seconds.
+
+    The children's time is part of the first figure; it is left out unless `reaped`. All are 0 if the process has ended.
+    """
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         computed_s, ended_s = (sum(map(int, fields[i : i + 2])) * _TICK_S for i in (11, 13))

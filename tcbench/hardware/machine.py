@@ -1,4 +1,4 @@
-"""Facts of this host: processor, memory, system, library versions, commits of tcbench and of the user's project."""
+"""Facts about this host: processor, memory, operating system, package versions, commits of tcbench and the project."""
 
 import functools
 import hashlib
@@ -18,8 +18,7 @@ from tcbench.core.variables import STRICT
 from tcbench.hardware import kernel
 
 CHECKOUT = Path(tcbench.__file__).parents[1]
-"""The folder that tcbench's package lies in: of a checkout, its top."""
-
+"""The folder that contains the package tcbench; the top folder of a checkout."""
 
 _MASK = frozenset(kernel.affinity())
 """The processors that this process may run on, read before a library binds it to some of them."""
@@ -27,22 +26,23 @@ _MASK = frozenset(kernel.affinity())
 
 @functools.cache
 def usable_cpus() -> int:
-    """Return how many processors this process may use: those of its affinity mask, at most the whole ones of its
-    control groups' quota. A process that binds itself later is still on the same machine."""
+    """Return how many processors this process may use: the affinity mask, limited by the control groups' quota.
+
+    The mask is read at import, so that a process that binds itself later gets the same answer."""
     quota = kernel.cpu_quota()
     return max(1, min(len(_MASK), int(quota))) if quota else len(_MASK)
 
 
 @functools.cache
 def cpu_quota() -> float:
-    """Return the number of processors whose time quotas allow, 0 where they allow what the affinity mask does."""
+    """Return the CPU quota in processors, 0 if it does not limit the process more than its affinity mask."""
     quota = kernel.cpu_quota()
     return quota if quota < len(_MASK) else 0.0
 
 
 @functools.cache
 def _processors() -> tuple[Mapping[str, str], ...]:
-    """Return Linux's facts of each processor that this process may run on; of none where it tells of none."""
+    """Return the fields of /proc/cpuinfo for each processor that this process may run on."""
     blocks = kernel.text(Path("/proc/cpuinfo")).strip().split("\n\n")
     lines = ([line.partition(":") for line in block.splitlines()] for block in blocks)
     processors = [{name.strip(): " ".join(value.split()) for name, _, value in block} for block in lines]
@@ -51,7 +51,7 @@ def _processors() -> tuple[Mapping[str, str], ...]:
 
 
 def _cpuinfo() -> Mapping[str, str]:
-    """Return Linux's facts of the first processor."""
+    """Return the fields of /proc/cpuinfo for the first processor."""
     return _processors()[0]
 
 
@@ -60,13 +60,14 @@ _MODEL = (
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision"),
     *("cpu", "revision", "isa", "uarch", "mvendorid", "marchid", "mimpid"),
 )
-"""Linux's facts that tell one kind of processor from another: on x86, on ARM, and on POWER and RISC-V."""
+"""The fields of /proc/cpuinfo that identify a processor model: on x86, on ARM, and on POWER and RISC-V."""
 
 
 @functools.cache
 def processor() -> str:
-    """Return what identifies this kind of processor, which its name does not ("AMD EPYC" is several): its maker's
-    numbers, and a digest of its instruction sets. "" where Linux does not tell."""
+    """Return an identifier of this processor model: the vendor's numbers and a digest of the instruction sets.
+
+    The name is not enough: "AMD EPYC" stands for several models. "" if Linux does not provide the numbers."""
     kinds = dict.fromkeys("/".join(facts[name] for name in _MODEL if name in facts) for facts in _processors())
     flags = " ".join(sorted(flag for flag in cpu_flags() if _INSTRUCTIONS.match(flag)))
     return " ".join(filter(None, [*kinds, flags and hashlib.sha256(flags.encode()).hexdigest()[:8]]))
@@ -75,25 +76,26 @@ def processor() -> str:
 _INSTRUCTIONS = re.compile(
     "3dnow|abm|adx|aes|amx|asimd|avx|bf16|bmi|crc|dot|f16|fma|fp|gfni|i8mm|mmx|neon|s?sse|sha|sm[34e]|sve|vaes|vfp|vpcl"
 )
-"""Flags that name instructions that compute. Others come and go with the kernel and with mitigations."""
+"""The flags of instruction sets for computing. Other flags depend on the kernel and on mitigations."""
 
 
 def cpu_name() -> str:
-    """The processor's name as Linux gives it."""
+    """Return the processor's name as Linux reports it."""
     return _cpuinfo().get("model name", platform.machine())
 
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
-    """The processor's features by Linux's names ("avx512_bf16")."""
+    """Return the processor's features by Linux's names, such as "avx512_bf16"."""
     facts = _cpuinfo()
     return frozenset((facts.get("flags") or facts.get("Features", "")).split())
 
 
 def blas_variables() -> dict[str, str]:
-    """Environment variables under which NumPy's OpenBLAS uses the vector units this processor has. OpenBLAS 0.3.31
-    takes AMD processors newer than it knows (family 26) for Haswell and leaves AVX-512 alone: half the speed of a
-    matrix product. An OPENBLAS_CORETYPE of the user's stands."""
+    """Return environment variables that make NumPy's OpenBLAS use AVX-512 on new AMD processors.
+
+    OpenBLAS 0.3.31 treats AMD processors that it does not know (family 26) as Haswell, which halves the speed of matrix
+    products. OPENBLAS_CORETYPE is not changed if the user has set it."""
     if "OPENBLAS_CORETYPE" in os.environ:
         return {}
     avx512 = {"avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl"}
@@ -102,8 +104,9 @@ def blas_variables() -> dict[str, str]:
 
 
 def library_variables(threads: int) -> dict[str, str]:
-    """Environment variables that libraries read when they are imported: `blas_variables`, that float32 is computed in
-    float32, and how many threads."""
+    """Return environment variables for libraries, to set before their import.
+
+    They set the number of threads, exact float32 arithmetic, and `blas_variables`."""
     counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
     return {**blas_variables(), **STRICT, **dict.fromkeys(counts, str(threads))}
 
@@ -122,13 +125,13 @@ def usable_memory_bytes() -> int:
 
 
 def slug(text: str) -> str:
-    """A name that is safe as a folder's."""
+    """Return a text as a name for a folder: lower case, without marketing words and special characters."""
     text = re.sub(r"\((r|tm)\)|cpu @.*|with .*graphics|\d+-core|processor|nvidia|geforce", " ", text.lower())
     return re.sub(r"[^a-z0-9]+", "-", text).strip("-") or "machine"
 
 
 def os_name() -> str:
-    """The distribution's own name."""
+    """Return the name of the Linux distribution, or of the operating system."""
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     except (OSError, ValueError):
@@ -137,7 +140,7 @@ def os_name() -> str:
 
 @functools.cache
 def last_level_cache_bytes() -> int:
-    """Of the third level, which all or some processors share; 0 where the system does not tell."""
+    """Return the size of the level-3 cache, which several processors may share; 0 if it is unknown."""
     try:
         size = kernel.text(Path("/sys/devices/system/cpu/cpu0/cache/index3/size"))
         return int(size.strip().removesuffix("K")) * 1024
@@ -146,12 +149,12 @@ def last_level_cache_bytes() -> int:
 
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:
-    """Versions of those of the distributions that are installed."""
-    return {name: found for name in distributions if (found := version(name)) is not None}
+    """Return the versions of the distributions that are installed, by name."""
+    return {name: installed for name in distributions if (installed := version(name)) is not None}
 
 
 def version(distribution: str) -> str | None:
-    """A distribution's version; None where it is not installed."""
+    """Return a distribution's version; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -160,7 +163,7 @@ def version(distribution: str) -> str | None:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the checkout tcbench runs from, with `+` when tracked files differ from it; None outside one."""
+    """Return the commit of tcbench's checkout, with `+` if tracked files have changed; None outside a checkout."""
     try:
         return Repository.around(CHECKOUT).commit("tcbench", "scenarios") if (CHECKOUT / ".git").exists() else None
     except (OSError, GitError):
@@ -168,46 +171,51 @@ def commit() -> str | None:
 
 
 def project_commit(folder: Path | None = None) -> str | None:
-    """The commit of the git checkout that a folder (the current one) lies in, with `+` when tracked files differ from
-    it; None outside of one, in one without a commit, and in a checkout of tcbench, which `commit` tells."""
+    """Return the commit of the git checkout around a folder (default: the current one), with `+` if files have changed.
+
+    None outside a checkout, before its first commit, and in a checkout of tcbench (see `commit`)."""
     try:
         repository = Repository.around(folder or Path.cwd())
-        ours = repository.top / "tcbench" / "__init__.py"
-        return None if ours.exists() else repository.commit()
+        return None if (repository.top / "tcbench" / "__init__.py").exists() else repository.commit()
     except (OSError, GitError):
         return None
 
 
-_OURS = "tcbench/"
+_PACKAGE = "tcbench/"
+"""The name under which `sources` has the digest of tcbench itself."""
 
 
-def sources(of_step: Iterable[str] = ()) -> dict[str, str]:
-    """Digests of code that no commit tells, as in `Environment.sources`; `of_step` are paths from the working folder.
-    Files that are not there have none."""
-    digests = {} if (commit() or "+")[-1] != "+" else {_OURS: _package_digest()}
-    inside = [Path(name) for name in of_step if not name.startswith("/") and ".." not in name]
+def sources(step_files: Iterable[str] = ()) -> dict[str, str]:
+    """Return digests of code that a commit does not identify, by file, for `Environment.sources`.
+
+    These are tcbench itself unless it runs from an unchanged commit, and `step_files`, the files of a user's step as
+    paths from the working folder. Missing files are left out."""
+    digests = {} if (commit() or "+")[-1] != "+" else {_PACKAGE: _package_digest()}
+    inside = [Path(name) for name in step_files if not name.startswith("/") and ".." not in name]
     return digests | {str(path): _digest([path]) for path in inside if path.is_file()}
 
 
-def other_code(before: Iterable[Record]) -> str:
-    """The differences of the code that is here from that of the records that need not run again; "" without any."""
-    then = [
-        record.environment for record in before if record.environment is not None and record.status in FINAL_STATUSES
+def other_code(records: Iterable[Record]) -> str:
+    """Return how the present code differs from the code of finished records, in one line; "" if it does not."""
+    earlier = [
+        record.environment for record in records if record.environment is not None and record.status in FINAL_STATUSES
     ]
-    here, now = commit() or tcbench.__version__, sources(name for record in then for name in record.sources)
-    commits = [name for name in dict.fromkeys(record.commit or record.tcbench for record in then) if name != here]
-    names = {name for record in then for name in (_OURS, *record.sources) if record.sources.get(name) != now.get(name)}
-    changed = sorted(names - ({_OURS} if commits else set()))  # where the commit is another, so are the files
-    said = [f"tcbench at {', '.join(commits)}, here {here}"] * bool(commits)
-    said += [f"{' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed"] * bool(changed)
-    return "; ".join(said)
+    current_commit, digests = commit() or tcbench.__version__, sources(name for env in earlier for name in env.sources)
+    commits = [name for name in dict.fromkeys(env.commit or env.tcbench for env in earlier) if name != current_commit]
+    names = {name for env in earlier for name in (_PACKAGE, *env.sources) if env.sources.get(name) != digests.get(name)}
+    changed = sorted(names - ({_PACKAGE} if commits else set()))  # another commit implies changed files
+    differences = [f"tcbench at {', '.join(commits)}, here {current_commit}"] * bool(commits)
+    differences += [f"{' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed"] * bool(changed)
+    return "; ".join(differences)
 
 
 def loaded_files() -> list[str]:
-    """The files of modules in the working folder, by their paths from there; without tcbench's and environments'."""
-    here, packages = Path.cwd(), ("site-packages", "dist-packages")
+    """Return the files of loaded modules in the working folder, as relative paths.
+
+    Files of tcbench and of installed packages are left out."""
+    folder, packages = Path.cwd(), ("site-packages", "dist-packages")
     paths = (Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None)))
-    inside = (path.relative_to(here) for path in paths if path.is_relative_to(here))
+    inside = (path.relative_to(folder) for path in paths if path.is_relative_to(folder))
     return sorted(str(path) for path in inside if path.parts[0] != "tcbench" and not {*packages} & {*path.parts})
 
 
@@ -225,7 +233,7 @@ def _digest(paths: Iterable[Path]) -> str:
 
 
 def environment(packages: Iterable[str], **facts: Any) -> Environment:
-    """The facts a record carries: this host's, versions of the packages, and `facts`, which are the other fields."""
+    """Return the environment for a record: facts about this host, versions of `packages`, and `facts` as given."""
     return Environment(
         cpu=cpu_name(),
         processor=processor(),

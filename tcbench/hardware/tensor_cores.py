@@ -1,5 +1,4 @@
-"""The generations of NVIDIA's Tensor Cores: which GPUs have which, and the formats that each multiplies. Standard
-library only.
+"""The generations of NVIDIA's Tensor Cores, with their GPUs and number formats. Standard library only.
 
 Source: "CUDA Programming Guide", appendix "Compute Capabilities", data types of Tensor Cores by compute capability; for
 Volta, "Tesla V100 GPU Architecture" (2017).
@@ -8,14 +7,14 @@ Volta, "Tesla V100 GPU Architecture" (2017).
 from dataclasses import dataclass
 
 FORMATS = ("fp16", "tf32", "bf16", "fp8")
-"""Those that networks train in, in the order of their coming."""
+"""The formats for training networks, in the order of their introduction."""
 
 Capability = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation. `capabilities`: the compute capabilities of the GPUs that have it."""
+    """A generation of Tensor Cores. `capabilities`: the compute capabilities of the GPUs that have it."""
 
     number: int
     architecture: str
@@ -33,11 +32,11 @@ _GENERATIONS = (
 )
 
 
-def of(capability: Capability) -> Generation | None:
-    """The Tensor Cores of GPUs of this compute capability; None where they have none, or none that is known."""
+def generation_of(capability: Capability) -> Generation | None:
+    """Return the generation of Tensor Cores for a compute capability; None without Tensor Cores or if unknown."""
     return next((generation for generation in _GENERATIONS if capability in generation.capabilities), None)
 
 
 def oldest_with(fmt: str) -> Capability:
-    """The lowest compute capability whose Tensor Cores multiply this format."""
+    """Return the lowest compute capability with Tensor Cores for a format."""
     return next(generation.capabilities[0] for generation in _GENERATIONS if fmt in generation.formats)

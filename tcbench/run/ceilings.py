@@ -126,9 +126,9 @@ def _measure(summary: CellSummary) -> Ceilings:
 
 def main() -> None:
     """Measure the device that is named, and print JSON."""
-    before = load.own()
+    before = load.own_counts()
     value = kind_of(sys.argv[1]).ceilings(sys.argv[1], int(sys.argv[2]))
-    meanwhile = load.between(before, load.own()) if sys.argv[1] == "cpu" else None
+    meanwhile = load.between(before, load.own_counts()) if sys.argv[1] == "cpu" else None
     if meanwhile and meanwhile.lost >= BUSY:
         says = f"others had {meanwhile.lost:.0%} of the processor time: too low, not kept, measured again next time"
         value |= {"lost": meanwhile.lost, "says": f"{value['says']} on a busy machine ({says})"}

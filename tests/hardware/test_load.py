@@ -74,9 +74,9 @@ def test_a_load_of_which_some_processors_are_missing_is_unknown(tmp_path, monkey
     (tmp_path / "stat").write_text("cpu  1 0 0 0 0 0 0 0\ncpu0 1 0 0 0 0 0 0 0\n")
     monkeypatch.setattr(load, "_PROC", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert load.own() is not None
+    assert load.own_counts() is not None
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    assert load.own() is None
+    assert load.own_counts() is None
 
 
 @pytest.mark.parametrize("text", ["", "?", "0.00 0.00 0.00 0/777 9", "-1 0 0 -5/9 1", "\n"])

@@ -33,7 +33,7 @@ class _GpuRow:
 
     @property
     def tensor_cores(self) -> Generation | None:
-        return tensor_cores.of(self.capability)
+        return tensor_cores.generation_of(self.capability)
 
     @property
     def formats(self) -> Sequence[str]:

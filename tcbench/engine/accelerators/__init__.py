@@ -1,1 +1,1 @@
-"""Devices that do the work: the protocol, and one folder per device."""
+"""The accelerator protocol, with one folder per kind of device."""

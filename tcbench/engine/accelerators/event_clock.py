@@ -1,8 +1,7 @@
-"""A GPU's clock: events on the stream that the work is on.
+"""A clock for GPUs: events on the stream that does the work.
 
-A mark is an event in the stream: it is passed when the device gets there, so marking waits for nothing. Two events that
-follow each other tell how long the device took from one to the next (resolution about half a microsecond: CUDA Runtime
-API, section "Event Management")."""
+A mark is an event in the stream, which the device passes later, so that marking does not wait. The time between two
+events is the device's, with a resolution of about half a microsecond (CUDA Runtime API, "Event Management")."""
 
 import itertools
 from collections.abc import Callable
@@ -12,9 +11,10 @@ from typing import Any, ClassVar, Literal
 
 @dataclass(eq=False)
 class EventClock:
-    """See `tcbench.engine.session.Clock`. Events are made once and used again after each `read`, so that a block of N
-    steps costs N+1 records and one wait. An event is one such as CuPy's: `record(stream)`, `synchronize()`. `stall`
-    gives the stream work that lasts so many seconds and does nothing, where the device can tell so what it needs."""
+    """A `tcbench.engine.session.Clock` that reads device time. A block of N steps costs N+1 events and one wait.
+
+    `make_event` returns an event with `record(stream)` and `synchronize()`, as CuPy's; events are reused after each
+    `read`. `stall(seconds)`, if available, keeps the stream busy without doing work."""
 
     of: ClassVar[Literal["device"]] = "device"
     stream: Any

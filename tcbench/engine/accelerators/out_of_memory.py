@@ -1,39 +1,40 @@
-"""Out of memory on a GPU: which errors mean it, and what is said then.
+"""Recognising that a GPU is out of memory, and the error to raise.
 
-Every library on the way says it in its own words: CuPy's allocator with an exception of its own, CUDA, cuDNN, cuBLAS,
-cuSOLVER, NVRTC, nvJPEG and DALI with a status inside a general error's message. Imports none of them."""
+Libraries report it in different ways: CuPy's allocator by its own exception; CUDA, cuDNN, cuBLAS, cuSOLVER, NVRTC,
+nvJPEG and DALI by a status in the message of a general error. This module imports none of them."""
 
 import re
 from collections.abc import Iterator
 
 from tcbench.core.errors import OutOfDeviceMemory
 
-_SAID = re.compile(
+_STATUS = re.compile(
     r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUDNN_STATUS_ALLOC_FAILED|"
     r"CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED|CU(BLAS|SOLVER)_STATUS_ALLOC_FAILED|"
     r"NVJPEG_STATUS_ALLOCATOR_FAILURE|NVRTC_ERROR_OUT_OF_MEMORY|CUDA allocation failed|out of memory|"
-    # nvImageCodec's status alone, as DALI tells it: NVIMGCODEC_STATUS_ALLOCATOR_FAILURE, its own and its extensions'.
+    # DALI reports only nvImageCodec's number for NVIMGCODEC_STATUS_ALLOCATOR_FAILURE (5; 15 from its extensions).
     r"nvImageCodec failure: '#(5|15)'",
     re.IGNORECASE,
 )
 _CUPY = re.compile(r"Out of memory allocating ([\d,]+) bytes \(allocated so far: ([\d,]+) bytes")
 _DALI = re.compile(r"Can't allocate (\d+) bytes on device \d+")
-"""`CUDABadAlloc` in DALI's headers, where it knows what was asked for."""
+"""DALI's `CUDABadAlloc`, if it knows the requested size."""
 
 
-def spent(
-    asked_bytes: int | None = None,
+def device_memory_error(
+    requested_bytes: int | None = None,
     held_bytes: int | None = None,
     device_bytes: int | None = None,
-    said: str | None = None,
+    message: str | None = None,
 ) -> OutOfDeviceMemory:
-    """The error to raise, with its one line: what was asked for, the most that this process held before, what the GPU
-    has. `said` is a library's own line, for where what was asked for is not known."""
+    """Return an error that states the request, the most memory this process held, and the GPU's memory.
+
+    `message`: a library's own message, shown if the size of the request is unknown."""
     facts = []
-    if asked_bytes is not None:
-        facts.append(f"{_size(asked_bytes)} more asked for")
-    elif said:
-        facts.append(said)
+    if requested_bytes is not None:
+        facts.append(f"{_size(requested_bytes)} more asked for")
+    elif message:
+        facts.append(message)
     if held_bytes is not None:
         facts.append(f"at most {_size(held_bytes)} held before")
     if device_bytes is not None:
@@ -44,23 +45,23 @@ def spent(
 def from_error(
     error: BaseException, device_bytes: int | None = None, held_bytes: int | None = None
 ) -> OutOfDeviceMemory | None:
-    """The error as one of ours when it, or one that led to it, means that the GPU's memory is spent; else None."""
-    for one in _chain(error):
-        if isinstance(one, OutOfDeviceMemory):
-            return one
-        message = " ".join(str(one).split())
+    """Return an OutOfDeviceMemory if the error or one of its causes means that the GPU is out of memory; else None."""
+    for cause in _chain(error):
+        if isinstance(cause, OutOfDeviceMemory):
+            return cause
+        message = " ".join(str(cause).split())
         if match := _CUPY.search(message):
-            asked, allocated = (int(number.replace(",", "")) for number in match.groups())
-            return spent(asked, held_bytes or allocated, device_bytes)
+            requested, allocated = (int(number.replace(",", "")) for number in match.groups())
+            return device_memory_error(requested, held_bytes or allocated, device_bytes)
         if match := _DALI.search(message):
-            return spent(int(match[1]), held_bytes, device_bytes)
-        if _SAID.search(message):
-            return spent(None, held_bytes, device_bytes, message)
+            return device_memory_error(int(match[1]), held_bytes, device_bytes)
+        if _STATUS.search(message):
+            return device_memory_error(None, held_bytes, device_bytes, message)
     return None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it came from, newest first."""
+    """Yield the error, its cause, the cause of that, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

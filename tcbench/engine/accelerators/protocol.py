@@ -1,11 +1,13 @@
-"""The accelerator: what operations launch work on.
+"""The accelerator protocol, which operations launch work through, and the process's current accelerator.
 
-`CudaAccelerator` (a GPU, through CuPy and cuDNN) fulfils the protocol, `OneDnnAccelerator` and `NumpyAccelerator` (the
-processor), and two for a GPU that is not there: `TracingAccelerator` records what is launched and how much memory is
-alive, `VirtualAccelerator` lets the time pass that it would take. Operations, optimizers and sessions are written
-against the protocol alone: one program, whoever does the work.
+Implementations:
 
-Owns the protocol and which accelerator the process uses."""
+- `CudaAccelerator`: a GPU, through CuPy and cuDNN
+- `OneDnnAccelerator`, `NumpyAccelerator`: the CPU
+- `TracingAccelerator`: an absent GPU; records launches and live memory
+- `VirtualAccelerator`: an absent GPU; waits as long as the work would take
+
+Operations, optimizers and sessions use only the protocol, so that the same program runs on all of them."""
 
 import contextlib
 import functools
@@ -17,13 +19,14 @@ from tcbench.engine import work as w
 from tcbench.engine.world import Current
 
 Array = Any
-"""A CuPy array, or a NumPy array that stands in for one. C-contiguous."""
+"""A CuPy array, or a NumPy array on an accelerator without CuPy. C-contiguous."""
 
 
 @dataclass(frozen=True)
 class BatchNormRoute:
-    """The work that an accelerator does a batch normalisation by, forward and backward, and what forward keeps for
-    backward beside the statistics. `then`: what follows as work of its own (and comes before the backward work)."""
+    """The works that make up a batch normalisation on an accelerator.
+
+    `then`: the activation that is a separate work, after `forward` and before `backward`."""
 
     norm: w.Norm
     forward: w.BatchNormForward | w.BatchNormCallForward
@@ -31,8 +34,10 @@ class BatchNormRoute:
     then: w.After
 
     @functools.cached_property
-    def kept(self) -> tuple[tuple[int, ...], str] | None:
-        """Shape and dtype of ReLU's mask, or of the calls' reserve space; None when ReLU is not fused."""
+    def saved(self) -> tuple[tuple[int, ...], str] | None:
+        """Shape and dtype of what forward saves for backward besides the statistics; None without a fused ReLU.
+
+        It is ReLU's mask, or the reserve space of cuDNN's older calls."""
         norm = self.forward.norm
         if not norm.relu:
             return None
@@ -42,91 +47,96 @@ class BatchNormRoute:
 
 
 class Reducer(Protocol):
-    """Sums arrays over all ranks, in their place and in the order of calls, which is the same on every rank. `engine`
-    says what does it, with its version."""
+    """All-reduce of arrays over ranks, in place. Every rank must make the same calls in the same order.
+
+    `engine`: the name and version of the library that sums."""
 
     @property
     def engine(self) -> str: ...
 
     def reduce(self, array: Array) -> None:
-        """Sum now: the next launch sees it."""
+        """Sum an array over all ranks. Work launched afterwards sees the sum."""
 
     def begin(self, array: Array) -> Callable[[], None]:
-        """Sum beside what is launched from now on. Once the result is called, what is launched sees the sum; until
-        then nothing touches the array."""
+        """Begin to sum an array while other work runs. Return a function that waits for the sum.
+
+        Work that is launched after the function is called sees the sum. Until then, nothing may use the array."""
 
     def advance(self) -> None:
-        """Give what has begun a moment of the host, where it needs that."""
+        """Let begun sums progress, if they need the host to do so."""
 
     def close(self) -> None:
-        """End it. Waits for what is under way, but not for ever: other ranks may be gone."""
+        """Release the reducer. Waits for begun sums, but not forever: other ranks may have died."""
 
 
 class Accelerator(Protocol):
-    """Arrays on a device, and work on them, in order, on one stream; nothing here waits but `download`."""
+    """Arrays on a device and a stream that works on them in order. Only `upload` and `download` wait for the device."""
 
     shares_host_memory: ClassVar[bool] = False
-    """Whether its arrays are NumPy's, so that a batch on the host need not be copied."""
+    """Whether arrays are NumPy arrays, so that a batch on the host need not be copied."""
     computes: ClassVar[bool] = True
-    """Whether its arrays have contents: without, nothing is drawn for them or read from them."""
+    """Whether arrays have contents. Otherwise they are neither initialised nor read."""
     adds_to_dgrad: ClassVar[bool] = False
-    """Whether ConvDgradAdd is one piece of work here."""
+    """Whether the accelerator can do ConvDgradAdd as a single work."""
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
-        """The work that does it here; the same object for the same arguments."""
+        """Return the works for a batch normalisation; the same object for the same arguments."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array whose contents are whatever was there. Raises OutOfDeviceMemory."""
+        """Return an uninitialised array. Raises OutOfDeviceMemory."""
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array: ...
 
     def upload(self, host: Any) -> Array:
-        """A new array with the contents of a NumPy array."""
+        """Return a new device array with the contents of a NumPy array."""
 
     def take(self, host: Any) -> Array:
-        """The same for a NumPy array that nobody else will write to: where memory is shared it may be that array."""
+        """Upload a NumPy array that nobody else will write to. If memory is shared, may return the array itself."""
         return self.upload(host)
 
     def copy(self, source: Array, target: Array) -> None:
-        """From the host (NumPy) or the device, to a device array of the same shape and dtype."""
+        """Copy a host (NumPy) or device array to a device array of the same shape and dtype."""
 
     def download(self, array: Array) -> Any:
-        """A NumPy array of the contents, once all work before is done."""
+        """Wait for all launched work, and return the array's contents as a NumPy array."""
 
     def address(self, array: Array) -> int:
-        """The address of the array's first value, for tables of pointers."""
+        """Return the address of the array's first value, for tables of pointers."""
         return int(array.ctypes.data)
 
     def launch(self, work: w.Work, *arrays: Array) -> None:
-        """Do the work on arrays in the order of `work.operands`, of those sizes and dtypes, whatever their shapes.
-        Returns before it is done."""
+        """Launch a work on arrays in the order of `work.operands`; return before it is done.
+
+        Sizes and dtypes must be those of the operands; shapes may differ."""
         self.prepare(work, *arrays)()
 
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
-        """The launch of this work on these arrays, to be made later and as often as one likes, with nothing left to
-        look up. The caller keeps the arrays' memory."""
+        """Return a function that launches a work on these arrays, any number of times, with little overhead.
+
+        The caller keeps the arrays' memory alive."""
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
-        """Allocations inside lie where nothing but graphs, and the steps that precede their capture, use it."""
+        """Allocate from memory that only captured graphs, and the steps before their capture, use."""
         return contextlib.nullcontext()
 
     def graph_bytes(self) -> int:
-        """Bytes that `graph_memory` holds, in use or not."""
+        """Return the bytes that `graph_memory` holds, in use or free."""
         return 0
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Record what `run` launches into a graph, and compute nothing; the result launches that graph. Called within
-        `graph_memory`, after `run` has been run in it."""
+        """Capture the work that `run` launches as a graph, without doing it. Return a function that launches the graph.
+
+        Call it within `graph_memory`, after calling `run` there."""
 
 
 _current = Current[Accelerator | None](None)
 
 use = _current.use
-"""Make an accelerator the current one for the length of a with block."""
+"""Make an accelerator the current one within a `with` block."""
 
 
 def current() -> Accelerator:
-    """The accelerator that operations launch on. Raises RuntimeError where none is in use."""
+    """Return the accelerator that operations launch on. Raises RuntimeError if there is none."""
     if _current.value is None:
         raise RuntimeError("no accelerator is in use: operations run within `accelerators.protocol.use(...)`")
     return _current.value

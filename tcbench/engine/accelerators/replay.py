@@ -1,20 +1,21 @@
-"""Captures a step's work once its memory has settled, replays it after."""
+"""Capturing a step as a graph once its memory use is stable, and replaying it from then on."""
 
 from collections.abc import Callable, Sequence
 
 from tcbench.engine.accelerators.protocol import current
 
 LEAST_EAGER_STEPS = 2
-"""Calls before the capture: the first makes plans and tunes them, the second sees what the first has left."""
+"""The fewest calls before the capture: the first tunes plans, the second shows the memory use without tuning."""
 MOST_EAGER_STEPS = 6
-"""Memory that goes on growing is captured all the same: in CuPy's relaxed mode that is slow, not wrong."""
+"""The most calls before the capture. Capturing while memory still grows is slow in CuPy's relaxed mode, but correct."""
 
 
 class Replay:
-    """Calls `runs` in order until the graph's memory has not grown for a whole step, so that nothing is allocated from
-    the driver in the next, which is captured; from then on replays that. Memory: what the captured step allocates
-    belongs to the graph from then on. Whatever the runs read that was not made by them (the batch, weights) must stay
-    at its address."""
+    """A step that calls the functions `runs` at first, and replays a captured graph of them later.
+
+    The capture follows the first step in which graph memory did not grow, so that it allocates nothing from the driver.
+    Memory that the captured step allocates belongs to the graph. Arrays from outside (batch, weights) must keep their
+    addresses."""
 
     def __init__(self, runs: Sequence[Callable[[], None]]) -> None:
         self._runs = tuple(runs)
@@ -35,10 +36,11 @@ class Replay:
                 self._settled = self._calls >= LEAST_EAGER_STEPS and accelerator.graph_bytes() == before
                 return
             self._replay = accelerator.capture(self._run)
-        # Capturing computed nothing, so the step it stands for is still to be done.
+        # The capture did not do the step's work.
         self._replay()
 
     def captured(self) -> bool:
+        """Return whether the step has been captured."""
         return self._replay is not None
 
     def _run(self) -> None:

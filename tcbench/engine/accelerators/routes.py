@@ -1,9 +1,10 @@
-"""Routes of a batch normalisation: cuDNN's graphs, its older calls, or a call and a kernel.
+"""The choice of works for a batch normalisation on a GPU.
 
-The one place of that decision. The graph API normalises NHWC on compute capability 8.0 and newer. In NCHW it would
-transpose the whole tensor through workspaces of its size, which would make a straw man of the talk's base; and before
-8.0 it has no plans. There the calls that the talk used serve. They fuse ReLU and addition for float16 in NHWC only,
-only in the persistent mode, and where the channels are a multiple of 4; elsewhere a kernel of ours follows."""
+- cuDNN's graph API: for NHWC on compute capability 8.0 and newer. Older GPUs have no plans. In NCHW it would transpose
+  the whole tensor, which would make the talk's baseline slower than it was.
+- cuDNN's older calls, as in the talk: otherwise. They fuse ReLU and addition only for float16 in NHWC, in the
+  persistent mode, with channels in multiples of 4.
+- An older call, then one of our kernels for ReLU and addition: if the call cannot fuse them."""
 
 import functools
 from dataclasses import replace
@@ -22,21 +23,23 @@ GRAPHS_FROM_SM = 80
 
 
 def check_dtypes(work: Work) -> None:
-    """Raises ValueError for work on a dtype that no plan or kernel here is written for."""
+    """Raise ValueError for work on float64, which has no plans or kernels."""
     if any(operand.dtype == "float64" for operand in work.operands):
         raise ValueError(f"{work.name}: on a GPU: expected float32 or 16 bits, got float64")
 
 
 @functools.cache
 def batch_norm(norm: Norm, eps: float, momentum: float, sm: int, fast: bool) -> BatchNormRoute:
-    """The route on a GPU of compute capability `sm`; `fast` allows the persistent mode of cuDNN's calls (slide 10)."""
+    """Return the works for a GPU of compute capability `sm` (90 for 9.0).
+
+    `fast` allows the persistent mode of cuDNN's older calls (slide 10 of the talk)."""
     if norm.layout == "NHWC" and sm >= GRAPHS_FROM_SM:
         return BatchNormRoute(norm, BatchNormForward(norm, eps, momentum), BatchNormBackward(norm), "none")
     fused = norm.after == "none" or (norm.layout == "NHWC" and norm.dtype == "float16" and fast and norm.c % 4 == 0)
-    alone = norm if fused else replace(norm, after="none")
+    unfused = norm if fused else replace(norm, after="none")
     return BatchNormRoute(
         norm,
-        BatchNormCallForward(alone, eps, momentum, fast),
-        BatchNormCallBackward(alone, eps, fast),
+        BatchNormCallForward(unfused, eps, momentum, fast),
+        BatchNormCallBackward(unfused, eps, fast),
         "none" if fused else norm.after,
     )

@@ -1,10 +1,10 @@
-"""Launches that are recorded once and made again, without the program that asked for them.
+"""Recording a program's launches once and repeating them without the program.
 
-While a program is recorded it runs as ever, and each launch is prepared, made and noted. The schedule makes the same
-launches again, in the same order, on the same arrays: no graph, no shapes, no allocations.
+While a program is recorded, it runs as usual. A schedule then repeats its launches in the same order on the same
+arrays, without computation graphs, shape inference or allocations.
 
-Memory is static: arrays that are made while recording stay the schedules'. Where the program drops one, the next of its
-size is made in its place, as in every replay, so that schedules hold no more than the program did."""
+Memory is static: the recorded arrays belong to the schedules. When the program frees an array, its memory is reused for
+the next array of the same size, so that schedules need no more memory than the program."""
 
 import itertools
 import math
@@ -22,12 +22,14 @@ from tcbench.engine.work import Norm, Work
 Result = TypeVar("Result")
 
 NO_LAYER = "recorded graph"
-"""Names launches that were made within no layer."""
+"""The layer name of launches outside any layer."""
 
 
 class Schedule:
-    """Launches in order. Called with as many arrays as there were inputs, of the same sizes and dtypes, it reads these
-    in their place; all others are those that were recorded. `layers` is told of the layers that these belong to."""
+    """Recorded launches, repeated by a call.
+
+    A call takes new arrays in place of the recorded inputs, of the same sizes and dtypes; all other arrays are the
+    recorded ones. `layers`, if given, is notified as each layer begins and ends."""
 
     def __init__(self, accelerator: Accelerator, inputs: Sequence[Array]) -> None:
         self._accelerator = accelerator
@@ -40,7 +42,8 @@ class Schedule:
 
     def __call__(self, *inputs: Array, layers: Layers | None = None) -> None:
         for number, work in self._reading_inputs:
-            arrays = (inputs[given] if isinstance(given, int) else given for given in self._arguments[number])
+            arguments = self._arguments[number]
+            arrays = (inputs[argument] if isinstance(argument, int) else argument for argument in arguments)
             self._launches[number] = self._accelerator.prepare(work, *arrays)
         if layers is None:
             for launch in self._launches:
@@ -53,32 +56,33 @@ class Schedule:
             layers.end()
 
     def add(self, work: Work, arrays: Sequence[Array], layer: str) -> None:
-        """Make a launch now, and at every call."""
+        """Launch a work now and at every call of the schedule."""
         launch = self._accelerator.prepare(work, *arrays)
         launch()
-        # The arrays are kept for their memory; an input by its place.
-        given = [self._inputs.get(self._accelerator.address(array), array) for array in arrays]
-        if any(isinstance(argument, int) for argument in given):
+        # An input is stored as its place, any other array as itself, which keeps its memory alive.
+        arguments = [self._inputs.get(self._accelerator.address(array), array) for array in arrays]
+        if any(isinstance(argument, int) for argument in arguments):
             self._reading_inputs.append((len(self._launches), work))
         self._launches.append(launch)
         self._layers.append(layer)
-        self._arguments.append(given)
+        self._arguments.append(arguments)
 
 
 class ScheduleRecorder:
-    """The memory of what is recorded on an accelerator, in as many schedules as run in turn. While a program runs, it
-    is the current accelerator, and has only what a schedule can do again: a copy, say, cannot be asked for. It is
-    told of layers (a `Layers`), so that a schedule knows the layer of each launch."""
+    """A recorder of schedules, which share memory and run one at a time.
+
+    While a program is recorded, the recorder is the current accelerator. It offers only what a schedule can repeat, so
+    no copies. It is also a `Layers`, so that schedules know the layer of each launch."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
         self.adds_to_dgrad = accelerator.adds_to_dgrad
-        self._dropped: defaultdict[tuple[int, Any], list[Array]] = defaultdict(list)
+        self._free: defaultdict[tuple[int, Any], list[Array]] = defaultdict(list)
         self._schedule = Schedule(accelerator, ())
         self._layer = NO_LAYER
 
     def record(self, run: Callable[..., Result], *inputs: Array) -> tuple[Schedule, Result]:
-        """Run a program on inputs, of which every call of the schedule gets others; and the program's result."""
+        """Run a program. Return the schedule of its launches, which takes new inputs at each call, and its result."""
         self._schedule = schedule = Schedule(self._accelerator, inputs)
         with use(cast("Accelerator", self)):
             return schedule, run(*inputs)
@@ -94,12 +98,12 @@ class ScheduleRecorder:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         size, dtype = math.prod(shape), np.dtype(dtype)
-        dropped = self._dropped[size, dtype]
-        memory = dropped.pop() if dropped else self._accelerator.empty((size,), dtype)
+        free = self._free[size, dtype]
+        memory = free.pop() if free else self._accelerator.empty((size,), dtype)
         array = memory.reshape(shape)
-        weakref.finalize(array, dropped.append, memory)
+        weakref.finalize(array, free.append, memory)
         return array
 
     def launch(self, work: Work, *arrays: Array) -> None:
-        # Views: the schedule keeps the memory, and not the arrays, which the program may drop.
+        # Pass views: the schedule then holds the memory but not the arrays, whose end marks the memory as free.
         self._schedule.add(work, [array.reshape(array.shape) for array in arrays], self._layer)

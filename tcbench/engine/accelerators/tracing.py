@@ -1,9 +1,7 @@
-"""An accelerator without a GPU, which records what is launched and how much memory is alive; and from that the Trace of
-one training step: every launch, copy and captured graph, in order, and the memory it holds.
+"""An accelerator that needs no GPU and records launches, copies, captured graphs and live memory of a training step.
 
-A backend's `trace(cell, properties)` makes a Trace by running the real program here. Arrays are NumPy's `empty`, whose
-pages nobody touches, so a step of any size runs. The program that is traced is the one that trains: what the trace says
-of kernels and memory follows from the same code."""
+A backend's `trace(cell, properties)` runs the real training program on it, so that a trace cannot differ from the
+program. Arrays are made by `numpy.empty` and never touched, so that steps of any size fit into memory."""
 
 import functools
 import weakref
@@ -20,12 +18,12 @@ from tcbench.engine.work import Norm, Work
 from tcbench.hardware.gpus import GpuProperties
 
 ALLOCATION_BYTES = 512
-"""CuPy's memory pool rounds every allocation up to this."""
+"""CuPy's memory pool rounds every allocation up to a multiple of this."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that was asked of the device: a launch (with its work), a copy (with its bytes), a captured graph."""
+    """A recorded request: a launch (with its work), a copy (with its size) or the launch of a captured graph."""
 
     kind: str
     work: Work | None = None
@@ -38,7 +36,7 @@ class Event:
 
 @dataclass
 class Memory:
-    """Bytes of the arrays that are alive, and the most there ever were."""
+    """The bytes of live arrays, now and at most so far."""
 
     alive_bytes: int = 0
     peak_bytes: int = 0
@@ -53,8 +51,10 @@ class Memory:
 
 @dataclass
 class TracingAccelerator(Accelerator):
-    """See `tcbench.engine.accelerators.protocol.Accelerator`. `events` grows; the reader clears it. `captured`: what
-    the latest captured graph does. `prepared`: launches that were bound so far."""
+    """An accelerator that records instead of computing.
+
+    `events`: recorded so far; the reader clears it. `captured`: the events of the latest captured graph. `prepared`:
+    the number of calls of `prepare`."""
 
     computes: ClassVar[bool] = False
 
@@ -103,13 +103,13 @@ class TracingAccelerator(Accelerator):
 
 
 def check_copy(source: Array, target: Array) -> None:
-    """Raises ValueError unless the arrays have one shape and dtype."""
+    """Raise ValueError unless the arrays have the same shape and dtype."""
     if source.shape != target.shape or source.dtype != target.dtype:
         raise ValueError(f"copy: {source.shape} {source.dtype} into {target.shape} {target.dtype}")
 
 
 def check(work: Work, arrays: tuple[Array, ...]) -> None:
-    """Raises ValueError unless the arrays are what the work takes: as many, of those sizes and dtypes, contiguous."""
+    """Raise ValueError unless the arrays match the work's operands in number, sizes and dtypes, and are contiguous."""
     if len(arrays) != len(work.operands):
         raise ValueError(f"{work.name}: takes {len(work.operands)} arrays, got {len(arrays)}")
     for operand, array in zip(work.operands, arrays, strict=True):
@@ -122,7 +122,7 @@ def check(work: Work, arrays: tuple[Array, ...]) -> None:
 # -- one step of a program ------------------------------------------------------------------------------------------
 
 SETTLING_STEPS = 3
-"""Steps before the one that is recorded: by then static graphs are recorded and CUDA graphs captured."""
+"""Steps before the recorded step, after which schedules are recorded and CUDA graphs captured."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,12 @@ class PhaseTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """One settled step. `step`: what the host asks for, phase by phase; a captured graph is one event. `replayed`: the
-    work that the captured graph does, empty without one. `peak_bytes`: the most alive at once, with CuPy's rounding,
-    without cuDNN's workspace. `prepared`: the launches that the program bound anew, and did not only make again."""
+    """The record of a step after warm-up.
+
+    - `step`: the host's requests by phase; the launch of a captured graph is a single event.
+    - `replayed`: the events of the captured graph; empty without one.
+    - `peak_bytes`: peak memory of live arrays, with CuPy's rounding and without cuDNN's workspace.
+    - `prepared`: the number of launches that the step prepared anew rather than repeated."""
 
     step: tuple[PhaseTrace, ...]
     replayed: tuple[Event, ...]
@@ -146,26 +149,26 @@ class Trace:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Everything the GPU does in a step, in order, in a graph or not."""
+        """Everything the GPU does in a step, in order, including the events of a captured graph."""
         launched = tuple(event for phase in self.step for event in phase.events if event.kind != "graph_launch")
         return launched + self.replayed
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """The work of a step, in order; the same work as often as it is launched."""
+        """The launched works of a step, in order, with repetitions."""
         return tuple(event.work for event in self.events if event.work is not None)
 
 
 def trace_step(phases: Sequence[Phase], accelerator: TracingAccelerator) -> Trace:
-    """Run steps until they have settled, and record one."""
+    """Run SETTLING_STEPS steps, then record one."""
     for _ in range(SETTLING_STEPS):
         accelerator.events.clear()
         for phase in phases:
             phase.run()
     before = accelerator.prepared
-    seen = []
+    traced = []
     for phase in phases:
         accelerator.events.clear()
         phase.run()
-        seen.append(PhaseTrace(phase.name, tuple(accelerator.events)))
-    return Trace(tuple(seen), accelerator.captured, accelerator.memory.peak_bytes, accelerator.prepared - before)
+        traced.append(PhaseTrace(phase.name, tuple(accelerator.events)))
+    return Trace(tuple(traced), accelerator.captured, accelerator.memory.peak_bytes, accelerator.prepared - before)

@@ -90,7 +90,7 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
             return
         begins, over = not message.steps, message.stage == "profiled"
         if over and begins:
-            send(TimedPassLoad(load.together(loads)))
+            send(TimedPassLoad(load.sum_loads(loads)))
         send(message)
         if over:
             return

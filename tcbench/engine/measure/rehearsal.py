@@ -132,7 +132,7 @@ class Rehearsals:
 
     def of(self, cell: Cell) -> StepTime:
         """The parts of a cell's step. Raises TcbenchError where its backend cannot tell them."""
-        began = load.own()
+        began = load.own_counts()
         site = kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads)
         its_backend = backend(cell.backend)
         accelerator = Observed(site.accelerator, cell.threads)
@@ -159,7 +159,7 @@ class Rehearsals:
             input_s=input_s,
             overlapped=overlapped,
             on_host=True,
-            lost=0.0 if (meanwhile := load.between(began, load.own())) is None else meanwhile.lost,
+            lost=0.0 if (meanwhile := load.between(began, load.own_counts())) is None else meanwhile.lost,
         )
 
     def _step(self, phases: Sequence[Phase], accelerator: Observed) -> tuple[float, float]:

@@ -1,7 +1,7 @@
-"""Facts of GPUs that need not be here, from JSON files: for forecasts and for building cuDNN's plans.
+"""Properties of GPUs from JSON files, for forecasts and for cuDNN's plans on machines without the GPU.
 
-The files beside this module are in the form that cuDNN reads ("device properties"), typed from public figures. A
-user's own file in that form serves as well. Standard library only.
+The files in this folder have cuDNN's form ("device properties") and contain public figures. Users can provide files of
+the same form. Standard library only.
 """
 
 import functools
@@ -15,16 +15,15 @@ from typing import Any
 from tcbench.core import files
 from tcbench.core.errors import SelectionError
 
-_SUFFIX = ".json"
 _NAMES = ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
 _POWER_LIMITS_W = {"V100": 300, "T4": 70, "A100": 400, "L40S": 350, "H100": 700, "H200": 700, "B200": 1000}
-"""Of NVIDIA's data sheets for these cards, of the SXM form where there is one; from general knowledge."""
+"""Default power limits, from general knowledge of NVIDIA's data sheets; for the SXM form if there is one."""
 _COUNTS = ("deviceVer", "multiProcessorCount", "totalGlobalMem", "memClockRateKHz", "memoryBusWidth", "smClockRateKHz")
 
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """The facts of a GPU that plans and routes depend on. `sm` is the compute capability as one number: 90 for 9.0."""
+    """The properties of a GPU that plans and routes depend on. `sm`: the compute capability as a number, 90 for 9.0."""
 
     name: str
     sm: int
@@ -34,9 +33,11 @@ class GpuProperties:
 
 @dataclass(frozen=True)
 class GpuFile:
-    """A GPU that need not be there. `name` is how it was asked for (for a user's file: the name within), `device_name`
-    what its driver would say, `sm` the compute capability as one number (90 for 9.0), `sm_clock_hz` the highest clock,
-    `json` what cuDNN is given."""
+    """The properties of a GPU from a JSON file; the machine need not have the GPU.
+
+    - `name`: the GPU's name in tcbench, or `device_name` for a user's file; `device_name`: its name in the driver.
+    - `sm`: the compute capability as a number (90 for 9.0); `sm_clock_hz`: the highest clock.
+    - `json`: the file's text, which cuDNN reads."""
 
     name: str
     device_name: str
@@ -53,12 +54,12 @@ class GpuFile:
 
     @property
     def power_limit_w(self) -> float | None:
-        """The most that the board draws by default; None for a user's file, whose form does not say it."""
+        """The default power limit of the board; None for a user's file, which does not contain it."""
         return _POWER_LIMITS_W.get(self.name)
 
     @property
     def digest(self) -> str:
-        """Tells two files of one name apart."""
+        """A digest of the file, which distinguishes files with the same name."""
         return hashlib.sha256(self.json.encode()).hexdigest()[:16]
 
     def properties(self) -> GpuProperties:
@@ -66,22 +67,22 @@ class GpuFile:
 
 
 def names() -> tuple[str, ...]:
-    """The GPUs that come with tcbench, oldest first."""
+    """Return the names of the GPUs that come with tcbench, oldest first."""
     return _NAMES
 
 
-def shipped(name: str) -> str | None:
-    """The name, as `names` has it, of the GPU that is called so in any case; None for another."""
-    return next((known for known in _NAMES if known.upper() == name.strip().upper()), None)
+def shipped_name(text: str) -> str | None:
+    """Return the name in `names()` that equals a text except for case; None if there is none."""
+    return next((name for name in _NAMES if name.upper() == text.strip().upper()), None)
 
 
 @functools.cache
 def load(name_or_path: str) -> GpuFile:
-    """The GPU of that name (in any case), or of a user's JSON file. Raises SelectionError."""
-    known = shipped(name_or_path)
-    if known is not None:
-        file = importlib.resources.files(__package__).joinpath(known.lower() + _SUFFIX)
-        return _parse(known, file.read_text(encoding="utf-8"), f"GPU {known}")
+    """Return the GPU with a name, in any case, or from a user's JSON file. Raises SelectionError."""
+    name = shipped_name(name_or_path)
+    if name is not None:
+        file = importlib.resources.files(__package__).joinpath(f"{name.lower()}.json")
+        return _parse(name, file.read_text(encoding="utf-8"), f"GPU {name}")
     path = Path(name_or_path).expanduser()
     if not path.is_file():
         raise SelectionError(f"unknown GPU {name_or_path!r}: expected one of {', '.join(_NAMES)}, or a JSON file")
@@ -111,11 +112,11 @@ def _parse(name: str | None, text: str, where: str) -> GpuFile:
     return GpuFile(
         name=name or device_name,
         device_name=device_name,
-        # 900 is 9.0; the last digit is a revision that plans do not tell apart.
+        # 900 stands for 9.0. Plans do not depend on the last digit, a revision.
         sm=content["deviceVer"] // 10,
         multiprocessors=content["multiProcessorCount"],
         memory_bytes=content["totalGlobalMem"],
-        # Two transfers a clock: the driver's own convention for its memory clock.
+        # Two transfers per clock: the driver's convention for memory clocks.
         memory_bandwidth_bytes_s=content["memClockRateKHz"] * 1e3 * 2 * content["memoryBusWidth"] / 8,
         sm_clock_hz=content["smClockRateKHz"] * 1e3,
         json=text,

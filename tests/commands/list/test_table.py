@@ -39,7 +39,7 @@ def test_every_known_compute_capability_has_all_of_its_facts():
     known = {capability for generation in tensor_cores._GENERATIONS for capability in generation.capabilities}
     assert {divmod(sm, 10) for sm in peaks._PER_CLOCK} == set(packages._FIRST_CUDA) == known
     for sm, rates in peaks._PER_CLOCK.items():
-        cores = tensor_cores.of(divmod(sm, 10))
+        cores = tensor_cores.generation_of(divmod(sm, 10))
         assert cores is not None
         assert (rates.tf32 > rates.fp32) == ("tf32" in cores.formats)
 

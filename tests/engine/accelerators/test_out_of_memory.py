@@ -1,17 +1,17 @@
-"""What each library says when a GPU's memory is spent, as it says it."""
+"""What each library says when a GPU's memory runs out, in its own words."""
 
 import pytest
 
 from tcbench.core.errors import OutOfDeviceMemory
-from tcbench.engine.accelerators.out_of_memory import from_error, spent
+from tcbench.engine.accelerators.out_of_memory import device_memory_error, from_error
 
 GIB = 2**30
 
 
 def test_what_is_said_names_what_was_asked_for_held_and_there():
-    error = spent(asked_bytes=400 * 2**20, held_bytes=15 * GIB, device_bytes=16 * GIB)
+    error = device_memory_error(requested_bytes=400 * 2**20, held_bytes=15 * GIB, device_bytes=16 * GIB)
     assert str(error) == "400.0 MiB more asked for, at most 15.0 GiB held before, the GPU has 16.0 GiB"
-    assert str(spent(asked_bytes=2 * GIB)) == "2.0 GiB more asked for"
+    assert str(device_memory_error(requested_bytes=2 * GIB)) == "2.0 GiB more asked for"
     assert isinstance(error, MemoryError)
 
 

@@ -8,7 +8,7 @@ from tcbench.engine.work import Add, Conv2d, ConvFprop, Norm
 def test_calls_fuse_an_addition_where_the_channels_are_a_multiple_of_four(channels, then):
     route = routes.batch_norm(Norm(8, channels, 7, 7, "NHWC", "float16", "add_relu"), 2e-5, 0.1, 75, True)
     assert route.then == then
-    assert (route.kept is None) == (then != "none")
+    assert (route.saved is None) == (then != "none")
 
 
 def test_a_dtype_that_work_does_not_have_is_refused():

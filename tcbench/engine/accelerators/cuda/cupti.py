@@ -1,9 +1,8 @@
-"""CUPTI: what the GPU did and which calls caused it, recorded in this process, with no profiler installed.
+"""Recording with CUPTI: GPU activities and the API calls that caused them, in this process, without a profiler.
 
-Uses the activity API through `cupti-python`, which is imported when recording begins. CUPTI hands over full buffers in
-threads of its own, which take the interpreter's lock to do so: the buffers are large, so that a profiled pass of a few
-steps fits into one and nothing is handed over until the pass is done. Source: CUPTI User's Guide, "CUPTI Activity API",
-and CUPTI Python's API reference."""
+Uses the activity API through `cupti-python`, which is imported when recording begins. CUPTI delivers full buffers from
+its own threads, which take the GIL to do so. Buffers are therefore large enough for a profiled pass of a few steps, and
+are delivered after the pass. Sources: CUPTI User's Guide, "CUPTI Activity API"; CUPTI Python's API reference."""
 
 import contextlib
 import ctypes
@@ -23,23 +22,22 @@ from tcbench.engine.accelerators.cuda import packages
 _LOG = logging.getLogger(__name__)
 
 BUFFER_BYTES = 16 * 2**20
-"""A kernel's record takes about 200 bytes and a call's 40: a thousand kernels a step, some thirty steps. No larger,
-since CUPTI zeroes it while the thread whose call it records waits."""
+"""Room for about thirty steps of a thousand kernels: a kernel's record takes about 200 bytes and a call's 40. A larger
+buffer would disturb more: CUPTI zeroes it while the thread that made the recorded call waits."""
 
 _KINDS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "DRIVER")
-"""CONCURRENT_KERNEL, unlike KERNEL, leaves concurrent kernels concurrent. Nodes of a captured graph are kernels here:
-GRAPH_TRACE, which would make one record of a whole graph, stays off."""
+"""The recorded kinds of activity. CONCURRENT_KERNEL, unlike KERNEL, does not serialise kernels. GRAPH_TRACE stays off:
+it would replace the kernels of a captured graph by a single record."""
 
 _FORCED = 1
-"""CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full are handed over too."""
-
+"""CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: also deliver buffers that are not full."""
 
 _CLOCK_TRIES = 9
 _Recorded = TypeVar("_Recorded", Activity, ApiCall)
 
 
 def import_cupti() -> Any:
-    """The bindings. Raises TraceError where they are not installed."""
+    """Import and return CUPTI's Python bindings. Raises TraceError if they are not installed."""
     try:
         from cupti import cupti  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
@@ -48,12 +46,13 @@ def import_cupti() -> Any:
 
 
 class CuptiActivities:
-    """Records once. `activities` and `calls` have what was recorded, in nanoseconds of CLOCK_MONOTONIC. It is made
-    before a graph is captured: CUPTI that comes later may lose what the graph does, or break its replay (PyTorch's
-    `torch.profiler._utils._init_for_cuda_graphs`, pytorch issue 75504). It stays attached."""
+    """A recorder of GPU activities and API calls that records one pass. Times are nanoseconds of CLOCK_MONOTONIC.
+
+    Create it before a CUDA graph is captured: CUPTI that attaches later may miss the graph's kernels or break its
+    replay (PyTorch's `torch.profiler._utils._init_for_cuda_graphs`, pytorch issue 75504). CUPTI stays attached."""
 
     def __init__(self, cupti: Any = None, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        """Raises TraceError where CUPTI cannot record: it refuses a driver before CUDA 12.4."""
+        """Attach CUPTI. Raises TraceError if CUPTI cannot record, for example with a driver before CUDA 12.4."""
         self._cupti = cupti or import_cupti()
         self._now_ns = now_ns
         self._activities: list[Activity] = []
@@ -70,15 +69,17 @@ class CuptiActivities:
         }
         with _refusals(), contextlib.ExitStack() as enabled:
             cupti = self._cupti
-            # The system's ids of threads, as threading.get_native_id() has them. It opens libcupti.
+            # Opens libcupti. The system's thread ids are those of threading.get_native_id().
             cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM)
-            _one_for_all_threads(cupti)
-            cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._handed_over)
+            _share_buffer(cupti)
+            cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._read_records)
             _enable(cupti, enabled)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """While held, CUPTI records. The device must be done at its end. Raises TraceError if a second tool records."""
+        """Record while the context is open. The device must be idle when it closes.
+
+        Raises TraceError if another tool records."""
         with _refusals(), contextlib.ExitStack() as enabling:
             _enable(self._cupti, enabling)
             self._offset_ns = self._clock_offset_ns()
@@ -95,16 +96,16 @@ class CuptiActivities:
 
     @property
     def calls(self) -> tuple[ApiCall, ...]:
-        """One for each correlation: the runtime's call where the driver's below it shares its number."""
+        """The recorded calls, one per correlation id: a runtime call stands for the driver call that it makes."""
         by_correlation: dict[int, ApiCall] = {}
         for call in self._calls:
-            there = by_correlation.get(call.correlation)
-            if there is None or call.begin_ns < there.begin_ns:
+            known_call = by_correlation.get(call.correlation)
+            if known_call is None or call.begin_ns < known_call.begin_ns:
                 by_correlation[call.correlation] = call
         return self._in_order(by_correlation.values())
 
     def _in_order(self, recorded: Iterable[_Recorded]) -> tuple[_Recorded, ...]:
-        """By their begin, in nanoseconds of CLOCK_MONOTONIC."""
+        """Return the spans sorted by begin, with times converted to CLOCK_MONOTONIC."""
         offset_ns = self._offset_ns
         return tuple(
             msgspec.structs.replace(span, begin_ns=span.begin_ns + offset_ns, end_ns=span.end_ns + offset_ns)
@@ -112,16 +113,16 @@ class CuptiActivities:
         )
 
     def _clock_offset_ns(self) -> int:
-        """Nanoseconds by which CLOCK_MONOTONIC is ahead of CUPTI's clock, by the closest of several readings."""
+        """Return CLOCK_MONOTONIC minus CUPTI's clock, from the reading that took least time."""
         readings = []
         for _ in range(_CLOCK_TRIES):
-            before, there, after = self._now_ns(), self._cupti.get_timestamp(), self._now_ns()
-            readings.append((after - before, (before + after) // 2 - there))
+            before, cupti_ns, after = self._now_ns(), self._cupti.get_timestamp(), self._now_ns()
+            readings.append((after - before, (before + after) // 2 - cupti_ns))
         offset_ns: int = min(readings)[1]
         return offset_ns
 
-    def _handed_over(self, records: Iterable[Any]) -> None:
-        """CUPTI's records are valid only here. An error must not reach CUPTI's thread."""
+    def _read_records(self, records: Iterable[Any]) -> None:
+        """Read a delivered buffer, whose records are valid only during this call. Never raises into CUPTI's thread."""
         for record in records:
             try:
                 read = self._readers.get(int(record.kind))
@@ -133,12 +134,12 @@ class CuptiActivities:
 
     def _add(self, kind: ActivityKind, name: str, record: Any) -> None:
         begin_ns, end_ns = int(record.start), int(record.end)
-        if not begin_ns or not end_ns:  # CUPTI says so of what it could not time
+        if not begin_ns or not end_ns:  # CUPTI could not time it
             self.dropped += 1
             return
         stream, correlation = int(record.stream_id), int(record.correlation_id)
         n_bytes = int(record.bytes) if kind != "kernel" else None
-        in_graph = [int(getattr(record, which, 0)) or None for which in ("graph_node_id", "graph_id")]
+        in_graph = [int(getattr(record, field, 0)) or None for field in ("graph_node_id", "graph_id")]
         self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, *in_graph))
 
     def _call(self, names: dict[int, str], record: Any) -> None:
@@ -157,7 +158,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _enable(cupti: Any, enabled: contextlib.ExitStack) -> None:
-    """Every kind, until the stack ends."""
+    """Enable every kind of activity; closing the stack disables them."""
     for name in _KINDS:
         kind = getattr(cupti.ActivityKind, name)
         try:
@@ -169,9 +170,11 @@ def _enable(cupti: Any, enabled: contextlib.ExitStack) -> None:
             enabled.callback(cupti.activity_disable, kind)
 
 
-def _one_for_all_threads(cupti: Any) -> None:
-    """One buffer, not one per thread, which is the default from CUDA 13 on: each of DALI's threads would ask for one in
-    the midst of a step, and for the interpreter's lock to do so, which cuDNN's frontend holds while it launches."""
+def _share_buffer(cupti: Any) -> None:
+    """Make all threads share one buffer. From CUDA 13 on, the default is one buffer per thread.
+
+    Otherwise each of DALI's threads would request a buffer in the middle of a step. The request needs the GIL, which
+    cuDNN's frontend holds during a launch."""
     attribute = getattr(cupti.ActivityAttribute, "ATTR_PER_THREAD_BUFFER", None)
     if attribute is None:
         return
@@ -183,6 +186,6 @@ def _one_for_all_threads(cupti: Any) -> None:
 
 
 def _call_names(cupti: Any, enumeration: str) -> dict[int, str]:
-    """Names of calls by their number in CUPTI's records, without what is appended: cudaLaunchKernel_ptsz_v7000."""
+    """Return the names of API calls by callback id, without suffixes such as in `cudaLaunchKernel_ptsz_v7000`."""
     members = getattr(getattr(cupti, enumeration, None), "__members__", {})
     return {int(number): re.sub(r"(_ptsz|_ptds)?_v\d+$", "", name) for name, number in members.items()}

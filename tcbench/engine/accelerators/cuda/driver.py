@@ -1,7 +1,7 @@
-"""The NVIDIA GPUs that are there, as the driver itself names them: no framework import, a few milliseconds.
+"""The NVIDIA GPUs of this machine, as the driver reports them. Takes a few milliseconds and imports no framework.
 
-Sources: CUDA Driver API, sections "Initialization", "Device Management", "Version Management" and "Profiler Control";
-the kernel module's version stands in /proc/driver/nvidia/version."""
+Sources: CUDA Driver API, sections "Initialization", "Device Management", "Version Management" and "Profiler Control".
+The version of the kernel module is read from /proc/driver/nvidia/version."""
 
 import contextlib
 import ctypes
@@ -25,8 +25,10 @@ _VERSION = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver names it. `index` counts as CUDA does, in the order and selection of
-    CUDA_VISIBLE_DEVICES; other tools do not, so `pci_bus_id` ("0000:3B:00.0") names it to them."""
+    """A GPU as the driver describes it.
+
+    `index` is CUDA's number, which depends on CUDA_VISIBLE_DEVICES. Other tools identify the GPU by `pci_bus_id`
+    ("0000:3B:00.0")."""
 
     index: int
     name: str
@@ -38,7 +40,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The driver's answer. `problem` says in one line why `present` is empty."""
+    """The GPUs that the driver lists, and the CUDA version that it supports. `problem`: why there are none."""
 
     present: tuple[Gpu, ...] = ()
     driver_cuda: tuple[int, int] | None = None
@@ -46,20 +48,22 @@ class Gpus:
 
 
 def facts(index: int) -> GpuFacts | None:
-    """A record's facts of the GPU that CUDA calls `index`; None for one that is not there."""
-    there = gpus()
-    gpu = next((gpu for gpu in there.present if gpu.index == index), None)
+    """Return a record's facts about the GPU that CUDA calls `index`; None if there is no such GPU."""
+    listed = gpus()
+    gpu = next((gpu for gpu in listed.present if gpu.index == index), None)
     if gpu is None:
         return None
-    known = {name: value for name, value in vars(gpu).items() if name != "index"}
-    driver_cuda = "{}.{}".format(*there.driver_cuda) if there.driver_cuda else None
-    return GpuFacts(**known, driver=version(), driver_cuda=driver_cuda)
+    fields = {name: value for name, value in vars(gpu).items() if name != "index"}
+    driver_cuda = "{}.{}".format(*listed.driver_cuda) if listed.driver_cuda else None
+    return GpuFacts(**fields, driver=version(), driver_cuda=driver_cuda)
 
 
 @contextlib.contextmanager
 def profiled() -> Iterator[None]:
-    """Hold it around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which `nsys
-    profile --capture-range=cudaProfilerApi` takes note. They need a CUDA context that is current on this thread."""
+    """Bracket the steps that a profiler is to record with cuProfilerStart and cuProfilerStop.
+
+    `nsys profile --capture-range=cudaProfilerApi` records between the two calls. Both need a CUDA context that is
+    current on this thread."""
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str) -> None:
@@ -74,18 +78,18 @@ def profiled() -> Iterator[None]:
 
 
 def version() -> str | None:
-    """The version of the driver's kernel module, such as 580.65.06."""
+    """Return the version of the driver's kernel module, such as "580.65.06"."""
     try:
-        said = _VERSION.read_text()
+        text = _VERSION.read_text()
     except OSError:
         return None
-    match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", said)
+    match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", text)
     return match[1] if match else None
 
 
 @functools.cache
 def gpus() -> Gpus:
-    """Ask the driver once per process."""
+    """Return the GPUs of this machine. The driver is asked once per process."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -114,9 +118,9 @@ def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
     memory = ctypes.c_size_t()
     cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
 
-    def attribute(which: int) -> int:
+    def attribute(number: int) -> int:
         value = ctypes.c_int()
-        cuda.cuDeviceGetAttribute(ctypes.byref(value), which, device)
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
         return value.value
 
     capability = attribute(_COMPUTE_CAPABILITY_MAJOR), attribute(_COMPUTE_CAPABILITY_MINOR)

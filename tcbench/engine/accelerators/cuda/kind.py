@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as a kind of device. What answers is imported when it is asked: this module is read at every start."""
+"""NVIDIA GPUs as a kind of device. Every start of tcbench imports this module, so methods import what they need."""
 
 import contextlib
 import importlib.util
@@ -93,9 +93,11 @@ class Cuda(DeviceKind):
         return f"cupti-python is not installed: {packages.remedy(packages.CUPTI, packages.extra_for(driver.gpus()))}"
 
     def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
-        """Only what lies between cuProfilerStart and cuProfilerStop (`profiled`); the command goes on after it."""
+        """Return options that record only between cuProfilerStart and cuProfilerStop and let the command go on after.
+
+        See `profiled`."""
         options = ("--trace=cuda,nvtx", "--capture-range=cudaProfilerApi", "--capture-range-end=stop")
-        in_graphs = ("--cuda-graph-trace=node",) if version >= (2021, 5) else ()  # where the option came in
+        in_graphs = ("--cuda-graph-trace=node",) if version >= (2021, 5) else ()  # older versions lack the option
         return options + in_graphs
 
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:
@@ -147,7 +149,7 @@ class Cuda(DeviceKind):
     ) -> Prospects:
         from tcbench.engine.accelerators.cuda import prospects
 
-        return prospects.of(works, figures, fresh=fresh, processes=processes, progress=progress)
+        return prospects.forecast_works(works, figures, fresh=fresh, processes=processes, progress=progress)
 
 
 KIND = Cuda()

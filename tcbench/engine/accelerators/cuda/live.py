@@ -1,7 +1,7 @@
-"""The accelerator that is a GPU: CuPy's memory and stream, cuDNN's plans and calls, cuBLAS, cuSOLVER, kernels of ours.
+"""The accelerator for NVIDIA GPUs: CuPy's memory and streams, cuDNN's plans and calls, cuBLAS, cuSOLVER, own kernels.
 
-Owns the stream, the memory pools, the cuDNN handle and what was prepared for each piece of work. CuPy is imported when
-an accelerator is made."""
+Owns the stream, the memory pools, the cuDNN handle and the prepared launches. CuPy is imported when an accelerator is
+created."""
 
 import contextlib
 import functools
@@ -31,8 +31,7 @@ Run = Callable[..., None]
 
 
 class CudaAccelerator(Accelerator):
-    """See `tcbench.engine.accelerators.protocol.Accelerator`. Everything happens between `enter` and its end, on a
-    non-blocking stream of its own."""
+    """An accelerator that works on a GPU, on its own non-blocking stream. Use it inside `enter()`."""
 
     def __init__(self, index: int, settings: CudnnSettings, fresh_autotune: bool = False) -> None:
         import cupy
@@ -47,8 +46,8 @@ class CudaAccelerator(Accelerator):
             self._stream_address = self.stream.ptr
             self._pool = cupy.cuda.MemoryPool()
             self._graph_pool = cupy.cuda.MemoryPool(self._grow_graph_pool)
-            # The frontend's own handle is an object that its compiled graphs do not take; this one is an address, which
-            # graphs and calls share.
+            # The frontend's compiled graphs do not accept the frontend's handle object. They accept a bare address,
+            # which the older calls can share.
             libraries.frontend()
             self._handle = calls.new_handle(self._stream_address)
             self._kernels = Kernels(self.properties.sm, lambda: self._stream_address)
@@ -67,21 +66,21 @@ class CudaAccelerator(Accelerator):
         self._workspace: Any = None
         self._workspace_address = 0
         self._peak_bytes = 0
-        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
+        # Keyed by id(): equal shapes give the same work object. Holding the work keeps its id from being reused.
         self._runs: dict[int, tuple[Run, Work]] = {}
         self._staging = Staging(functools.partial(_pinned, cupy))
         self._capturing = False
-        self._kept: list[Any] = []
+        self._graph_buffers: list[Any] = []  # captured graphs have their addresses
         self._choices: list[PlanChoice] = []
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """The device, the stream and the memory pool are current."""
+        """Make the device, the stream and the memory pool current; wait for the stream at the end."""
         with self._device, self.stream, self._cupy.cuda.using_allocator(self._pool.malloc):
             try:
                 yield
             except BaseException:
-                # The error may have broken the stream too; the stream's own error would say less.
+                # The first error says most. It may have broken the stream, which then raises an error too.
                 with contextlib.suppress(Exception):
                     self.stream.synchronize()
                 raise
@@ -96,7 +95,7 @@ class CudaAccelerator(Accelerator):
         try:
             return self._cupy.ndarray(shape, dtype)
         except self._cupy.cuda.memory.OutOfMemoryError as error:
-            raise self._spent(error) or error from error
+            raise self._memory_error(error) or error from error
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         array = self.empty(shape, dtype)
@@ -106,7 +105,7 @@ class CudaAccelerator(Accelerator):
     def upload(self, host: Any) -> Array:
         array = self.empty(host.shape, host.dtype)
         array.set(np.asarray(host, order="C"), stream=self.stream)
-        # The copy reads pageable memory that the caller may change at once.
+        # The copy reads pageable memory, which the caller may change as soon as this returns.
         self.stream.synchronize()
         return array
 
@@ -115,15 +114,15 @@ class CudaAccelerator(Accelerator):
         if not isinstance(source, np.ndarray):
             target.data.copy_from_device_async(source.data, target.nbytes, self.stream)
             return
-        # Through pinned memory, so that the copy is asynchronous and the source is free at once.
+        # A pinned buffer makes the copy asynchronous, and the caller may overwrite the source at once.
         if self._capturing:
-            # The graph reads this buffer at every replay: it is nobody else's, and stays.
+            # Every replay of the graph reads this buffer, so it is not shared and is never freed.
             slot = self._staging.make(source.nbytes)
-            self._kept.append(slot)
+            self._graph_buffers.append(slot)
         else:
             slot = self._staging.next(source.nbytes)
         slot.fill(source)
-        # CUDA captures this copy; CuPy's own `copy_from_host_async` refuses to ask it while the stream captures.
+        # Not CuPy's `copy_from_host_async`: it refuses to copy during a capture, although CUDA can capture this copy.
         runtime = self._cupy.cuda.runtime
         kind = runtime.memcpyHostToDevice
         runtime.memcpyAsync(target.data.ptr, slot.address, source.nbytes, kind, self._stream_address)
@@ -144,13 +143,13 @@ class CudaAccelerator(Accelerator):
         return functools.partial(run, *[array.data.ptr for array in arrays])
 
     def _make(self, work: Work) -> Run:
-        """Find and tune what does this work. Raises ValueError for work on float64."""
+        """Return a function of addresses that does the work; find and tune its plan. Raises ValueError for float64."""
         routes.check_dtypes(work)
         try:
             run: Run = getattr(self, f"_make_{work.kind}")(work)
         except Exception as error:
-            if (spent := self._spent(error)) is not None:
-                raise spent from error
+            if (memory_error := self._memory_error(error)) is not None:
+                raise memory_error from error
             raise
         self._runs[id(work)] = (run, work)
         return run
@@ -160,10 +159,11 @@ class CudaAccelerator(Accelerator):
         self._choices.append(_choice(work, plan.facts))
         self._reserve(plan.facts.workspace_bytes)
         memset = self._cupy.cuda.runtime.memsetAsync
-        added_to = tuple((index, work.operands[index].bytes) for index in graphs.added_to(work, self.properties.sm))
+        accumulated = graphs.accumulated_operands(work, self.properties.sm)
+        zeroed = tuple((index, work.operands[index].bytes) for index in accumulated)
 
         def run(*addresses: int) -> None:
-            for index, n_bytes in added_to:
+            for index, n_bytes in zeroed:
                 memset(addresses[index], 0, n_bytes, self._stream_address)
             plan(addresses, self._workspace_address)
 
@@ -184,25 +184,25 @@ class CudaAccelerator(Accelerator):
         return lambda *addresses: run(addresses, self._workspace_address)
 
     def _reserve(self, n_bytes: int) -> None:
-        """One workspace for all, as large as the largest asks: work on one stream uses it in turn."""
+        """Grow the workspace to at least `n_bytes`. All work shares it, since one stream runs one work at a time."""
         if self._workspace is not None and self._workspace.nbytes >= n_bytes:
             return
         if self._workspace is not None and self._graph_pool.total_bytes():
-            self._kept.append(self._workspace)  # a captured graph may have its address
+            self._graph_buffers.append(self._workspace)  # a captured graph may use it
         self._workspace = None
         with self._cupy.cuda.using_allocator(self._pool.malloc):
             self._workspace = self.empty((max(n_bytes, 1),), np.uint8)
         self._workspace_address = self._workspace.data.ptr
 
     def reducer(self, world: World) -> Reducer:
-        """NCCL on this stream. Raises SelectionError where it is not installed."""
+        """Return a reducer that uses NCCL on this stream. Raises SelectionError if NCCL is not installed."""
         return NcclReducer(world, self.stream)
 
     # -- graphs
 
     @contextlib.contextmanager
     def graph_memory(self) -> Iterator[None]:
-        """Allocations inside lie in a pool that only captured graphs and the steps before them use."""
+        """Allocate from a pool that only captured graphs and the steps before their capture use."""
         with self._cupy.cuda.using_allocator(self._graph_pool.malloc):
             yield
 
@@ -220,32 +220,37 @@ class CudaAccelerator(Accelerator):
         graph.upload(self.stream)
 
         def replay() -> None:
-            # It holds the accelerator, whose plans the graph launches but does not keep alive (`graphs.empty`).
+            # The closure keeps the accelerator alive, and with it the plans: the graph holds no reference to them
+            # (see `graphs.empty`).
             graph.launch(self.stream)
 
         return replay
 
     def _end_capture(self) -> None:
-        """After an error: what broke a capture says more than that it was broken, or was none."""
+        """End a capture that an error interrupted. CUDA's own error about the capture is dropped: it says less."""
         if not self._capturing:
             with contextlib.suppress(Exception):
                 self.stream.end_capture()
 
     def _grow_graph_pool(self, n_bytes: int) -> Any:
-        """A new block from CUDA. When there is none CuPy's pool gives its free blocks back to CUDA and asks again: not
-        while a graph is captured, whose addresses may lie in them."""
+        """Allocate a block from CUDA for the graph pool.
+
+        When memory runs out, CuPy's pool returns its free blocks to CUDA and tries again. During a capture it must not:
+        the graph may use addresses in these blocks. Then raise OutOfDeviceMemory, which CuPy does not catch."""
         cuda = self._cupy.cuda
         try:
             return cuda.MemoryPointer(cuda.Memory(n_bytes), 0)
         except cuda.runtime.CUDARuntimeError as error:
             if not self._capturing:
                 raise
-            raise out_of_memory.spent(n_bytes, self.peak_bytes(), self.properties.memory_bytes) from error
+            raise out_of_memory.device_memory_error(n_bytes, self.peak_bytes(), self.properties.memory_bytes) from error
 
     # -- facts
 
     def peak_bytes(self) -> int:
-        """The most that the pools were seen to hold. They shrink only when CuPy empties them, once memory runs out."""
+        """Return the most bytes that the pools held whenever this was called.
+
+        Pools grow until memory runs out, when CuPy empties them, so that few calls suffice."""
         self._peak_bytes = max(self._peak_bytes, int(self._pool.total_bytes() + self._graph_pool.total_bytes()))
         return self._peak_bytes
 
@@ -253,11 +258,11 @@ class CudaAccelerator(Accelerator):
         return int(self._graph_pool.total_bytes())
 
     def plan_choices(self) -> tuple[PlanChoice, ...]:
-        """One for each different cuDNN graph so far, in the order of first use."""
+        """Return the choice of plan for each different cuDNN graph so far, in the order of first use."""
         return tuple(self._choices)
 
-    def _spent(self, error: BaseException) -> Exception | None:
-        """The error that says that memory is spent, where this error means that."""
+    def _memory_error(self, error: BaseException) -> Exception | None:
+        """Return an OutOfDeviceMemory if this error means that the GPU is out of memory, else None."""
         return out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
 
 

@@ -1,8 +1,7 @@
-"""Sums over ranks through NCCL, called directly, of arrays on a GPU. CuPy is imported when a reducer is made.
+"""All-reduce of GPU arrays over ranks with NCCL. CuPy is imported when a reducer is created.
 
-One rank has one GPU. A communicator lives as long as its process: to destroy one is a call that all ranks of a host
-must make, and it waits for every captured graph that holds an all-reduce of it, so that a rank which failed would wait
-for ever."""
+Each rank has one GPU. A communicator is never destroyed: destroying it is a call that all ranks of a host must make,
+and it waits for every captured graph that contains one of its all-reduces, so that a failed rank would wait forever."""
 
 import ctypes
 from collections.abc import Callable
@@ -15,10 +14,10 @@ from tcbench.engine.world import World
 
 
 class NcclReducer:
-    """See `tcbench.engine.accelerators.protocol.Reducer`. `stream`: the accelerator's; what has begun has another."""
+    """A reducer that sums with NCCL. `reduce` runs on the accelerator's stream, `begin` on a second one beside it."""
 
     def __init__(self, world: World, stream: Any) -> None:
-        """Raises SelectionError, on every rank, where NCCL does not load."""
+        """Create a communicator over all ranks. Raises SelectionError, on every rank, if NCCL does not load."""
         import cupy
         from cupy.cuda import nccl
 
@@ -30,37 +29,37 @@ class NcclReducer:
             )
         self._cuda = cupy.cuda
         self._stream = stream
-        self._beside = cupy.cuda.Stream(non_blocking=True)
+        self._side_stream = cupy.cuda.Stream(non_blocking=True)
         self._sum = nccl.NCCL_SUM
         self._types = {"float16": nccl.NCCL_FLOAT16, "bfloat16": nccl.NCCL_BFLOAT16, "float32": nccl.NCCL_FLOAT32}
-        number = world.bcast(nccl.get_unique_id() if world.rank == 0 else None)
-        self._communicator = nccl.NcclCommunicator(world.size, number, world.rank)
-        # Its end would be its destruction.
+        unique_id = world.bcast(nccl.get_unique_id() if world.rank == 0 else None)
+        self._communicator = nccl.NcclCommunicator(world.size, unique_id, world.rank)
+        # A leaked reference: garbage collection would destroy the communicator.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._communicator))
         version = nccl.get_version()
         self.engine = f"ncclAllReduce, NCCL {version // 10000}.{version // 100 % 100}.{version % 100}"
 
     def reduce(self, array: Array) -> None:
-        """See Reducer. In a captured step it becomes part of the graph."""
+        """Sum on the accelerator's stream. In a captured step the sum becomes part of the graph."""
         self._reduce(array, self._stream)
 
     def begin(self, array: Array) -> Callable[[], None]:
-        self._after(self._stream, self._beside)()
-        self._reduce(array, self._beside)
-        return self._after(self._beside, self._stream)
+        self._after(self._stream, self._side_stream)()
+        self._reduce(array, self._side_stream)
+        return self._after(self._side_stream, self._stream)
 
     def advance(self) -> None:
-        """See Reducer: a GPU needs no help."""
+        """Do nothing: NCCL advances on the GPU without the host."""
 
     def close(self) -> None:
-        """See Reducer: the stream is waited for by the accelerator."""
+        """Do nothing: the accelerator waits for the stream."""
 
     def _reduce(self, array: Array, stream: Any) -> None:
         address = array.data.ptr
         self._communicator.allReduce(address, address, array.size, self._types[array.dtype.name], self._sum, stream.ptr)
 
-    def _after(self, stream: Any, other: Any) -> Callable[[], None]:
-        """Once called, the other stream waits for all that this one has been given before now."""
+    def _after(self, stream: Any, waiting: Any) -> Callable[[], None]:
+        """Return a function that makes the `waiting` stream wait for all work that is on `stream` now."""
         event = self._cuda.Event(disable_timing=True)
         event.record(stream)
-        return lambda: other.wait_event(event)
+        return lambda: waiting.wait_event(event)

@@ -1,8 +1,8 @@
-"""NVML: what a GPU is set to and what it does while a trial runs, asked by the runner's process, without root.
+"""GPU monitoring with NVML: settings, and samples of clocks, power and temperature while a trial runs.
 
-A question that a GPU, its driver or an older nvidia-ml-py does not answer leaves its field None; where NVML cannot be
-asked at all there is no GPU to watch, and nothing is said about it. Source: NVML API Reference Guide. pynvml (the
-module of nvidia-ml-py) is imported when a GPU is opened."""
+The runner's process asks NVML; root is not needed. A field is None if the GPU, its driver or an older nvidia-ml-py does
+not answer the query. If NVML is unavailable, GPUs are silently not monitored. Source: NVML API Reference Guide. pynvml
+(the module of nvidia-ml-py) is imported when a GPU is opened."""
 
 import logging
 import threading
@@ -16,19 +16,19 @@ from tcbench.engine.accelerators.cuda import driver
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 0.1
-"""Between two samples. NVML's own figures are averages over about as long."""
+"""The time between two samples. NVML's own figures are averages over about as long."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process that has memory on the GPU. Its memory is None where the driver keeps it to itself."""
+    """A process that holds GPU memory. `memory_bytes` is None if the driver does not tell."""
 
     pid: int
     memory_bytes: int | None
 
 
 class NvmlGpu:
-    """One GPU as NVML knows it. Close it once."""
+    """A GPU opened through NVML. Call `close` once."""
 
     def __init__(self, pynvml: Any, handle: Any) -> None:
         self._nvml = pynvml
@@ -37,6 +37,7 @@ class NvmlGpu:
         self._first_energy_mj: int | None = None
 
     def state(self) -> GpuState:
+        """Return the GPU's settings and limits."""
         nvml = self._nvml
         ecc, persistence = self._ask("nvmlDeviceGetEccMode"), self._ask("nvmlDeviceGetPersistenceMode")
         return GpuState(
@@ -54,7 +55,7 @@ class NvmlGpu:
         )
 
     def sample(self, time_s: float) -> GpuSample:
-        """Its clocks, power, temperature and use now; `time_s` is the trial's."""
+        """Return the GPU's present clocks, power, temperature and use. `time_s`: seconds since the trial began."""
         nvml = self._nvml
         utilization, memory = self._ask("nvmlDeviceGetUtilizationRates"), self._ask("nvmlDeviceGetMemoryInfo")
         return GpuSample(
@@ -70,10 +71,10 @@ class NvmlGpu:
         )
 
     def processes(self) -> tuple[Process, ...]:
-        """The processes with memory on it, for compute or graphics; by process id."""
+        """Return the processes that hold memory of the GPU, for compute or graphics, sorted by process id."""
         processes: dict[int, Process] = {}
-        for question in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
-            for process in self._ask(question) or ():
+        for query in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+            for process in self._ask(query) or ():
                 processes[process.pid] = Process(process.pid, process.usedGpuMemory)
         return tuple(processes[pid] for pid in sorted(processes))
 
@@ -81,7 +82,7 @@ class NvmlGpu:
         self._ask_system("nvmlShutdown")
 
     def _throttle_mask(self) -> int | None:
-        """The question has a newer and an older name."""
+        """Return the reasons for throttling. The query has a newer and an older name."""
         mask: int | None = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         return self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") if mask is None else mask
 
@@ -90,8 +91,9 @@ class NvmlGpu:
         return None if modes is None else bool(modes[0])  # [current, pending]
 
     def _energy_j(self) -> float | None:
-        """Since the first time it was asked; the counter itself runs since the driver was loaded. Nothing under MIG:
-        the counter is the whole card's, neighbours' work included."""
+        """Return the energy used since the first call; NVML's counter starts when the driver is loaded.
+
+        None with MIG, where the counter includes the work of the card's other instances."""
         energy_mj: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         if energy_mj is None:
             return None
@@ -101,20 +103,22 @@ class NvmlGpu:
             self._first_energy_mj = energy_mj
         return (energy_mj - self._first_energy_mj) / 1000
 
-    def _ask(self, question: str, *more: Any) -> Any:
-        return self._ask_system(question, self._handle, *more)
+    def _ask(self, query: str, *arguments: Any) -> Any:
+        return self._ask_system(query, self._handle, *arguments)
 
-    def _ask_system(self, question: str, *arguments: Any) -> Any:
-        """The answer, or None. An AttributeError is an older nvidia-ml-py that does not know the question; of an older
-        driver that does not, some questions raise what is no NVMLError."""
+    def _ask_system(self, query: str, *arguments: Any) -> Any:
+        """Return NVML's answer, or None.
+
+        An older nvidia-ml-py lacks the query (AttributeError). With an older driver, some queries raise an
+        NVMLLibraryMismatchError, which is not an NVMLError."""
         try:
-            return getattr(self._nvml, question)(*arguments)
+            return getattr(self._nvml, query)(*arguments)
         except (self._nvml.NVMLError, self._mismatch, AttributeError):
             return None
 
 
 def open_gpu(index: int) -> NvmlGpu | None:
-    """The GPU that CUDA calls `index`; None where NVML cannot be asked about it."""
+    """Open the GPU that CUDA calls `index` through NVML. Return None if NVML is unavailable or does not know it."""
     gpu = next((gpu for gpu in driver.gpus().present if gpu.index == index), None)
     if gpu is None or gpu.pci_bus_id is None:
         return None
@@ -137,7 +141,7 @@ def open_gpu(index: int) -> NvmlGpu | None:
 
 
 class NvmlWatch:
-    """Samples a GPU from a thread, from its making until `stop`. `start` is the trial's start (`time.monotonic`)."""
+    """A thread that samples a GPU until `stop` is called. `start`: when the trial began, by `time.monotonic`."""
 
     def __init__(self, gpu: NvmlGpu, start: float) -> None:
         self._gpu = gpu
@@ -149,26 +153,26 @@ class NvmlWatch:
         self._thread.start()
 
     def stop(self, timed_from_s: float | None = None, timed_to_s: float | None = None) -> GpuSamples:
-        """End it; everything it saw. The times are those of the timed pass, since the trial's start."""
+        """Stop sampling and return all samples. The arguments are the timed pass's begin and end within the trial."""
         self._ended.set()
         self._thread.join()
-        self._take()
+        self._add_sample()
         self._gpu.close()
         return GpuSamples(
             state=self._state, samples=tuple(self._samples), timed_from_s=timed_from_s, timed_to_s=timed_to_s
         )
 
     def _sample_until_ended(self) -> None:
-        self._take()
+        self._add_sample()
         while not self._ended.wait(INTERVAL_S):
-            self._take()
+            self._add_sample()
 
-    def _take(self) -> None:
+    def _add_sample(self) -> None:
         self._samples.append(self._gpu.sample(time.monotonic() - self._start))
 
 
 def watch(index: int, start: float) -> NvmlWatch | None:
-    """Begin to watch the GPU that CUDA calls `index`; None where there is nothing to ask."""
+    """Begin to watch the GPU that CUDA calls `index`. Return None if it cannot be opened through NVML."""
     gpu = open_gpu(index)
     return None if gpu is None else NvmlWatch(gpu, start)
 
@@ -178,5 +182,5 @@ def _thousandth(value: int | None) -> float | None:
 
 
 def _text(value: Any) -> str | None:
-    """Older nvidia-ml-py answers in bytes."""
+    """Return the text of an answer; an older nvidia-ml-py returns bytes."""
     return value.decode() if isinstance(value, bytes) else value

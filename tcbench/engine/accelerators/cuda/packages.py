@@ -1,7 +1,7 @@
-"""The CUDA packages that are installed, whether they fit each other, the driver and the GPU, and whether their
-libraries load; and which of pyproject.toml's extras suits a GPU and its driver.
+"""The installed CUDA packages: whether they fit each other, the driver and the GPU, and whether their libraries load.
 
-Reads package metadata; `trouble` alone tries what it is asked about."""
+Also chooses the extra of pyproject.toml that suits a GPU and its driver. Only package metadata is read, except by
+`trouble`, which loads the package."""
 
 import importlib
 import sys
@@ -18,8 +18,7 @@ from tcbench.hardware import machine
 from tcbench.hardware.tensor_cores import Capability
 
 _OLDEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}
-"""The oldest that a CUDA version's compilers and libraries support (release notes of
-CUDA 13: Volta and older are gone)."""
+"""The oldest compute capability that each CUDA version supports. CUDA 13 dropped Volta (its release notes)."""
 
 _FIRST_CUDA = {
     (7, 0): "9.0",
@@ -32,19 +31,19 @@ _FIRST_CUDA = {
     (10, 3): "12.9",
     (12, 0): "12.8",
 }
-"""The CUDA that first compiled for a compute capability. Source: the release notes of each."""
+"""The first CUDA version that compiles for each compute capability. Source: CUDA's release notes."""
 
 _CUDNN_SERVES: tuple[tuple[tuple[int, int, int], tuple[int, int, int] | None, Capability], ...] = (
     ((9, 0, 0), (9, 10, 2), (5, 0)),
     ((9, 11, 0), None, (7, 5)),
 )
-"""cuDNN's versions, from and to, and the oldest compute capability that they have code for; the newest last. Source:
-the support matrices of cuDNN 9.10.2 and 9.11.0, and the code that lies in both libraries."""
+"""Ranges of cuDNN versions (first, last) with the oldest compute capability that they have code for; newest last.
+Source: the support matrices of cuDNN 9.10.2 and 9.11.0, and the code in both libraries."""
 
 
 @dataclass(frozen=True)
 class Extra:
-    """One of pyproject.toml's sets of CUDA packages. `cudnn`: the newest version that it allows; None: any."""
+    """An extra of pyproject.toml with CUDA packages. `cudnn`: the newest version that it allows (None: any)."""
 
     name: str
     cuda: int
@@ -52,23 +51,26 @@ class Extra:
 
     @property
     def oldest(self) -> Capability:
-        """The oldest compute capability that all of it serves."""
+        """The oldest compute capability that both its CUDA and its cuDNN support."""
         return max(_OLDEST_CAPABILITY[self.cuda], _oldest_of_cudnn(self.cudnn))
 
 
 EXTRAS = (Extra("cuda13", 13), Extra("cuda12", 12), Extra("volta", 12, (9, 10, 2)))
-"""The newest first. Each needs an environment of its own."""
+"""The extras, newest first. Only one of them can be installed in an environment."""
 
 _CUPTI_FOR_CUDA_12 = (3, 12)
-"""The newest Python that cupti-python for CUDA 12 is made for."""
+"""The newest Python version that cupti-python for CUDA 12 supports."""
 
 SYNC = "uv sync --extra cuda12 (or cuda13, volta: `tcbench doctor` says which)"
-"""The remedy while GPU and driver are not known."""
+"""The command to show when GPU and driver are unknown."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something that a run on a GPU uses. `distributions`: its names, and the CUDA version each is for (None: any)."""
+    """A library that runs on a GPU use.
+
+    `why`: its purpose, for messages. `distributions`: package names, each with its CUDA version (None: any). `needed`:
+    whether runs fail without it."""
 
     name: str
     why: str
@@ -92,7 +94,7 @@ PARTS = (CUPY, CUDNN, FRONTEND, NVRTC, RUNTIME, NVML, CUPTI)
 
 @dataclass(frozen=True)
 class Installed:
-    """A distribution that is there."""
+    """An installed distribution of a part."""
 
     part: Part
     distribution: str
@@ -104,7 +106,7 @@ class Installed:
 
 
 def installed() -> tuple[Installed, ...]:
-    """All that are there, in the order of PARTS."""
+    """Return the installed distributions, in the order of PARTS."""
     return tuple(
         Installed(part, name, version, cuda)
         for part in PARTS
@@ -114,12 +116,12 @@ def installed() -> tuple[Installed, ...]:
 
 
 def cupy() -> Installed | None:
-    """CuPy, whichever it is: who has installed it means to use a GPU."""
-    return next((one for one in installed() if one.part is CUPY), None)
+    """Return the installed CuPy, for any CUDA version. Its presence shows that the user means to use a GPU."""
+    return next((package for package in installed() if package.part is CUPY), None)
 
 
 def extra_for(gpus: Gpus) -> Extra:
-    """The packages that suit these GPUs: the newest that the driver runs and that serve every one of them."""
+    """Return the newest extra that the driver can run and that supports all GPUs."""
     oldest = min((gpu.compute_capability for gpu in gpus.present), default=EXTRAS[0].oldest)
     serving = [extra for extra in EXTRAS if oldest >= extra.oldest] or [EXTRAS[-1]]
     driver = gpus.driver_cuda
@@ -128,7 +130,7 @@ def extra_for(gpus: Gpus) -> Extra:
 
 
 def support(capability: Capability) -> Support:
-    """The versions of CUDA and cuDNN that serve GPUs of this compute capability, and the newest packages that do."""
+    """Return the versions of CUDA and cuDNN that support a compute capability, and the newest such extra."""
     newest_cuda = max((major for major, oldest in _OLDEST_CAPABILITY.items() if capability >= oldest), default=None)
     last_cuda = None if newest_cuda == max(_OLDEST_CAPABILITY) else newest_cuda
     last_cudnn, extra = _newest_for(capability)
@@ -142,32 +144,35 @@ def support(capability: Capability) -> Support:
 
 
 def _newest_for(capability: Capability) -> tuple[tuple[int, int, int] | None, Extra | None]:
-    """The last cuDNN that serves this compute capability (None: the newest, or none does), and the newest packages."""
+    """Return the last cuDNN version and the newest extra that support a compute capability.
+
+    The version is None if the newest cuDNN supports it, or none does."""
     last = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
     return last, next((extra for extra in EXTRAS if capability >= extra.oldest), None)
 
 
 def sync(extra: Extra) -> str:
-    """The command that installs them all."""
+    """Return the command that installs the packages of an extra."""
     return f"uv sync --extra {extra.name}"
 
 
 def remedy(part: Part, extra: Extra) -> str:
-    """The command or advice where a part of the extra is missing."""
+    """Return the command that installs a missing part of an extra, or advice if no package suits."""
     if part is CUPTI and extra.cuda == 12 and sys.version_info[:2] > _CUPTI_FOR_CUDA_12:
         return "install Nsight Systems instead: for CUDA 12, cupti-python is made for Python up to 3.12"
     return sync(extra)
 
 
 def _oldest_of_cudnn(version: tuple[int, ...] | None) -> Capability:
-    """The oldest compute capability that a version of cuDNN has code for; None: the newest version."""
+    """Return the oldest compute capability that a version of cuDNN (None: the newest) has code for."""
     fitting = [oldest for first, _, oldest in _CUDNN_SERVES if version is None or version >= first]
     return fitting[-1] if fitting else _CUDNN_SERVES[0][-1]
 
 
 def cudnn_misfit(capability: Capability) -> str | None:
-    """Why the cuDNN that is here cannot serve a GPU of this compute capability, with the one that can and the command
-    that installs it; None if it can, or where there is no cuDNN."""
+    """Return why the installed cuDNN does not support a compute capability, with the command that helps.
+
+    None if it does, or if cuDNN is not installed."""
     try:
         version = libraries.version()
     except libraries.LibraryError:
@@ -175,50 +180,49 @@ def cudnn_misfit(capability: Capability) -> str | None:
     if capability >= _oldest_of_cudnn(tuple(map(int, version.split(".")))):
         return None
     last, extra = _newest_for(capability)
-    which = f"; {'.'.join(map(str, last))} is the last that has: {sync(extra)}" if last and extra else ""
-    return f"cuDNN {version} has no code for compute capability {capability[0]}.{capability[1]}{which}"
+    remedy = f"; {'.'.join(map(str, last))} is the last that has: {sync(extra)}" if last and extra else ""
+    return f"cuDNN {version} has no code for compute capability {capability[0]}.{capability[1]}{remedy}"
 
 
 class Cudnn(Package):
-    """cuDNN's frontend, over a cuDNN that has to serve the GPU."""
+    """The package of cuDNN's frontend, whose cuDNN must support the GPU."""
 
     def misfit(self, compute_capability: Capability | None) -> str | None:
         return None if compute_capability is None else cudnn_misfit(compute_capability)
 
 
-def misfits(those: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
-    """Misfits, one line each: packages for two CUDA versions, a driver too old for them, a GPU that they no longer
-    know. CuPy and cuDNN have to agree; NVRTC of another version may be there for another framework. What cuDNN serves
-    is asked of the library that is loaded, wherever it comes from."""
-    said = []
-    bound = [one for one in those if one.part in (CUPY, CUDNN)]
-    majors = sorted({one.cuda for one in bound if one.cuda is not None})
+def misfits(distributions: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
+    """Return a line for each conflict: mixed CUDA versions, a driver that is too old, a GPU that is not supported.
+
+    CuPy and cuDNN must be for the same CUDA version. NVRTC may differ: another framework may need it. For cuDNN's
+    support of a GPU, the library that loads counts, not the package."""
+    lines = []
+    bound = [package for package in distributions if package.part in (CUPY, CUDNN)]
+    majors = sorted({package.cuda for package in bound if package.cuda is not None})
     if len(majors) > 1:
         by_major = "; ".join(
-            f"for CUDA {major}: {', '.join(str(one) for one in bound if one.cuda == major)}" for major in majors
+            f"for CUDA {major}: {', '.join(str(package) for package in bound if package.cuda == major)}"
+            for major in majors
         )
-        said.append(f"packages for two CUDA versions are mixed ({by_major})")
+        lines.append(f"packages for two CUDA versions are mixed ({by_major})")
     for major in majors:
         if gpus.driver_cuda is not None and gpus.driver_cuda[0] < major:
             newest = ".".join(map(str, gpus.driver_cuda))
-            said.append(f"the driver is too old for packages for CUDA {major}: it runs CUDA up to {newest}")
+            lines.append(f"the driver is too old for packages for CUDA {major}: it runs CUDA up to {newest}")
         for gpu in gpus.present:
             if gpu.compute_capability < _OLDEST_CAPABILITY[major]:
                 capability = ".".join(map(str, gpu.compute_capability))
-                said.append(
-                    f"CUDA {major} no longer knows cuda:{gpu.index} ({gpu.name}, compute capability {capability})"
-                )
-    said.extend(
-        f"cuda:{gpu.index} ({gpu.name}): {misfit}"
-        for gpu in gpus.present
-        if (misfit := cudnn_misfit(gpu.compute_capability))
-    )
-    return tuple(said)
+                gpu_facts = f"cuda:{gpu.index} ({gpu.name}, compute capability {capability})"
+                lines.append(f"CUDA {major} no longer knows {gpu_facts}")
+    unsupported = ((gpu, cudnn_misfit(gpu.compute_capability)) for gpu in gpus.present)
+    lines.extend(f"cuda:{gpu.index} ({gpu.name}): {misfit}" for gpu, misfit in unsupported if misfit)
+    return tuple(lines)
 
 
 def newer_cupti(gpus: Gpus) -> tuple[str, str] | None:
-    """Return that CUPTI is newer than the driver, and the command that installs one that is not; None where it is not,
-    or where it is CUPTI of CUDA 12, which takes every driver of that CUDA from 12.4 on."""
+    """Return a warning that CUPTI is newer than the driver and the command that installs an older one, else None.
+
+    CUPTI of CUDA 12 needs no warning: it works with every driver from CUDA 12.4 on."""
     version, driver = machine.version("nvidia-cuda-cupti"), gpus.driver_cuda
     if version is None or driver is None or driver[0] < EXTRAS[0].cuda:
         return None
@@ -226,35 +230,35 @@ def newer_cupti(gpus: Gpus) -> tuple[str, str] | None:
         return None
     below = f"<{driver[0]}.{driver[1] + 1}"
     command = f"{sync(EXTRAS[0])} -P 'cupti-python{below}' -P 'nvidia-cuda-cupti{below}'"
-    runs = f"the driver, which runs CUDA up to {driver[0]}.{driver[1]}"
-    return f"nvidia-cuda-cupti {version} is newer than {runs}: `profile` may not record with it", command
+    limit = f"the driver, which runs CUDA up to {driver[0]}.{driver[1]}"
+    return f"nvidia-cuda-cupti {version} is newer than {limit}: `profile` may not record with it", command
 
 
 def trouble(part: Part) -> str | None:
-    """Why a part does not work, in one line; None if it does. Loads it, and compiles with a compiler."""
+    """Return why a part does not work, in one line; None if it works. Loads it; NVRTC has to compile a kernel."""
     try:
-        _ATTEMPTS[part.name]()
+        _CHECKS[part.name]()
     except Exception as error:
         return " ".join(str(error).split()) or type(error).__name__
     return None
 
 
 def _compile() -> None:
-    """In a process of its own: what CuPy finds, or an earlier attempt has loaded, a trial may lack."""
+    """Compile a kernel in a fresh process, as a trial does: this process may already have loaded what a trial lacks."""
     with ProcessPoolExecutor(1, spawn.context()) as pool:
-        pool.submit(_compile_as_a_trial_does).result()
+        pool.submit(_compile_here).result()
 
 
-def _compile_as_a_trial_does() -> None:
+def _compile_here() -> None:
     from cupy.cuda import nvrtc
 
-    from tcbench.engine.accelerators.cuda.kernels.compile import compile_anew
+    from tcbench.engine.accelerators.cuda.kernels.compile import compile_uncached
 
-    libraries.problem()  # loads what it can; what it lacks is another part's finding
-    compile_anew("mean_loss.cu", (), max(nvrtc.getSupportedArchs()))
+    libraries.problem()  # loads the libraries; a missing one is the finding of another part
+    compile_uncached("mean_loss.cu", (), max(nvrtc.getSupportedArchs()))
 
 
-_ATTEMPTS: dict[str, Callable[[], object]] = {
+_CHECKS: dict[str, Callable[[], object]] = {
     CUPY.name: lambda: importlib.import_module("cupy"),
     CUDNN.name: lambda: libraries.version(),
     NVRTC.name: _compile,
@@ -263,4 +267,4 @@ _ATTEMPTS: dict[str, Callable[[], object]] = {
     NVML.name: lambda: importlib.import_module("pynvml"),
     CUPTI.name: lambda: importlib.import_module("cupti.cupti"),
 }
-"""What raises where a part does not work."""
+"""Functions by the name of a part; each raises if the part does not work."""

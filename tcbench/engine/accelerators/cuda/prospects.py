@@ -1,6 +1,6 @@
-"""Forecasts of work on a GPU that need not be here: cuDNN's plans for it, and our kernels compiled for it.
+"""Forecasts for a GPU that this machine may lack: cuDNN's plans for it, and kernels compiled for it.
 
-Either may be lacking here (no cuDNN, no NVRTC): that is an answer, with the command that installs it."""
+Without cuDNN or NVRTC the forecast gives the reason instead, with the command that installs it."""
 
 from collections.abc import Iterable
 
@@ -15,15 +15,15 @@ from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
 
 _Plans = dict[tuple[int, str], PlanFacts | NoPlan]
-"""By workspace limit and the work's key."""
+"""Plans by workspace limit (bytes) and the work's key."""
 _Problems = dict[Work, str | None]
-"""Kernels of ours that were compiled, with the reason where that failed."""
+"""Works of our own kernels, each with the reason why the kernel does not compile, or None."""
 
 
-def of(
+def forecast_works(
     works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
 ) -> Prospects:
-    """See `tcbench.engine.accelerators.device.DeviceKind.prospects`."""
+    """Forecast how the GPU would do each work within its workspace limit (see `DeviceKind.prospects`)."""
     works = tuple(works)
     plans, plans_unchecked = _plans(works, figures, fresh, processes, progress)
     problems, kernels_unchecked = _kernels((work for work, _ in works), figures, progress)
@@ -47,18 +47,18 @@ def of(
 def _plans(
     works: Iterable[tuple[Work, int]], figures: GpuFile, fresh: bool, processes: int, progress: Progress
 ) -> tuple[_Plans, str | None]:
-    """cuDNN's plans, or why they could not be looked for here."""
+    """Return cuDNN's plans, or the reason why plans cannot be searched for on this machine."""
     by_limit = grouped(dict.fromkeys((limit, work) for work, limit in works if work.kind == "graph"))
     total = sum(len(graphs) for graphs in by_limit.values())
     plans: _Plans = {}
 
-    def say(done: int, _: int) -> None:
+    def report(done: int, _: int) -> None:
         progress("looking for cuDNN plans", len(plans) + done, total)
 
     try:
         for limit, graphs in by_limit.items():
             answers = absent.plan_all(
-                graphs, figures, limit, build=False, processes=processes, progress=say, cache=plan_cache(fresh)
+                graphs, figures, limit, build=False, processes=processes, progress=report, cache=plan_cache(fresh)
             )
             plans.update({(limit, key): answer for key, answer in answers.items()})
     except libraries.LibraryError as error:
@@ -67,7 +67,7 @@ def _plans(
 
 
 def _kernels(works: Iterable[Work], figures: GpuFile, progress: Progress) -> tuple[_Problems, str | None]:
-    """For each work that a kernel of ours does, why it does not compile or None; or why none could be compiled."""
+    """Compile our kernels for the works. Return each failure by work, or the reason why none can be compiled here."""
     launches = {work: launch_of(work) for work in dict.fromkeys(works) if work.kind == "kernel"}
     distinct = list(dict.fromkeys((launch.source, launch.defines) for launch in launches.values()))
     problems: dict[tuple[str, tuple[str, ...]], str | None] = {}

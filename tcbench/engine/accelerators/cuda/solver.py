@@ -1,8 +1,7 @@
 """Kronecker factors by cuBLAS and their inverses by cuSOLVER, through CuPy's bindings.
 
-Both libraries take matrices column by column: what is the lower triangle to us is the upper one to them. Every call
-runs on the stream that is current, and CuPy refuses it while that stream captures. CuPy is imported when a work is
-prepared."""
+Both libraries are column-major, so our lower triangle is their upper triangle. Calls run on the current stream, and
+CuPy refuses them while that stream captures. CuPy is imported when a work is prepared."""
 
 import ctypes
 from collections.abc import Callable
@@ -14,16 +13,16 @@ from tcbench.engine.work import BeginInverse, CholeskyInverse, EndInverse, Krone
 from tcbench.engine.work.base import round_up
 
 _ALIGNMENT = 256
-"""Bytes: of the parts of a workspace."""
-
+"""The alignment of the parts of a workspace, in bytes."""
 
 Solver = tuple[Callable[[tuple[int, ...], int], None], int]
-"""A prepared work: a function of its operands' addresses and a workspace's, and the bytes of that."""
+"""A prepared work: a function of (operands' addresses, workspace's address), and the workspace's size in bytes."""
 
 
 def prepare(work: Work, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
-    """Prepare a work on the current device and stream. `kernel` prepares a kernel of ours. Raises SelectionError
-    where cuBLAS or cuSOLVER does not load, ValueError for other works."""
+    """Prepare a work on the current device and stream. `kernel` prepares the work of one of our own kernels.
+
+    Raises SelectionError if cuBLAS or cuSOLVER does not load, ValueError for other works."""
     if isinstance(work, KroneckerFactor):
         return _factor(work)
     if isinstance(work, CholeskyInverse):
@@ -45,38 +44,42 @@ def _library(name: str) -> Any:
 
 
 def _factor(work: KroneckerFactor) -> Solver:
-    """Half of a product of float32 (syrk); of 16 bits the whole, on Tensor Cores, which syrk does not take."""
+    """Prepare a Kronecker factor, the product of a matrix and its transpose.
+
+    In float32, syrk computes one triangle. In 16 bits, gemm computes the whole product on Tensor Cores: syrk does not
+    take 16 bits."""
     from cupy.cuda import device, runtime
 
     blas = _library("cublas")
     handle = device.get_cublas_handle()
-    # Read by cuBLAS on the host when it is called.
-    alpha, beta, at = ctypes.c_float(work.scale), ctypes.c_float(work.decay), ctypes.addressof
+    # cuBLAS reads these on the host at each call.
+    alpha, beta, address = ctypes.c_float(work.scale), ctypes.c_float(work.decay), ctypes.addressof
     size, samples, upper = work.size, work.samples, blas.CUBLAS_FILL_MODE_UPPER
     by_sample = work.layout == "NHWC"
     n, t, leading = blas.CUBLAS_OP_N, blas.CUBLAS_OP_T, size if by_sample else samples
     first, second = (n, t) if by_sample else (t, n)
 
-    def of_floats(addresses: tuple[int, ...], _workspace: int) -> None:
+    def multiply_float32(addresses: tuple[int, ...], _workspace: int) -> None:
         x, factor = addresses
-        blas.ssyrk(handle, upper, first, size, samples, at(alpha), x, leading, at(beta), factor, size)
+        blas.ssyrk(handle, upper, first, size, samples, address(alpha), x, leading, address(beta), factor, size)
 
     narrow = {"float16": runtime.CUDA_R_16F, "bfloat16": runtime.CUDA_R_16BF}.get(work.dtype)
     wide, compute, algorithm = runtime.CUDA_R_32F, blas.CUBLAS_COMPUTE_32F, blas.CUBLAS_GEMM_DEFAULT
 
-    def of_halves(addresses: tuple[int, ...], _workspace: int) -> None:
+    def multiply_16_bits(addresses: tuple[int, ...], _workspace: int) -> None:
         x, factor = addresses
         blas.gemmEx(
-            *(handle, first, second, size, size, samples, at(alpha), x, narrow, leading, x, narrow, leading),
-            *(at(beta), factor, wide, size, compute, algorithm),
+            *(handle, first, second, size, size, samples, address(alpha), x, narrow, leading, x, narrow, leading),
+            *(address(beta), factor, wide, size, compute, algorithm),
         )
 
-    return of_floats if narrow is None else of_halves, 0
+    return multiply_float32 if narrow is None else multiply_16_bits, 0
 
 
 def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
-    """X of A X = I: CuPy binds cuSOLVER's potrf and potrs, and not its potri. Nothing waits for `info`: a kernel reads
-    it, and makes NaN of what could not be inverted."""
+    """Prepare an inverse as the solution X of A X = I, since CuPy binds cuSOLVER's potrf and potrs but not its potri.
+
+    The host does not wait for cuSOLVER's `info`. A kernel reads it and fills the result with NaN if potrf failed."""
     from cupy.cuda import device
 
     solver, upper = _library("cusolver"), _library("cublas").CUBLAS_FILL_MODE_UPPER
@@ -91,7 +94,7 @@ def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]
         minor = workspace + info_at
         begin(x, workspace)
         solver.spotrf(handle, upper, size, workspace, size, workspace + scratch_at, lwork, minor)
-        # Its own info speaks of its arguments only, and would take the place of the other.
+        # potrs reports only wrong arguments in its info, so it gets another address than potrf's.
         solver.spotrs(handle, upper, size, size, workspace, size, x, size, minor + 4)
         end(minor, x, info)
 

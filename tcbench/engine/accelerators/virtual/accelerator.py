@@ -1,7 +1,6 @@
-"""The accelerator that is a GPU which is not there: CUDA's routes, CuPy's pools, and a stream that takes as long.
+"""The accelerator that simulates a GPU: CUDA's routes, CuPy's memory pools, and a stream with modelled times.
 
-Owns the stream, the pools, and what each piece of work asks of them. Nothing is computed: arrays have no contents.
-"""
+Owns the stream and the pools. Nothing is computed: arrays have no contents."""
 
 import contextlib
 import functools
@@ -27,9 +26,10 @@ from tcbench.hardware.gpus import GpuFile
 
 
 class VirtualAccelerator(Accelerator):
-    """See `tcbench.engine.accelerators.protocol.Accelerator`. `host_speed`: how many times as fast as it is the host is
-    to seem. The host's share cannot be hurried, so the device's is stretched by it, and whoever reads a time divides it
-    by that."""
+    """An accelerator that waits as long as a GPU would work.
+
+    `host_speed`: simulate a host that is this many times as fast. The device's times are multiplied by it, since the
+    host cannot be sped up; readers divide all times by it."""
 
     computes = False
 
@@ -41,7 +41,7 @@ class VirtualAccelerator(Accelerator):
         self._attained = attained(card)
         self.device = DeviceMemory(
             card.memory_bytes - ALLOWANCE_BYTES,
-            lambda asked, held: out_of_memory.spent(asked, held, card.memory_bytes),
+            lambda requested, held: out_of_memory.device_memory_error(requested, held, card.memory_bytes),
         )
         self.pool = BestFitPool(self.device, self.stream.owe)
         self.pool.measure_call_ns()
@@ -49,12 +49,12 @@ class VirtualAccelerator(Accelerator):
         self._pool_in_use = self.pool
         self._staging = Staging(lambda n_bytes: Slot(np.empty(n_bytes, np.uint8), StreamEvent()))
         self._workspace: Array | None = None
-        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
+        # Keyed by id(): equal shapes give the same work object. Holding the work keeps its id from being reused.
         self._runs: dict[int, tuple[Callable[[], None], Work]] = {}
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """All is done at the end."""
+        """Wait for the stream at the end."""
         yield
         self.stream.synchronize()
 
@@ -83,7 +83,7 @@ class VirtualAccelerator(Accelerator):
         if isinstance(source, VirtualArray):
             self.stream.put(self._copying("memcpy DtoD", target.nbytes, self._attained.in_memory_s(2 * target.nbytes)))
             return
-        # Through a buffer, as to a real one: the host copies.
+        # The host copies into a buffer, as it does for a real GPU.
         capturing = self.stream.capturing
         slot = (self._staging.make if capturing else self._staging.next)(source.nbytes)
         slot.fill(source)
@@ -103,10 +103,12 @@ class VirtualAccelerator(Accelerator):
         return prepared[0] if prepared is not None else self._make(work, arrays)
 
     def _make(self, work: Work, arrays: tuple[Array, ...]) -> Callable[[], None]:
-        """Raises ValueError for work on float64, and for arrays that are not what the work takes."""
+        """Return a function that puts the work on the stream.
+
+        Raises ValueError for work on float64, and for arrays that do not match the work's operands."""
         check(work, arrays)
         routes.check_dtypes(work)
-        # One workspace for all: as large as the settings allow, since cuDNN's choice of plans is not known.
+        # All work shares a workspace of the largest size allowed, since cuDNN's choice of plans is unknown.
         if work.kind == "graph" and self._workspace is None and self._settings.workspace_bytes:
             self._workspace = self.pool.empty((self._settings.workspace_bytes,), np.uint8)
         task = self._task("kernel", work.name, "cudaLaunchKernel", work.kind, expected_s(work, self._card))
@@ -140,7 +142,7 @@ class VirtualAccelerator(Accelerator):
     # -- facts
 
     def note_decoding(self, begin_ns: int, end_ns: int) -> None:
-        """Tell a recorder that threads of a modelled input decode a batch in this time."""
+        """Tell the stream's listener that threads of the modelled input decoded a batch between these times."""
         if self.stream.listener is not None:
             self.stream.listener.decoding(begin_ns, end_ns)
 
@@ -150,6 +152,6 @@ class VirtualAccelerator(Accelerator):
     def _task(
         self, kind: ActivityKind, name: str, call: str, driver: str, seconds: float, n_bytes: int | None = None
     ) -> Task:
-        """`driver`: what the table calls the request."""
+        """Return a task that takes `seconds`. `driver`: the row of the attained-rates table for the driver's time."""
         driver_ns = round(self._attained.driver_s[driver] * 1e9)
         return Task(kind, name, call, driver_ns, round(seconds * self._host_speed * 1e9), n_bytes)

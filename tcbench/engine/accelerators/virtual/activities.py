@@ -1,4 +1,4 @@
-"""The activities of a device that is not there, and the calls that ask for them, as CUPTI has a real one's."""
+"""Recording the activities of simulated GPUs and the calls that cause them, in the form of CUPTI's recordings."""
 
 import contextlib
 import itertools
@@ -10,13 +10,13 @@ from tcbench.core.recording import Activity, ApiCall
 from tcbench.engine.accelerators.virtual.stream import Stream, Task
 
 STREAMS: weakref.WeakSet[Stream] = weakref.WeakSet()
-"""Those of this process, which are what a recorder records: it is made before the device is opened."""
+"""The streams of this process, which recorders record. A recorder is created before the device is opened."""
 
 _STREAM = 1
 
 
 class VirtualActivities:
-    """See `tcbench.engine.accelerators.device.Activities`; and a listener of streams."""
+    """A recorder (`tcbench.engine.accelerators.device.Activities`) that listens to all streams of this process."""
 
     dropped = 0
 
@@ -45,17 +45,17 @@ class VirtualActivities:
         return tuple(self._activities)
 
     def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
-        """`begin_ns`: when the device begins with it, or did."""
+        """Record a task and the call that launched it. A captured graph is recorded node by node."""
         correlation = self._correlation()
         self._calls.append(ApiCall(task.call, threading.get_native_id(), correlation, call_begin_ns, call_end_ns))
         for number, node in enumerate(task.nodes or (task,), 1):
-            what, end_ns = (node.kind, node.name, _STREAM, correlation), begin_ns + node.device_ns
-            in_graph = (number, 1) if task.nodes else ()
-            self._activities.append(Activity(*what, begin_ns, end_ns, node.bytes, *in_graph))
+            end_ns, in_graph = begin_ns + node.device_ns, (number, 1) if task.nodes else ()
+            activity = Activity(node.kind, node.name, _STREAM, correlation, begin_ns, end_ns, node.bytes, *in_graph)
+            self._activities.append(activity)
             begin_ns = end_ns
 
     def decoding(self, begin_ns: int, end_ns: int) -> None:
-        """Threads of a modelled input decode a batch in this time."""
+        """Record that threads of the modelled input decoded a batch between these times."""
         self._activities.append(Activity("input", "decoding", _STREAM, self._correlation(), begin_ns, end_ns))
 
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None:

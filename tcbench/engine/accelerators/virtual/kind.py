@@ -1,4 +1,4 @@
-"""GPUs that are not there as a kind of device: the program runs here as it would on one, and waits as long."""
+"""Simulated GPUs as a kind of device. The program runs on the host and waits as long as the GPU would work."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ from tcbench.hardware import gpus, machine
 from tcbench.hardware.gpus import GpuFile
 
 _TITLE = "simulated "
-"""Before a card's name, so that whatever names the device says it."""
+"""A prefix of the device's title, so that every output that names the device marks it as simulated."""
 
 
 class Virtual(DeviceKind):
-    """See `tcbench.engine.accelerators.device.DeviceKind`. A card is one of `tcbench.hardware.gpus`, or a file."""
+    """The kind of simulated GPUs: the cards of `tcbench.hardware.gpus`, or a user's file of GPU properties."""
 
     name = "virtual"
     noun = "virtual GPU"
@@ -33,14 +33,14 @@ class Virtual(DeviceKind):
         return tuple(self.named(name) for name in gpus.names())
 
     def named(self, which: str) -> Device:
-        """Of a card's name, in any case, or of the path of a file with its properties. Raises SelectionError."""
+        """Return the device for a card's name, in any case, or a file of GPU properties. Raises SelectionError."""
         card = gpus.load(which)
-        peak_rates(card)  # refuses a card of which nothing is known
-        name = gpus.shipped(which) or Path(which).expanduser().absolute()
+        peak_rates(card)  # raises if the card's peak rates are unknown
+        name = gpus.shipped_name(which) or Path(which).expanduser().absolute()
         return Device(f"{self.name}:{name}", _TITLE + card.device_name, card.memory_bytes, card.compute_capability)
 
     def findings(self) -> Iterator[Finding]:
-        """The cards that come with tcbench."""
+        """Yield a finding that lists the cards that come with tcbench."""
         names = gpus.names()
         detail = f"{', '.join(names)}: --device {self.name}:{names[0]} simulates one"
         yield Finding("ok", "virtual GPUs", detail)

@@ -1,9 +1,8 @@
-"""Memory of a device that is not there: its capacity, and CuPy's pools in it, whose arrays have no contents.
+"""The memory of a simulated GPU: its capacity, and memory pools like CuPy's whose arrays have no contents.
 
-A pool keeps what it was given and hands it out by best fit, as CuPy's `SingleDeviceMemoryPool` does
-(cupy/cuda/memory.pyx): sizes are rounded up to 512 bytes, a free chunk that is larger than asked for is split,
-neighbours that are free become one, and only when the device has nothing left do whole free blocks go back to it.
-Behind each block lies as much address space of the host, of which no page is touched.
+A pool allocates by best fit, as CuPy's `SingleDeviceMemoryPool` does (cupy/cuda/memory.pyx): it rounds sizes up to 512
+bytes, splits free chunks that are too large, and merges adjacent free chunks. Blocks go back to the device only when it
+runs out of memory. A block is host address space whose pages are never touched.
 """
 
 import bisect
@@ -25,23 +24,26 @@ _CALLS = 50
 
 
 class VirtualArray(np.ndarray[Any, Any]):
-    """An array on a device that is not there. It has an address and no contents."""
+    """An array on a simulated GPU. It has an address but no contents."""
 
     __slots__ = ()
 
 
 class DeviceMemory:
-    """Bytes that a device has for pools, and that they hold; and bytes in their arrays, rounded up. `peak_bytes`,
-    `peak_alive_bytes`: the most of each there ever were. `spent` makes the error for so many bytes more."""
+    """The memory of a device and its use by pools.
 
-    def __init__(self, capacity_bytes: int, spent: Callable[[int, int], OutOfDeviceMemory]) -> None:
+    - `held_bytes`, `peak_bytes`: bytes of the pools' blocks, now and at most.
+    - `alive_bytes`, `peak_alive_bytes`: bytes of live arrays (rounded up), now and at most.
+    - `memory_error(requested_bytes, held_bytes)`: returns the error to raise when memory runs out."""
+
+    def __init__(self, capacity_bytes: int, memory_error: Callable[[int, int], OutOfDeviceMemory]) -> None:
         self.capacity_bytes = capacity_bytes
         self.held_bytes = self.peak_bytes = 0
         self.alive_bytes = self.peak_alive_bytes = 0
-        self.spent = spent
+        self.memory_error = memory_error
 
     def take(self, n_bytes: int) -> bool:
-        """Whether there were as many."""
+        """Take memory for a block. Return whether there was enough."""
         if self.held_bytes + n_bytes > self.capacity_bytes:
             return False
         self.held_bytes += n_bytes
@@ -49,11 +51,12 @@ class DeviceMemory:
         return True
 
     def give(self, n_bytes: int) -> None:
+        """Return a block's memory."""
         self.held_bytes -= n_bytes
 
 
 class _Chunk:
-    """Part of a block, beside its neighbours in it."""
+    """A part of a block, linked to the adjacent parts."""
 
     __slots__ = ("block", "is_free", "next", "offset", "owner", "previous", "size")
 
@@ -66,16 +69,17 @@ class _Chunk:
 
 
 class _Owner(weakref.ref[Any]):
-    """The array that a chunk was made for."""
+    """A weak reference to the array that uses a chunk."""
 
     __slots__ = ("chunk",)
     chunk: _Chunk
 
 
 class BestFitPool:
-    """Best fit; of two chunks of one size that which was freed last, where CuPy takes any. `held_bytes`: in blocks.
-    `owe` is called with the time since when the host has been busy with simulating. `keeps`: asked when the device has
-    nothing left, whether free blocks must stay all the same.
+    """A best-fit memory pool. Among free chunks of the same size it takes the one freed last (CuPy takes any).
+
+    `held_bytes`: bytes of its blocks. `owe(since_ns)`: called to report that the host has been simulating since then.
+    `keeps()`: whether free blocks must not go back to the device when memory runs out.
     """
 
     def __init__(
@@ -89,26 +93,26 @@ class BestFitPool:
         self._call_ns = 0
 
     def measure_call_ns(self) -> None:
-        """Measure the time of calling `empty`, and of its array's end, that these do not see themselves."""
-        seen_ns = 0
+        """Measure the overhead of calling `empty` and freeing its array that the two do not report through `owe`."""
+        reported_ns = 0
 
-        def see(since_ns: int) -> None:
-            nonlocal seen_ns
-            seen_ns += _now() - since_ns
+        def report(since_ns: int) -> None:
+            nonlocal reported_ns
+            reported_ns += _now() - since_ns
 
-        def beyond_ns() -> int:
-            nonlocal seen_ns
-            seen_ns, begin_ns = 0, _now()
+        def overhead_ns() -> int:
+            nonlocal reported_ns
+            reported_ns, begin_ns = 0, _now()
             for _ in range(_CALLS):
                 self.empty((1, 1, 1, 1), np.float16)
-            return (_now() - begin_ns - seen_ns) // _CALLS
+            return (_now() - begin_ns - reported_ns) // _CALLS
 
-        owe, self._owe = self._owe, see
-        self._call_ns = max(0, sorted(beyond_ns() for _ in range(9))[2])
+        owe, self._owe = self._owe, report
+        self._call_ns = max(0, sorted(overhead_ns() for _ in range(9))[2])
         self._owe = owe
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array. Raises OutOfDeviceMemory."""
+        """Return an array without contents. Raises OutOfDeviceMemory."""
         begin_ns = _now()
         dtype = np.dtype(dtype)
         size = -(-dtype.itemsize * math.prod(shape) // ALLOCATION_BYTES) * ALLOCATION_BYTES
@@ -126,7 +130,7 @@ class BestFitPool:
         return array
 
     def _take(self, size: int) -> _Chunk:
-        """A chunk of this size that is no longer free."""
+        """Return a chunk of this size: a free one, part of a larger free one, or a new block."""
         stack = self._free.get(size)
         if stack:
             chunk = stack.pop()
@@ -179,29 +183,31 @@ class BestFitPool:
 
     @staticmethod
     def _join(chunk: _Chunk, after: _Chunk) -> None:
-        """Make the second a part of the first."""
+        """Extend a chunk by the one after it."""
         chunk.size += after.size
         chunk.next = after.next
         if chunk.next is not None:
             chunk.next.previous = chunk
 
     def _grow(self, size: int) -> _Chunk:
-        if not self._device.take(size):
-            if self._keeps():
-                raise self._device.spent(size, self._device.peak_bytes)
-            self._give_back_blocks()
-            if not self._device.take(size):
-                gc.collect()
-                self._give_back_blocks()
-                if not self._device.take(size):
-                    raise self._device.spent(size, self._device.peak_bytes)
+        """Return a chunk that is a new block. If memory runs out, free unused blocks first, as CuPy does."""
+        if not (self._device.take(size) or (not self._keeps() and self._take_after_freeing(size))):
+            raise self._device.memory_error(size, self._device.peak_bytes)
         self.held_bytes += size
         block = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
-        self._blocks[id(block)] = chunk = _Chunk(block, 0, size)  # which has all chunks of the block behind it
+        self._blocks[id(block)] = chunk = _Chunk(block, 0, size)  # the first chunk of the block
         return chunk
 
-    def _give_back_blocks(self) -> None:
-        """Those that are free as a whole."""
+    def _take_after_freeing(self, size: int) -> bool:
+        self._free_blocks()
+        if self._device.take(size):
+            return True
+        gc.collect()
+        self._free_blocks()
+        return self._device.take(size)
+
+    def _free_blocks(self) -> None:
+        """Return the blocks that are entirely free to the device."""
         for chunk in [chunk for chunk in self._blocks.values() if chunk.is_free and chunk.next is None]:
             self._free[chunk.size].remove(chunk)
             del self._blocks[id(chunk.block)]

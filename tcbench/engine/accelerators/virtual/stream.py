@@ -1,5 +1,6 @@
-"""A stream as a queue in real time: what is put into it ends when its modelled time has passed, and whoever waits for
-that waits really. Times are nanoseconds of CLOCK_MONOTONIC, which is what `time.perf_counter_ns` reads."""
+"""A simulated stream that runs in real time: a task ends when its modelled time has passed, and waiting for it waits.
+
+Times are nanoseconds of CLOCK_MONOTONIC, which `time.perf_counter_ns` reads."""
 
 import time
 from collections import deque
@@ -11,22 +12,24 @@ from tcbench.core.recording import ActivityKind
 _now = time.perf_counter_ns
 
 QUEUE_DEPTH = 1024
-"""Requests that may wait in a stream; the next one waits in the driver until the first of them has been done. Source:
-about a thousand were measured (NVIDIA Developer Forums, thread 68937, "CUDA stream are blocked", 2019)."""
+"""The most tasks that can be queued. A further launch blocks in the driver until the first of them is done. Source: a
+measurement of about a thousand (NVIDIA Developer Forums, thread 68937, "CUDA stream are blocked", 2019)."""
 
 _SPIN_NS = 150_000
-"""The last part of a wait is spent asking for the time: a sleep may end this much too late."""
+"""The last part of a wait is a busy loop, since a sleep may end this much too late."""
 
 _MOST_OWED_NS = 1_000_000
-"""More than this is not taken for simulating: the host was doing something else."""
+"""The most host time that counts as simulation overhead. Beyond it, the host was doing something else."""
 
 _CALLS = 50
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something that a device does in `device_ns`. `call`: the driver's function that asks for it, in which the host
-    spends `driver_ns`. `bytes`: what a copy moves. `nodes`: what a captured graph does, one after the other."""
+    """A piece of device work that takes `device_ns`.
+
+    `call`: the driver's function that launches it, in which the host spends `driver_ns`. `bytes`: the size of a copy.
+    `nodes`: the tasks of a captured graph, in order."""
 
     kind: ActivityKind
     name: str
@@ -38,26 +41,28 @@ class Task:
 
 
 class CaptureError(RuntimeError):
-    """The host asked for something that a stream cannot do while it is captured."""
+    """An error for calls that are not allowed while a stream is captured."""
 
 
 class Listener(Protocol):
-    """Receives what is requested of a stream, as it happens. Times are in nanoseconds of the host's clock."""
+    """An observer of a stream's launches and waits. Times are nanoseconds of the host's clock."""
 
     def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
-        """A task was launched by this call; the device begins it at `begin_ns`."""
+        """Called when a task is launched; the device begins it at `begin_ns`."""
 
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None:
-        """The host waited for the device in this call."""
+        """Called when the host has waited for the device in the driver's function `call`."""
 
     def decoding(self, begin_ns: int, end_ns: int) -> None:
-        """Input threads decoded a batch in this time."""
+        """Called when input threads have decoded a batch between these times."""
 
 
 class Stream:
-    """Tasks, one after the other. `put` returns when the host has spent the task's time in the driver; what simulating
-    takes is part of that time, and what exceeds it is taken off the next one's. `busy_ns`: the device's time for all of
-    them so far. `listener` is told of requests and waits as they are made."""
+    """A stream whose tasks run one after another.
+
+    `put` returns when the task's time in the driver has passed. Simulation overhead is part of that time; overhead that
+    exceeds it is deducted from the next task's. `busy_ns`: device time of all tasks so far. `listener`: is notified of
+    launches and waits."""
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
@@ -70,20 +75,21 @@ class Stream:
         self._call_ns = self._measure_call_ns()
 
     def _measure_call_ns(self) -> int:
-        """The time of calling `put` and of returning from it, which it cannot see."""
+        """Return the overhead of calling `put` that `put` itself cannot measure."""
         task = Task("kernel", "", "", 2_000, 0)
 
-        def beyond_ns() -> int:
+        def overhead_ns() -> int:
             begin = _now()
             for _ in range(_CALLS):
                 self.put(task)
             return (_now() - begin) // _CALLS - task.driver_ns
 
-        measured = sorted(beyond_ns() for _ in range(9))
+        measured = sorted(overhead_ns() for _ in range(9))
         self._ends_ns.clear()
         return max(0, measured[2])
 
     def put(self, task: Task) -> None:
+        """Launch a task, or add it to the captured graph. Waits if QUEUE_DEPTH tasks are queued."""
         called = _now()
         if self._captured is not None:
             self._captured.append(task)
@@ -109,15 +115,15 @@ class Stream:
         self._owed_ns = (owed if owed < _MOST_OWED_NS else _MOST_OWED_NS) + self._call_ns
 
     def owe(self, since_ns: int) -> None:
-        """Count what the host has done since then as simulating."""
+        """Count the host's time since `since_ns` as simulation overhead."""
         self._owed_ns = min(self._owed_ns + _now() - since_ns, _MOST_OWED_NS)
 
     def end_ns(self) -> int:
-        """The time at which all that was put has been done, now or later."""
+        """Return the time at which all tasks so far are done: a future time, or now."""
         return max(self._end_ns, _now())
 
     def wait(self, at_ns: int, call: str) -> None:
-        """Wait for a time in the driver's function `call`. Raises CaptureError."""
+        """Wait until `at_ns`, as the driver's function `call` does. Raises CaptureError during a capture."""
         if self._captured is not None:
             raise CaptureError(f"{call}: the stream is being captured (cudaErrorStreamCaptureUnsupported)")
         called = _now()
@@ -132,7 +138,7 @@ class Stream:
         self._captured = []
 
     def end_capture(self) -> tuple[Task, ...]:
-        """The tasks that were put since the capture began, and not done."""
+        """End the capture and return its tasks, which were not run."""
         captured, self._captured = self._captured, None
         return tuple(captured or ())
 
@@ -142,7 +148,7 @@ class Stream:
 
 
 class StreamEvent:
-    """A mark in a stream, as `tcbench.engine.accelerators.event_clock` asks for."""
+    """A mark in a stream, for `tcbench.engine.accelerators.event_clock.EventClock`."""
 
     def __init__(self) -> None:
         self.at_ns = 0
@@ -158,12 +164,12 @@ class StreamEvent:
 
 
 def elapsed_ms(before: StreamEvent, after: StreamEvent) -> float:
-    """Milliseconds from one mark to the other."""
+    """Return the milliseconds between two marks."""
     return (after.at_ns - before.at_ns) * 1e-6
 
 
 def wait_until(at_ns: int) -> None:
-    """Sleep, and spend the last part awake."""
+    """Wait until a time: sleep first, then spin for accuracy."""
     while (left := at_ns - _now()) > 0:
         if left > 2 * _SPIN_NS:
             time.sleep((left - _SPIN_NS) * 1e-9)

@@ -13,7 +13,9 @@ KIB = 1024
 
 
 def device(capacity_bytes: int = 1 << 40) -> DeviceMemory:
-    return DeviceMemory(capacity_bytes, lambda asked, held: out_of_memory.spent(asked, held, capacity_bytes))
+    return DeviceMemory(
+        capacity_bytes, lambda requested, held: out_of_memory.device_memory_error(requested, held, capacity_bytes)
+    )
 
 
 def make_pool(memory: DeviceMemory, **options) -> BestFitPool:

@@ -248,7 +248,7 @@ class Engine:
         self.set_handle, self.set_threads = quick.dnnl_memory_set_data_handle, quick.omp_set_num_threads
         self.set_handle.argtypes = _SIGNATURES["memory_set_data_handle"]
         self.n_threads = n_threads
-        self.began = load.own()
+        self.began = load.own_counts()
         self.met_nan = False
         self.set_threads(1)
         self._engine = self._create("engine_create", 1, 0)

@@ -186,7 +186,7 @@ def _kept_times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tupl
 
 def _beside_others(engine: Engine) -> bool:
     """Whether this process has lost processor time to others since it has the engine, or trains beside other ranks."""
-    lost = load.between(engine.began, load.own())
+    lost = load.between(engine.began, load.own_counts())
     return world.current().local_size > 1 or (lost is not None and lost.lost >= BUSY)
 
 

@@ -1,3 +1,3 @@
 """cuDNN 9: graphs and their plans through its frontend, the older batch normalisation calls through ctypes.
 
-Nothing here imports cuDNN or CuPy before it is used, so that every module can be imported anywhere."""
+Functions import cuDNN and CuPy when they need them, so that every module can be imported without either."""

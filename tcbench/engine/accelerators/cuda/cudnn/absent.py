@@ -1,8 +1,8 @@
-"""Plans for a GPU that is not there: whether cuDNN has one for each piece of work, which, and how much workspace.
+"""cuDNN's plans for a GPU that this machine lacks: whether there is a plan for each work, which one, its workspace.
 
-cuDNN compiles what it needs for that GPU as if it were to run it, so that an answer with `build` is a proof that the
-plan builds, not a guess. That holds one core for up to a second per batch normalisation; without `build` those plans
-that cuDNN would compile are taken from their configurations. `plan_all` spreads the work over processes."""
+With `build`, cuDNN compiles each plan for that GPU, which proves that the plan builds. This takes a core for up to a
+second per batch normalisation. Without `build`, plans that would have to be compiled are judged by their configuration.
+`plan_all` distributes the work over processes."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -17,11 +17,11 @@ from tcbench.hardware.gpus import GpuFile
 
 Answer = PlanFacts | NoPlan
 Progress = Callable[[int, int], None]
-"""Called with (answers so far, answers in all)."""
+"""A callback, called with (answers so far, answers in total)."""
 
 
 def plan_without_device(work: Work, gpu: GpuFile, workspace_limit: int, *, build: bool = True) -> PlanFacts:
-    """The heuristic's first plan within the workspace limit (bytes). Raises NoPlan, LibraryError."""
+    """Return the first plan of cuDNN's heuristic within the workspace limit (bytes). Raises NoPlan, LibraryError."""
     search = plans.Search(work, graphs.absent_target(gpu.json, gpu.sm), gpu.sm, workspace_limit)
     chosen = search.first(build=build)
     return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered)
@@ -37,14 +37,15 @@ def plan_all(
     progress: Progress | None = None,
     cache: Cache | None = None,
 ) -> dict[str, Answer]:
-    """By `work.key`, in the order of `works`: the plan's facts, or why there is none. Raises LibraryError. Answers are
-    taken from the cache where it has them. A worker that dies takes only the graph that it was at with it: that one's
-    answer says so, and is not kept."""
+    """Return the plan of each work, or why there is none, by `work.key` in the order of `works`. Raises LibraryError.
+
+    Answers come from the cache if possible. If a worker dies, only the work that it was planning fails; this failure is
+    not cached."""
     cache = plans.plan_cache() if cache is None else cache
     distinct = {work.key: work for work in works}
-    known = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
-    of = {"autotuned": False, "present": False, "built": build}
-    keys = {name: plans.cache_key(work, known, workspace_limit, **of) for name, work in distinct.items()}
+    named_gpu = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
+    key_of = functools.partial(plans.cache_key, autotuned=False, present=False, built=build)
+    keys = {name: key_of(work, named_gpu, workspace_limit) for name, work in distinct.items()}
     answers: dict[str, Answer] = {}
     for name in distinct:
         entry = cache.get(keys[name])
@@ -55,16 +56,16 @@ def plan_all(
     if progress:
         progress(len(answers), len(distinct))
     if missing:
-        # Say here, in one line, what each worker would fail on.
+        # Raises a single LibraryError here, where otherwise every worker would fail.
         libraries.frontend()
-    # A batch normalisation takes half a second, a convolution milliseconds: long ones first keep all busy to the end.
+    # Longest first: a batch normalisation takes half a second, a convolution milliseconds.
     missing.sort(key=lambda work: hasattr(work, "conv"))
-    apart = processes if min(processes, len(missing)) > 1 else 0
-    ask = functools.partial(_answer, gpu, workspace_limit, build)
-    for work, given in spawn.spread(missing, ask, apart, plans.WITHOUT_GPU):
-        answer, kept = _judged(given)
+    workers = processes if min(processes, len(missing)) > 1 else 0
+    plan = functools.partial(_answer, gpu, workspace_limit, build)
+    for work, response in spawn.spread(missing, plan, workers, plans.WITHOUT_GPU):
+        answer, is_lasting = _judged(response)
         answers[work.key] = answer
-        if kept:
+        if is_lasting:
             cache.put(keys[work.key], plans.to_entry(answer))
         if progress:
             progress(len(answers), len(distinct))
@@ -72,17 +73,17 @@ def plan_all(
 
 
 def _answer(gpu: GpuFile, workspace_limit: int, build: bool, work: Work) -> Answer | str:
-    """The plan, that there is none, or in a text that something went wrong."""
+    """Return a work's plan or NoPlan; for any other error, a text that describes it."""
     try:
         return plan_without_device(work, gpu, workspace_limit, build=build)
-    except NoPlan as none:
-        return none
+    except NoPlan as no_plan:
+        return no_plan
     except Exception as error:
         return f"its plan cannot be built ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
 
 
 def _judged(answer: Answer | str | spawn.Died) -> tuple[Answer, bool]:
-    """The answer, and whether it is worth keeping: a mishap is not."""
+    """Return a worker's response as an answer, and whether to cache it. Failures that may pass are not cached."""
     if isinstance(answer, spawn.Died):
         answer = "the process that built its plan died"
     if isinstance(answer, str):

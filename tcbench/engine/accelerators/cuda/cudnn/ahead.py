@@ -1,8 +1,8 @@
-"""Plans that are built by all cores before a run's first trial, which else builds them one after another.
+"""Building cuDNN's plans on all cores before the first trial, which would build them one after another.
 
-cuDNN builds a plan on one core, those that it compiles in half a second each: of a step of ResNet-50 with fused batch
-normalisation half a minute. A plan is built for a GPU by its properties, in processes that do not look at it, and
-serialized; the trial whose step needs it restores it, and times it beside the others."""
+cuDNN uses one core to build a plan, and half a second for each plan that it compiles: half a minute for a step of
+ResNet-50 with fused batch normalisation. Here worker processes build plans from the GPU's properties, without using
+the GPU, and serialize them. The trial that needs a plan restores it and times it with the other candidates."""
 
 import functools
 import math
@@ -17,55 +17,55 @@ from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
 MOST_PROCESSES = 16
-"""Each takes a core, and has cuDNN and its compiler loaded."""
+"""The most worker processes. Each takes a core and loads cuDNN and its compiler."""
 _FIRST_VERSION = (9, 11)
-"""Of cuDNN: NVIDIA's own test of plans that are built without a device asks for it."""
+"""The first cuDNN version for which plans are built ahead: NVIDIA's test of plans built without a device needs it."""
 
 
 def build(
     index: int, gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]], processes: int, progress: Progress
 ) -> str:
-    """Compile the plans that trials on the GPU that CUDA calls `index` will time, and keep them for these trials.
+    """Compile and cache the plans that trials on the GPU that CUDA calls `index` will time.
 
-    It takes no longer than one trial may tune. Return a sentence about plans that were there before, or why plans that
-    are there do not serve; empty if there are none. Raises LibraryError, and what cuDNN raises that does not know the
-    GPU; why a work's plans do not build its trial says."""
+    Takes at most the tuning budget of one trial. Return a sentence about plans that were compiled earlier, or why
+    existing plans are not used; empty if there are none. Raises LibraryError, and cuDNN's own error if it does not know
+    the GPU. Plans that do not build are skipped here; the trial reports the reason."""
     budget_s = messages.tuning_budget_s()
     if tuple(map(int, libraries.version().split("."))) < _FIRST_VERSION:
         return ""
     untuned = _untuned(gpu, works)
     most = plans.compiled_timed(budget_s)
-    missing, carried = missing_of(gpu, untuned, most)
-    said = _carried_line(len(untuned), carried) if carried else _mismatch_line(gpu, untuned)
+    missing, n_compiled = missing_works(gpu, untuned, most)
+    line = _compiled_line(len(untuned), n_compiled) if n_compiled else _mismatch_line(gpu, untuned)
     if missing:
         compile_for(_properties(index), gpu, missing, most, processes, progress, budget_s)
-    return said
+    return line
 
 
 def _untuned(gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]]) -> list[tuple[Work, int]]:
     """Return the works whose plans a trial will time, each with its workspace limit."""
-    kept = plans.plan_cache(messages.fresh_autotune())
-    asked = ((work, settings.workspace_bytes) for work, settings in works if settings.autotune)
+    tuned = plans.plan_cache(messages.fresh_autotune())
+    limited = ((work, settings.workspace_bytes) for work, settings in works if settings.autotune)
     return [
         (work, limit)
-        for work, limit in dict.fromkeys(asked)
-        if work.kind == "graph" and kept.get(plans.cache_key(work, gpu, limit, autotuned=True, present=True)) is None
+        for work, limit in dict.fromkeys(limited)
+        if work.kind == "graph" and tuned.get(plans.cache_key(work, gpu, limit, autotuned=True, present=True)) is None
     ]
 
 
-def missing_of(
+def missing_works(
     gpu: GpuProperties, works: Iterable[tuple[Work, int]], most: float
 ) -> tuple[list[tuple[Work, int]], int]:
     """Return the works whose first `most` plans are not compiled yet, and how many plans the other works have."""
     cache = plans.built_cache()
-    missing, carried = [], 0
+    missing, n_compiled = [], 0
     for work, limit in works:
         entry = cache.get(plans.built_key(work, gpu, limit))
         if entry is None or entry.content.get("asked", 0) < most:
             missing.append((work, limit))
         else:
-            carried += len(plans.built_from_entry(entry))
-    return missing, carried
+            n_compiled += len(plans.built_from_entry(entry))
+    return missing, n_compiled
 
 
 def compile_for(
@@ -77,21 +77,21 @@ def compile_for(
     progress: Progress,
     limit_s: float = math.inf,
 ) -> None:
-    """Compile and keep up to `most` plans of each work for a GPU that `properties` describes in cuDNN's form."""
-    what = "compiling cuDNN's plans, once"
-    progress(what, 0, len(works))
-    ask = functools.partial(_build, properties, gpu, most)
-    answers = spawn.spread(works, ask, min(processes, MOST_PROCESSES), plans.WITHOUT_GPU, limit_s)
+    """Compile and cache up to `most` plans of each work. `properties`: the GPU's, in cuDNN's JSON form."""
+    activity = "compiling cuDNN's plans, once"
+    progress(activity, 0, len(works))
+    compile_work = functools.partial(_build, properties, gpu, most)
+    answers = spawn.spread(works, compile_work, min(processes, MOST_PROCESSES), plans.WITHOUT_GPU, limit_s)
     for done, _ in enumerate(answers, start=1):
-        progress(what, done, len(works))
+        progress(activity, done, len(works))
 
 
-def _carried_line(works: int, carried: int) -> str:
-    return f"cuDNN: {carried} plans for this run's {works} pieces of work were compiled beforehand"
+def _compiled_line(n_works: int, n_plans: int) -> str:
+    return f"cuDNN: {n_plans} plans for this run's {n_works} pieces of work were compiled beforehand"
 
 
 def _mismatch_line(gpu: GpuProperties, works: Sequence[tuple[Work, int]]) -> str:
-    """Return why the plans that are there do not serve; empty if there are none, or no work needs one."""
+    """Return why existing plans are not used; empty if there are none, or if no work needs one."""
     cache, folder = plans.built_cache(), plans.built_folder()
     for key in Cache(folder).keys() if works else ():
         needed = plans.built_key(works[0][0], gpu, works[0][1])
@@ -99,20 +99,20 @@ def _mismatch_line(gpu: GpuProperties, works: Sequence[tuple[Work, int]]) -> str
             pairs = ", ".join(f"{name} {key.get(name)} (here {needed[name]})" for name in differing)
             return f"cuDNN: the plans in {folder} are not used: they were compiled for {pairs}"
         if cache.root != folder or cache.get(key) is None:
-            owned = "they are damaged, or other users can write there"
-            return f"cuDNN: the plans in {folder} are not used: {owned} (chmod -R go-w {folder.parent})"
+            reason = "they are damaged, or other users can write there"
+            return f"cuDNN: the plans in {folder} are not used: {reason} (chmod -R go-w {folder.parent})"
     return ""
 
 
 def _properties(index: int) -> str:
-    """In a process of its own: CUDA stays out of this one, which outlives the trials."""
+    """Return the GPU's properties in cuDNN's form. A child process asks, since this one must not load CUDA."""
     with spawn.pool(1) as pool:
         return pool.submit(graphs.present_properties, index).result()
 
 
-def _build(properties: str, gpu: GpuProperties, most: float, asked: tuple[Work, int]) -> None:
-    """Build and keep a work's plans."""
-    work, limit = asked
+def _build(properties: str, gpu: GpuProperties, most: float, limited: tuple[Work, int]) -> None:
+    """Build and cache the plans of a (work, workspace limit)."""
+    work, limit = limited
     try:
         search = plans.Search(work, graphs.absent_target(properties, gpu.sm), gpu.sm, limit)
         built = search.compiled(most)

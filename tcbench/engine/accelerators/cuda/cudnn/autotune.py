@@ -1,6 +1,6 @@
-"""Finds the fastest of several plans by running them.
+"""Timing of cuDNN's plans on the GPU, to choose the fastest.
 
-Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`CupyWorkbench`)."""
+Owns the timing protocol (`fastest`) and the buffers and clock that it uses (`CupyWorkbench`)."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
+import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
 from tcbench.engine.work import Work
@@ -20,19 +20,17 @@ _LOG = logging.getLogger(__name__)
 
 REPEATS = 5
 RUNS_PER_REPEAT = 4
-"""Back to back between two events, so that the host's time to launch hides behind the device's."""
+"""Runs back to back between two events, so that the device's work hides the launch overhead."""
 TRIAL_REPEATS = 2
-"""Repeats that warm a plan up and tell whether it is worth more: the better of them, since one may be an outlier."""
+"""First repeats of a plan, which warm it up. Their minimum decides whether the plan is timed further."""
 LOOK_S = 10e-3
-"""Device time of a look at a plan, about: a plan that takes a millisecond or more is run fewer times."""
+"""The approximate device time spent on timing a plan. Plans of a millisecond or more get fewer runs."""
 LEAST_RUNS = 3
-"""Timed runs of a plan that is not hopeless, however long one takes."""
+"""The fewest timed runs of a plan that is timed further, however long a run takes."""
 GAP_HIDES_S = 0.2e-3
-"""Device time from which a single run between two events shows a plan's time well enough: the gap before its launch is
-a few per cent of it."""
+"""The device time from which a single run between two events is accurate enough: the launch gap is a few per cent."""
 HOPELESS = 2.0
-"""A plan whose better look takes this many times the best plan's time is not timed further: the slowest would else take
-most of the time of tuning."""
+"""Plans that take this many times as long as the best are not timed further: they would take most of the time."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +47,16 @@ _TILE_VALUES = 1 << 20
 
 @functools.cache
 def _tile(dtype: np.dtype[Any], n_values: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Floats between 0.5 and 1.5: valid as a variance, far from overflow in half precision. Of a mask 0s and 1s."""
+    """Return random values: 0 and 1 for masks, else between 0.5 and 1.5 (positive as variances, no fp16 overflow)."""
     rng = np.random.default_rng(0)
-    # Not by `kind == "f"`: bfloat16's is V.
+    # Not `kind == "f"`: the kind of bfloat16 is "V".
     return (rng.integers(0, 2, n_values) if dtype.kind in "bui" else rng.uniform(0.5, 1.5, n_values)).astype(dtype)
 
 
 class CupyWorkbench:
-    """Buffers from a memory pool of its own, for timing, and CUDA events on one stream, which is current where it is
-    used. They stay valid until it is asked again."""
+    """Buffers and CUDA events for timing plans on one stream, which must be current.
+
+    Buffers come from a separate memory pool and stay valid until `addresses` or `release` is called."""
 
     def __init__(self, stream: Any) -> None:
         import cupy
@@ -69,16 +68,18 @@ class CupyWorkbench:
         self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
 
     def addresses(self, work: Work) -> Sequence[int]:
-        """Device addresses of buffers for the work's operands, in order, filled with harmless random values."""
+        """Return device addresses of buffers for the work's operands, in order, filled with random values."""
         self._buffers = [self._buffer(operand.shape, operand.dtype) for operand in work.operands]
         return [int(buffer.data.ptr) for buffer in self._buffers]
 
     def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Random values, repeated: copies alone, since CuPy's own kernels would need cuRAND and CUDA's headers."""
+        """Return a buffer filled with a repeated tile of random values.
+
+        Uses copies only: CuPy's own kernels would need cuRAND and CUDA's headers."""
         buffer = self._empty(shape, dtype)
         tile = _tile(np.dtype(dtype), min(buffer.size, _TILE_VALUES))
         filled, total = tile.nbytes, buffer.nbytes
-        # All on one stream: CuPy's `copy_from_host` uses the legacy stream, which ours does not wait for.
+        # Not CuPy's `copy_from_host`: it uses the legacy stream, for which this stream does not wait.
         buffer.data.copy_from_host_async(tile.ctypes.data, filled, self._stream)
         while filled < total:
             n_bytes = min(filled, total - filled)
@@ -91,12 +92,12 @@ class CupyWorkbench:
             return self._cupy.ndarray(shape, dtype)
 
     def workspace(self, n_bytes: int) -> int:
-        """Device address of so many bytes."""
+        """Return the device address of a new buffer of `n_bytes`."""
         self._buffers.append(self._empty((max(n_bytes, 1),), "uint8"))
         return int(self._buffers[-1].data.ptr)
 
     def times_s(self, run: Callable[[], None], repeats: int, runs_per_repeat: int) -> Sequence[float]:
-        """Device time of one run, once per repeat."""
+        """Return the device time of one run for each repeat."""
         times = []
         for _ in range(repeats):
             self._begin.record(self._stream)
@@ -109,7 +110,7 @@ class CupyWorkbench:
         return times
 
     def release(self) -> None:
-        """Give all of that back to the device."""
+        """Free all buffers and return their memory to the device."""
         self._buffers = []
         self._pool.free_all_blocks()
 
@@ -117,9 +118,10 @@ class CupyWorkbench:
 def fastest(
     plans: Sequence[tuple[str, int, Callable[[], None] | float]], bench: CupyWorkbench
 ) -> tuple[int, tuple[PlanTime, ...]]:
-    """Index of the plan with the least median time, and the times of all that ran, in order. `plans`: tag, workspace in
-    bytes, and what runs it once, or the time that it took before. Of equals the earlier wins. A plan that fails to run
-    is left out; raises the last failure when all do."""
+    """Return the index of the plan with the least median time, and the times of all plans that ran, in order.
+
+    `plans`: tag, workspace in bytes, and a function that runs the plan once, or its time from an earlier process.
+    The first of equally fast plans wins. Plans that fail to run are skipped; if all fail, the last error is raised."""
     timed: list[PlanTime] = []
     best: tuple[float, int] | None = None
     failure: Exception | None = None
@@ -146,14 +148,14 @@ def fastest(
     return best[1], tuple(timed)
 
 
-def of_both(timed: Sequence[PlanTime], other: Sequence[PlanTime]) -> tuple[PlanTime, ...]:
-    """Return the lesser of two processes' times of each plan that the first timed."""
+def least_times(timed: Sequence[PlanTime], other: Sequence[PlanTime]) -> tuple[PlanTime, ...]:
+    """Return the plans in `timed`, each with the lesser of its times in `timed` and `other`."""
     times_s = {plan.plan: plan.time_s for plan in other}
     return tuple(dataclasses.replace(plan, time_s=min(plan.time_s, times_s.get(plan.plan, math.inf))) for plan in timed)
 
 
 def _look(time_s: float) -> tuple[int, int]:
-    """Return the repeats and the runs per repeat of a full look at a plan that takes about so long."""
+    """Return how many repeats, and runs per repeat, to time a plan that takes about `time_s`."""
     runs = LOOK_S / max(time_s, 1e-9)
     if runs >= REPEATS:
         return REPEATS, min(RUNS_PER_REPEAT, int(runs / REPEATS))

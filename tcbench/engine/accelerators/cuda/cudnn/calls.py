@@ -1,9 +1,8 @@
-"""cuDNN's older batch normalisation calls, which the graph API does not replace: NCHW without transposes, and GPUs
-before compute capability 8.0.
+"""cuDNN's older batch normalisation calls, for NCHW without transposes and for GPUs before compute capability 8.0.
 
-Types, numbers and argument orders are those of cudnn_ops.h and cudnn_graph.h of cuDNN 9. The calls are deprecated
-there, but exported. Descriptors and queries happen once per work (`prepare_call`); the call that results only passes
-addresses on. A cudnnHandle_t made here and one made by cuDNN's frontend are the same thing."""
+The graph API covers neither. Types, enumerators and argument orders are those of cudnn_ops.h and cudnn_graph.h of cuDNN
+9, which deprecate these calls but still export them. `prepare_call` creates descriptors and queries sizes once per
+work; the prepared call only passes addresses. A cudnnHandle_t created here is of the same type as the frontend's."""
 
 import ctypes
 import functools
@@ -44,8 +43,8 @@ _WORKSPACE_SIZE = {
     _FORWARD_EX: "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
     _BACKWARD_EX: "cudnnGetBatchNormalizationBackwardExWorkspaceSize",
 }
-# Arguments in cuDNN's order: operands of the work by their names, and what `prepare_call` knows. "one" and "zero" are
-# alpha and beta; x, y and their gradients share the descriptor "maps", all vectors "vectors".
+# Arguments in cuDNN's order: operands of the work by name, and the constants of `prepare_call`. "one" and "zero" are
+# alpha and beta. x, y and their gradients share the descriptor "maps", all vectors share "vectors".
 _ARGUMENTS = {
     _FORWARD: "handle mode one zero maps x maps y vectors gamma beta momentum running_mean running_var eps mean "
     "inv_std",
@@ -63,15 +62,15 @@ _TYPES = {
     **dict.fromkeys(("momentum", "eps"), c_double),
     **dict.fromkeys(("workspace_bytes", "reserve_bytes"), c_size_t),
 }
-_SIGNATURES |= {name: [_TYPES.get(one, _P) for one in names.split()] for name, names in _ARGUMENTS.items()}
+_SIGNATURES |= {name: [_TYPES.get(argument, _P) for argument in names.split()] for name, names in _ARGUMENTS.items()}
 
 
 class CallError(RuntimeError):
-    """cuDNN refused a call."""
+    """An error status that a call of cuDNN returned."""
 
 
 class Library:
-    """libcudnn with typed functions. `checked` ones raise CallError where cuDNN does not answer with success."""
+    """libcudnn with typed functions."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -85,32 +84,34 @@ class Library:
         library.cudnnGetLastErrorString.restype = None
 
     def bare(self, name: str) -> Callable[..., int]:
-        """The function itself, which returns a status."""
+        """Return the function `name`, which returns a status."""
         function: Callable[..., int] = getattr(self._library, name)
         return function
 
     def checked(self, name: str, *arguments: Any) -> None:
+        """Call the function `name`. Raises CallError if it does not return success."""
         status = self.bare(name)(*arguments)
         if status != 0:
             raise self.error(name, status)
 
     def error(self, name: str, status: int) -> CallError:
-        words = self._library.cudnnGetErrorString(status)
-        detail = ctypes.create_string_buffer(512)
-        self._library.cudnnGetLastErrorString(detail, len(detail))
-        more = " ".join(detail.value.decode(errors="replace").split())
-        said = words.decode(errors="replace") if words else f"status {status}"
-        return CallError(f"{name}: {said}" + (f" ({more})" if more else ""))
+        """Return an error with cuDNN's description of a status and its last error message."""
+        text = self._library.cudnnGetErrorString(status)
+        buffer = ctypes.create_string_buffer(512)
+        self._library.cudnnGetLastErrorString(buffer, len(buffer))
+        detail = " ".join(buffer.value.decode(errors="replace").split())
+        description = text.decode(errors="replace") if text else f"status {status}"
+        return CallError(f"{name}: {description}" + (f" ({detail})" if detail else ""))
 
 
 @functools.cache
 def library() -> Library:
-    """The installed cuDNN. Raises LibraryError."""
+    """Return the installed cuDNN, loaded once. Raises LibraryError."""
     return Library(libraries.cudnn_library())
 
 
 def new_handle(stream: int, lib: Library | None = None) -> int:
-    """A cudnnHandle_t on the current device, for work on this cudaStream_t. It lives as long as its process."""
+    """Create a cudnnHandle_t on the current device for a cudaStream_t. It is never destroyed."""
     lib, handle = lib or library(), c_void_p()
     lib.checked("cudnnCreate", ctypes.byref(handle))
     lib.checked("cudnnSetStream", handle, stream)
@@ -118,34 +119,43 @@ def new_handle(stream: int, lib: Library | None = None) -> int:
 
 
 class PreparedCall:
-    """A prepared call. `workspace_bytes` is what it needs beside its operands."""
+    """A call with all arguments set but the addresses. `workspace_bytes`: the workspace that it needs."""
 
-    __slots__ = ("_descriptors", "_function", "_known", "_library", "_name", "_operands", "_ordered", "workspace_bytes")
+    __slots__ = (
+        "_constants",
+        "_descriptors",
+        "_function",
+        "_lib",
+        "_n_operands",
+        "_name",
+        "_ordered",
+        "workspace_bytes",
+    )
 
     def __init__(
-        self, name: str, work: Work, known: Mapping[str, Any], lib: Library, descriptors: "_Descriptors"
+        self, name: str, work: Work, constants: Mapping[str, Any], lib: Library, descriptors: "_Descriptors"
     ) -> None:
-        self.workspace_bytes = known["workspace_bytes"]
-        self._name, self._library, self._descriptors = name, lib, descriptors
+        self.workspace_bytes = constants["workspace_bytes"]
+        self._name, self._lib, self._descriptors = name, lib, descriptors
         self._function = lib.bare(name)
-        operands = [operand.name for operand in work.operands]
-        constants = [one for one in _ARGUMENTS[name].split() if one not in operands and one != "workspace"]
-        self._known = tuple(known.get(one) for one in constants)  # None: an operand that this work has not
-        self._operands = len(operands)
-        places = {one: place for place, one in enumerate((*constants, "workspace", *operands))}
-        self._ordered = operator.itemgetter(*(places[one] for one in _ARGUMENTS[name].split()))
+        arguments, operands = _ARGUMENTS[name].split(), [operand.name for operand in work.operands]
+        constant_names = [argument for argument in arguments if argument not in (*operands, "workspace")]
+        self._constants = tuple(map(constants.get, constant_names))  # None: an operand that this work lacks
+        self._n_operands = len(operands)
+        order = (*constant_names, "workspace", *operands)
+        self._ordered = operator.itemgetter(*map(order.index, arguments))
 
     def __call__(self, addresses: Sequence[int], workspace: int = 0) -> None:
         """Run on device addresses in the order of the work's operands. Raises CallError."""
-        if len(addresses) != self._operands:
-            raise ValueError(f"{self._name}: expected {self._operands} addresses, got {len(addresses)}")
-        status = self._function(*self._ordered((*self._known, workspace, *addresses)))
+        if len(addresses) != self._n_operands:
+            raise ValueError(f"{self._name}: expected {self._n_operands} addresses, got {len(addresses)}")
+        status = self._function(*self._ordered((*self._constants, workspace, *addresses)))
         if status != 0:
-            raise self._library.error(self._name, status)
+            raise self._lib.error(self._name, status)
 
 
 class _Descriptors:
-    """Descriptors of one call, destroyed with it."""
+    """The descriptors of a call, destroyed when this object is."""
 
     def __init__(self, lib: Library) -> None:
         self._library = lib
@@ -170,12 +180,13 @@ class _Descriptors:
 
 
 def prepare_call(work: Work, handle: int, lib: Library | None = None) -> PreparedCall:
-    """Prepare the call that does this work on the handle's stream. `handle` is a cudnnHandle_t. Raises CallError,
-    LibraryError. Raises ValueError for work that these calls do not do."""
+    """Prepare the call that does a work on the stream of `handle`, a cudnnHandle_t.
+
+    Raises CallError, LibraryError; ValueError for work that these calls cannot do."""
     if not isinstance(work, BatchNormCallForward | BatchNormCallBackward):
         raise ValueError(f"{work.name} is not one of cuDNN's older calls")
     norm = work.norm
-    # In NHWC the extended calls alone reach cuDNN's fast kernels, with and without ReLU, and only so.
+    # In NHWC only the extended calls use cuDNN's fast kernels, and only for float16 in the persistent mode.
     extended = norm.layout == "NHWC" and norm.dtype == "float16" and work.persistent
     if norm.relu and not extended:
         mode = "persistent" if work.persistent else "plain"
@@ -186,7 +197,7 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Prepare
     lib = lib or library()
     descriptors = _Descriptors(lib)
     maps = descriptors.tensor(norm.layout, norm.dtype, norm.n, norm.c, norm.h, norm.w)
-    known = {
+    constants = {
         "handle": handle,
         "mode": _SPATIAL_PERSISTENT if work.persistent else _SPATIAL,
         "ops": _OPS[norm.after],
@@ -202,34 +213,37 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Prepare
         "workspace_bytes": 0,
     }
     if extended:
-        known["reserve_bytes"] = _reserve(norm, lib, known)
-        # Without ReLU there is nothing to keep, so its work has no room for it; the plain calls do the same, slower.
-        extended = norm.relu or known["reserve_bytes"] == 0
+        constants["reserve_bytes"] = _reserve_bytes(norm, lib, constants)
+        # Without ReLU the work has no operand for reserve space. If cuDNN wants some, use the slower plain calls.
+        extended = norm.relu or constants["reserve_bytes"] == 0
     forward = isinstance(work, BatchNormCallForward)
     name = (_FORWARD_EX if forward else _BACKWARD_EX) if extended else (_FORWARD if forward else _BACKWARD)
     if extended:
-        known["workspace_bytes"] = _size(lib, _WORKSPACE_SIZE[name], known)
-    return PreparedCall(name, work, known, lib, descriptors)
+        constants["workspace_bytes"] = _size_bytes(lib, _WORKSPACE_SIZE[name], constants)
+    return PreparedCall(name, work, constants, lib, descriptors)
 
 
-# alpha and beta: results are stored, not added to what is there. Read by cuDNN on the host when it is called.
+# alpha and beta: overwrite the results rather than add to them. cuDNN reads these on the host at each call.
 _ONE, _ZERO = ctypes.c_float(1.0), ctypes.c_float(0.0)
 _ALPHA, _BETA = c_void_p(ctypes.addressof(_ONE)), c_void_p(ctypes.addressof(_ZERO))
 
 
-def _reserve(norm: Norm, lib: Library, known: Mapping[str, Any]) -> int:
-    """Bytes of reserve space that cuDNN asks for; with ReLU they must not be more than the work's operand has."""
-    asked = _size(lib, _RESERVE_SIZE, known)
-    given = reserve_bytes(norm)
-    if norm.relu and asked > given:
+def _reserve_bytes(norm: Norm, lib: Library, constants: Mapping[str, Any]) -> int:
+    """Return the size of the reserve space that cuDNN needs.
+
+    Raises CallError if a batch normalisation with ReLU needs more than the work's operand has."""
+    needed, limit = _size_bytes(lib, _RESERVE_SIZE, constants), reserve_bytes(norm)
+    if norm.relu and needed > limit:
         raise CallError(
-            f"cuDNN {libraries.version()} asks for {asked} bytes of reserve space for a batch normalisation of "
-            f"{norm.shape}, expected at most {given}: use the config without 'fused' on this GPU"
+            f"cuDNN {libraries.version()} asks for {needed} bytes of reserve space for a batch normalisation of "
+            f"{norm.shape}, expected at most {limit}: use the config without 'fused' on this GPU"
         )
-    return asked
+    return needed
 
 
-def _size(lib: Library, name: str, known: Mapping[str, Any]) -> int:
+def _size_bytes(lib: Library, name: str, constants: Mapping[str, Any]) -> int:
+    """Return the size that cuDNN's query `name` writes."""
     size = c_size_t()
-    lib.checked(name, *({**known, "size": ctypes.byref(size)}[one] for one in _ARGUMENTS[name].split()))
+    arguments = {**constants, "size": ctypes.byref(size)}
+    lib.checked(name, *map(arguments.__getitem__, _ARGUMENTS[name].split()))
     return int(size.value)

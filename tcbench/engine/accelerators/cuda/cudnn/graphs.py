@@ -1,9 +1,9 @@
-"""cuDNN's graph for a piece of work.
+"""cuDNN's graph for each piece of work.
 
-Sizes are logical (N, C, H, W) whatever the layout, which the strides tell. Tensors are numbered in the order of
-`work.operands`, from 1; cuDNN takes device addresses in the order of these numbers. Two more follow for a forward batch
-normalisation, whose running statistics are read and written: `slots` says whose address each takes. Constants (epsilon,
-momentum, ReLU's zero) are passed by value within the graph."""
+Sizes are logical (N, C, H, W) in both layouts; the strides differ. Tensors are numbered from 1 in the order of
+`work.operands`, and cuDNN takes device addresses in this order. A forward batch normalisation has two more tensors: its
+running statistics are both read and written. `slots` maps each tensor to its operand. Constants (epsilon, momentum,
+ReLU's zero) are stored in the graph."""
 
 import ctypes
 import functools
@@ -14,22 +14,23 @@ from tcbench.engine import work as w
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 
 PRODUCTS_OF_ANY_SIZE_FROM_SM = 80
-"""Before, cuDNN's matrix products have plans where all three sizes are multiples of 8."""
+"""cuDNN's matrix products on older GPUs have plans only if all three sizes are multiples of 8."""
 
 _Dims = tuple[list[int], list[int]]
 
 
 def slots(work: w.Work) -> tuple[int, ...]:
-    """For each address that the graph's plan takes, the index of its operand."""
+    """Return the index of the operand for each address that the graph's plan takes."""
     indices = {operand.name: index for index, operand in enumerate(work.operands)}
-    again = ("running_mean", "running_var") if isinstance(work, w.BatchNormForward) else ()
-    return (*range(len(indices)), *(indices[name] for name in again))
+    written = ("running_mean", "running_var") if isinstance(work, w.BatchNormForward) else ()
+    return (*range(len(indices)), *(indices[name] for name in written))
 
 
 def define(work: w.Work, target: dict[str, Any], sm: int) -> Any:
-    """The graph for a GPU of compute capability `sm`, validated and lowered, before its plans are looked for. `target`:
-    `handle` on a GPU; `device_property` and `sm_version` for one that is not there. Raises cuDNN's own errors where it
-    knows no such graph."""
+    """Return a work's graph for a GPU of compute capability `sm`, validated and lowered, without plans.
+
+    `target`: `handle` on a GPU; `device_property` and `sm_version` for an absent GPU. Raises cuDNN's own errors if it
+    does not support the graph."""
     cudnn = libraries.frontend()
     builder = _BUILDERS.get(type(work))
     if builder is None:
@@ -48,16 +49,19 @@ def define(work: w.Work, target: dict[str, Any], sm: int) -> Any:
 
 
 def empty(target: dict[str, Any], **settings: Any) -> Any:
-    """A graph without operations. Its plans hold no reference in the CUDA graphs that they are captured into: whoever
-    captures keeps them alive. The frontend would else ask the runtime, at each run of a plan compiled when it was
-    built, whether the stream captures, and a CUDA graph that holds such references takes longer to launch."""
+    """Return a graph without operations.
+
+    Captured CUDA graphs hold no references to its plans, so the code that captures must keep them alive. With
+    references, a CUDA graph takes longer to launch, and every run of a runtime-compiled plan asks the CUDA runtime
+    whether the stream is capturing."""
     cudnn = libraries.frontend()
     return libraries.graph_class(cudnn)(cuda_graph_retention=cudnn.cuda_graph_retention.NONE, **target, **settings)
 
 
 def deselected_notes(work: w.Work) -> tuple[str, ...]:
-    """The numerical properties that a plan for this work must not have, by cuDNN's names. Strict float32 keeps away
-    from Tensor Cores, which would round its inputs; 16 bits accumulate in float32."""
+    """Return cuDNN's names of the numerical properties that a plan for this work must not have.
+
+    Strict float32 excludes Tensor Cores, which would round its inputs. 16-bit types must accumulate in float32."""
     conv: w.Conv2d | None = getattr(work, "conv", None)
     if conv is None:
         return ()
@@ -67,10 +71,10 @@ def deselected_notes(work: w.Work) -> tuple[str, ...]:
 
 
 def is_matrix_product(work: w.Work, sm: int) -> bool:
-    """Whether a convolution goes to cuDNN as a product of matrices: one of 1x1 on a single image, in half precision or
-    TF32. For Tensor Cores its convolutions would often copy that image, of NCHW always, whatever its size
-    (`work.product` makes it of a whole batch); its products take matrices as they lie, but have no plans without Tensor
-    Cores."""
+    """Return whether to pass a work to cuDNN as a matrix product: a 1x1 convolution of one image on Tensor Cores.
+
+    cuDNN's convolutions on Tensor Cores often copy the image (in NCHW always), which may hold a whole batch
+    (`work.product`). Its matrix products do not copy, but have plans only for Tensor Cores: 16 bits or TF32."""
     conv: w.Conv2d | None = getattr(work, "conv", None)
     if conv is None or (conv.dtype == "float32" and conv.math == "strict"):
         return False
@@ -79,18 +83,19 @@ def is_matrix_product(work: w.Work, sm: int) -> bool:
     return (conv.n, conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 1, 0)
 
 
-def added_to(work: w.Work, sm: int) -> tuple[int, ...]:
-    """Indices of the results that the plan adds to, so that they have to be zero before it runs. cuDNN's documentation
-    is silent. On compute capability 8.x and 9.0 every plan with statistics has a workspace for partial sums; from 10.0
-    on the only one has none, and NVIDIA's test of this graph (test_conv_genstats.py in cudnn-frontend) hands in
-    zeros."""
+def accumulated_operands(work: w.Work, sm: int) -> tuple[int, ...]:
+    """Return the indices of the operands that a plan adds its results to, so that the caller must zero them first.
+
+    cuDNN does not document this. On compute capability 8.x and 9.0, every plan with statistics has a workspace for
+    partial sums. From 10.0 on the only plan has none, and NVIDIA's test of this graph (test_conv_genstats.py in
+    cudnn-frontend) passes zeros."""
     if not isinstance(work, w.ConvFpropStats) or sm < 100:
         return ()
     return tuple(index for index, operand in enumerate(work.operands) if operand.name in ("sum", "square_sum"))
 
 
 def dims(shape: tuple[int, ...], layout: w.Layout) -> _Dims:
-    """Logical sizes and strides, (N, C, H, W) or (1, C, 1, 1), of a C-contiguous array."""
+    """Return logical sizes and strides, (N, C, H, W) or (1, C, 1, 1), of a C-contiguous array."""
     if len(shape) == 1:
         (c,) = shape
         return [1, c, 1, 1], [c, 1, c, c]
@@ -102,7 +107,7 @@ def dims(shape: tuple[int, ...], layout: w.Layout) -> _Dims:
 
 
 class _Tensors:
-    """Makes a graph's tensors from the work's operands, by name."""
+    """The tensors of a graph, created from the operands of its work by name."""
 
     def __init__(self, cudnn: Any, graph: Any, work: w.Work, as_matrices: bool) -> None:
         self.cudnn = cudnn
@@ -121,37 +126,38 @@ class _Tensors:
             "bool": cudnn.data_type.BOOLEAN,
         }
 
-    def given(self, name: str) -> Any:
-        """The tensor of an operand that is read."""
-        return self._given(name, dims(self.operands[name][1].shape, self.layout))
+    def input(self, name: str) -> Any:
+        """Return the tensor of an operand that the graph reads."""
+        return self._input(name, dims(self.operands[name][1].shape, self.layout))
 
     def matrix(self, name: str, transposed: bool) -> Any:
-        """The same as a matrix: a filter (K, C), an image (channels, pixels)."""
-        return self._given(name, self._matrix_dims(self.operands[name][1], transposed))
+        """Return an operand that the graph reads as a matrix: a filter is (K, C), an image (channels, pixels)."""
+        return self._input(name, self._matrix_dims(self.operands[name][1], transposed))
 
-    def _given(self, name: str, sizes: _Dims) -> Any:
+    def _input(self, name: str, sizes: _Dims) -> Any:
         uid, operand = self.operands[name]
         dim, stride = sizes
         return self.graph.tensor(name=name, dim=dim, stride=stride, data_type=self.types[operand.dtype], uid=uid)
 
-    def result(self, name: str, tensor: Any, as_matrix: bool = False) -> None:
-        """A tensor that the graph computes is this operand."""
+    def output(self, name: str, tensor: Any, as_matrix: bool = False) -> None:
+        """Write a computed tensor to an operand."""
         uid, operand = self.operands[name]
-        self._result(tensor, uid, operand, self._matrix_dims(operand) if as_matrix else None)
+        self._output(tensor, uid, operand, self._matrix_dims(operand) if as_matrix else None)
 
-    def written_again(self, name: str, tensor: Any) -> None:
-        """A tensor that the graph computes goes to where an operand was read from. In the order of `slots`."""
-        self._result(tensor, self.next_uid, self.operands[name][1])
+    def output_in_place(self, name: str, tensor: Any) -> None:
+        """Write a computed tensor to an operand that the graph also reads. Call it in the order of `slots`."""
+        self._output(tensor, self.next_uid, self.operands[name][1])
         self.next_uid += 1
 
-    def _result(self, tensor: Any, uid: int, operand: w.Operand, sizes: _Dims | None = None) -> None:
+    def _output(self, tensor: Any, uid: int, operand: w.Operand, sizes: _Dims | None = None) -> None:
         dim, stride = sizes or dims(operand.shape, self.layout)
         tensor.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
 
     def scalar(self, value: float) -> Any:
-        """A float32 constant, passed by value. The frontend keeps a number that float32 does not hold exactly, such as
-        0.1, as a double, and hands cuDNN its address whatever type the tensor is given afterwards: so it is rounded
-        here, and the type is the frontend's own."""
+        """Return a tensor for a float32 constant that is stored in the graph.
+
+        Rounds to float32 first: the frontend stores other numbers, such as 0.1, as doubles and passes cuDNN their
+        address, whatever type the tensor is set to afterwards."""
         tensor = self.graph.tensor_scalar(ctypes.c_float(value).value, self.cudnn.scalar_type.RUNTIME_PARAM)
         return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])
 
@@ -166,16 +172,16 @@ class _Tensors:
         return [1, *dim], [operand.size, *stride]
 
 
-def _fprop(graph: Any, **given: Any) -> Any:
-    return graph.conv_fprop(**given)
+def _fprop(graph: Any, **arguments: Any) -> Any:
+    return graph.conv_fprop(**arguments)
 
 
-def _dgrad(graph: Any, **given: Any) -> Any:
-    return graph.conv_dgrad(**given)
+def _dgrad(graph: Any, **arguments: Any) -> Any:
+    return graph.conv_dgrad(**arguments)
 
 
-def _wgrad(graph: Any, **given: Any) -> Any:
-    return graph.conv_wgrad(**given)
+def _wgrad(graph: Any, **arguments: Any) -> Any:
+    return graph.conv_wgrad(**arguments)
 
 
 _CONVOLUTIONS: dict[type[w.Work], tuple[Callable[..., Any], dict[str, str], str, dict[str, bool]]] = {
@@ -184,8 +190,8 @@ _CONVOLUTIONS: dict[type[w.Work], tuple[Callable[..., Any], dict[str, str], str,
     w.ConvDgrad: (_dgrad, {"loss": "gy", "filter": "w"}, "gx", {"w": True, "gy": False}),
     w.ConvWgrad: (_wgrad, {"image": "x", "loss": "gy"}, "gw", {"gy": False, "x": True}),
 }
-"""By work: the operation of its graph, the operands that it takes as arguments, and its result; and where it can be a
-product of two matrices, these and whether each is transposed."""
+"""Each convolution's operation, its arguments (cuDNN's name: operand), and the operand of the result. If it can be a
+matrix product, also the operands of the two factors and whether each is transposed."""
 
 
 def _convolution(tensors: _Tensors, work: Any) -> None:
@@ -193,69 +199,69 @@ def _convolution(tensors: _Tensors, work: Any) -> None:
     conv, graph, wide = work.conv, tensors.graph, tensors.cudnn.data_type.FLOAT
     if tensors.as_matrices and factors:
         a, b = (tensors.matrix(name, transposed) for name, transposed in factors.items())
-        tensors.result(result, graph.matmul(A=a, B=b, compute_data_type=wide, name="product"), as_matrix=True)
+        tensors.output(result, graph.matmul(A=a, B=b, compute_data_type=wide, name="product"), as_matrix=True)
         return
     computed = operation(
         graph,
-        **{argument: tensors.given(name) for argument, name in arguments.items()},
+        **{argument: tensors.input(name) for argument, name in arguments.items()},
         padding=[conv.pad, conv.pad],
         stride=[conv.stride, conv.stride],
         dilation=[1, 1],
         compute_data_type=wide,
         name="conv",
     )
-    tensors.result(result, computed)
+    tensors.output(result, computed)
     if isinstance(work, w.ConvFpropStats):
         sums = graph.genstats(input=computed, compute_data_type=wide, name="statistics")
         for name, total in zip(("sum", "square_sum"), sums, strict=True):
-            tensors.result(name, total)
+            tensors.output(name, total)
 
 
 def _batch_norm_forward(tensors: _Tensors, work: w.BatchNormForward) -> None:
     graph, norm = tensors.graph, work.norm
     value, mean, inv_std, running_mean, running_var = graph.batchnorm(
-        input=tensors.given("x"),
-        scale=tensors.given("gamma"),
-        bias=tensors.given("beta"),
-        in_running_mean=tensors.given("running_mean"),
-        in_running_var=tensors.given("running_var"),
+        input=tensors.input("x"),
+        scale=tensors.input("gamma"),
+        bias=tensors.input("beta"),
+        in_running_mean=tensors.input("running_mean"),
+        in_running_var=tensors.input("running_var"),
         epsilon=tensors.scalar(work.eps),
         momentum=tensors.scalar(work.momentum),
         name="batch_norm",
     )
     if norm.add:
-        value = graph.add(a=value, b=tensors.given("residual"), name="add")
+        value = graph.add(a=value, b=tensors.input("residual"), name="add")
     if norm.relu:
         value = graph.relu(input=value, name="relu")
-    tensors.result("y", value)
-    tensors.result("mean", mean)
-    tensors.result("inv_std", inv_std)
+    tensors.output("y", value)
+    tensors.output("mean", mean)
+    tensors.output("inv_std", inv_std)
     if norm.relu:
-        tensors.result("mask", graph.cmp_gt(input=value, comparison=tensors.scalar(0.0), name="mask"))
-    tensors.written_again("running_mean", running_mean)
-    tensors.written_again("running_var", running_var)
+        tensors.output("mask", graph.cmp_gt(input=value, comparison=tensors.scalar(0.0), name="mask"))
+    tensors.output_in_place("running_mean", running_mean)
+    tensors.output_in_place("running_var", running_var)
 
 
 def _batch_norm_backward(tensors: _Tensors, work: w.BatchNormBackward) -> None:
     graph, norm = tensors.graph, work.norm
-    gradient = tensors.given("gy")
+    gradient = tensors.input("gy")
     if norm.relu:
-        gradient = graph.scale(input=gradient, scale=tensors.given("mask"), name="relu")
-        # cuDNN fuses this product only where it is rounded to the gradient's own dtype.
+        gradient = graph.scale(input=gradient, scale=tensors.input("mask"), name="relu")
+        # cuDNN fuses this product only if its dtype is the gradient's.
         gradient.set_data_type(tensors.types[norm.dtype])
     if norm.add:
-        tensors.result("gresidual", gradient)
+        tensors.output("gresidual", gradient)
     gx, ggamma, gbeta = graph.batchnorm_backward(
         grad=gradient,
-        input=tensors.given("x"),
-        scale=tensors.given("gamma"),
-        mean=tensors.given("mean"),
-        inv_variance=tensors.given("inv_std"),
+        input=tensors.input("x"),
+        scale=tensors.input("gamma"),
+        mean=tensors.input("mean"),
+        inv_variance=tensors.input("inv_std"),
         name="batch_norm",
     )
-    tensors.result("gx", gx)
-    tensors.result("ggamma", ggamma)
-    tensors.result("gbeta", gbeta)
+    tensors.output("gx", gx)
+    tensors.output("ggamma", ggamma)
+    tensors.output("gbeta", gbeta)
 
 
 _BUILDERS: dict[type[w.Work], Callable[[_Tensors, Any], Any]] = {
@@ -267,12 +273,13 @@ _BUILDERS: dict[type[w.Work], Callable[[_Tensors, Any], Any]] = {
 
 @functools.lru_cache(maxsize=8)
 def absent_target(properties: str, sm: int) -> dict[str, Any]:
-    """The target that `define` needs for a GPU that is not there, or is not looked at, by its properties in cuDNN's
-    form (JSON). No `sm_count`: a handle brings none either, and with one cuDNN refuses its Hopper engine (9.19 and
-    9.28)."""
+    """Return the target that `define` needs to plan without using the GPU.
+
+    `properties`: the GPU's, in cuDNN's JSON form. There is no `sm_count`, as with a handle: with it, cuDNN 9.19 and
+    9.28 refuse their Hopper engine."""
     return {"device_property": libraries.frontend().create_device_properties(properties), "sm_version": sm}
 
 
 def present_properties(index: int) -> str:
-    """The properties of the GPU that CUDA calls `index`, in cuDNN's form. Raises cuDNN's own errors."""
+    """Return the properties of the GPU that CUDA calls `index`, in cuDNN's JSON form. Raises cuDNN's own errors."""
     return str(libraries.frontend().create_device_properties(index).serialize())

@@ -1,8 +1,8 @@
-"""Finds and loads cuDNN and the libraries that it needs, so that nobody has to set LD_LIBRARY_PATH.
+"""Finding and loading cuDNN and the libraries that it needs, so that nobody has to set LD_LIBRARY_PATH.
 
-The wheels for CUDA 12 put each library into a folder of its own (nvidia/cublas/lib, nvidia/cuda_nvrtc/lib); those for
-CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, its frontend the CUDA runtime, and
-NVRTC its built-in functions, which works once they are loaded."""
+Wheels for CUDA 12 have one folder per library (nvidia/cublas/lib, nvidia/cuda_nvrtc/lib); those for CUDA 13 share
+nvidia/cu13/lib. Libraries open others by bare file name: cuDNN opens cuBLAS and NVRTC, its frontend opens the CUDA
+runtime, and NVRTC its built-in functions. This works if the other library is already loaded."""
 
 import contextlib
 import ctypes
@@ -21,8 +21,8 @@ CUDNN = "libcudnn.so.9"
 _CUDA_MAJORS = (12, 13)
 _COMPANIONS = (("cuBLASLt", "libcublasLt.so.{0}"), ("cuBLAS", "libcublas.so.{0}"))
 _RUNTIME_NAME = "CUDNN_FRONTEND_CUDART_LIB_NAME"
-"""The environment variable by which the frontend is told which runtime to open. Left to itself it takes that of CUDA 12
-where a system has that too, and says so on stderr."""
+"""The environment variable that tells the frontend which CUDA runtime to open. Without it the frontend prefers the
+runtime of CUDA 12 if the system has one, and prints a message on stderr."""
 _FRONTEND = "nvidia-cudnn-frontend"
 _NEEDED = (
     "_execute_with_raw_ptrs",
@@ -38,19 +38,20 @@ _SYNC = "'uv sync --extra cuda12' (or cuda13, volta: `tcbench doctor` says which
 
 
 class LibraryError(TcbenchError):
-    """A library that cuDNN needs is missing."""
+    """An error about a missing or unusable library that cuDNN needs."""
 
 
 def folders() -> Iterator[Path]:
-    """The folders in which NVIDIA's wheels put libraries: nvidia/*/lib wherever Python looks for packages. A wheel that
-    makes `nvidia` a package of its own hides those elsewhere from the import system."""
+    """Yield the folders with libraries of NVIDIA's wheels: nvidia/*/lib in every folder of Python's packages.
+
+    The import system may see only one `nvidia` folder: a wheel can make it a regular package that hides others."""
     spec = importlib.util.find_spec("nvidia")
     for place in pkgutil.extend_path(list(spec.submodule_search_locations or ()), "nvidia") if spec else ():
         yield from sorted(Path(place).glob("*/lib"))
 
 
 def _places() -> Iterator[Path]:
-    """In the order in which cuDNN's frontend looks for cuDNN: both must load the same file to share handles."""
+    """Yield the folders to search, in the frontend's order: handles can be shared only if both load the same cuDNN."""
     yield from (Path(place) for place in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if place)
     yield from folders()
 
@@ -63,55 +64,59 @@ def _open(name: str) -> ctypes.CDLL | None:
 
 
 def _majors() -> tuple[int, ...]:
-    """The CUDA versions to look for: that of the installed cuDNN wheel, or any."""
+    """Return the CUDA versions to look for: that of the installed cuDNN wheel, or all."""
     return tuple(m for m in _CUDA_MAJORS if machine.version(f"nvidia-cudnn-cu{m}") is not None) or _CUDA_MAJORS
 
 
 @functools.cache
 def cudnn_library() -> ctypes.CDLL:
-    """libcudnn itself, with what it opens by name. Raises LibraryError."""
-    library = _open(CUDNN)
-    if library is None:
-        raise LibraryError(f"cuDNN 9 ({CUDNN}) was not found: {_SYNC}")
+    """Load libcudnn and the libraries that it opens by name; return libcudnn. Raises LibraryError."""
+    library = _open_cudnn()
     runtime()
     _nvrtc()
-    for words, pattern in _COMPANIONS:
-        _companion(words, pattern)
+    for title, pattern in _COMPANIONS:
+        _companion(title, pattern)
+    return library
+
+
+def _open_cudnn() -> ctypes.CDLL:
+    if (library := _open(CUDNN)) is None:
+        raise LibraryError(f"cuDNN 9 ({CUDNN}) was not found: {_SYNC}")
     return library
 
 
 def runtime() -> None:
-    """Load the CUDA runtime, and tell cuDNN's frontend which. Raises LibraryError."""
+    """Load the CUDA runtime, and tell cuDNN's frontend which one to use. Raises LibraryError."""
     loaded = _companion("the CUDA runtime", "libcudart.so.{0}")
     if len(loaded) == 1:
         os.environ.setdefault(_RUNTIME_NAME, *loaded)
 
 
 def _nvrtc() -> dict[str, ctypes.CDLL]:
-    """NVRTC, loaded after its built-in functions: it opens them by a bare name, and finds them neither in CUDA 13.0's
-    wheels, which have no run path, nor beside a library that was loaded by its path. Raises LibraryError."""
+    """Load NVRTC's built-in functions, then NVRTC itself. Raises LibraryError.
+
+    NVRTC opens the built-ins by bare name. It cannot find them in the wheels of CUDA 13.0, which have no run path."""
     for place in _places():
         for path in (path for major in _majors() for path in place.glob(f"libnvrtc-builtins.so.{major}.*")):
             _open(path.name)
     return _companion("NVRTC", "libnvrtc.so.{0}")
 
 
-def _companion(words: str, pattern: str) -> dict[str, ctypes.CDLL]:
-    """Load a library that cuDNN needs, by name. Raises LibraryError."""
+def _companion(title: str, pattern: str) -> dict[str, ctypes.CDLL]:
+    """Load a library that cuDNN needs, in every installed version, and return it by file name. Raises LibraryError.
+
+    All versions are loaded because the CUDA version of a cuDNN outside the wheels is unknown."""
     names = [pattern.format(major) for major in _majors()]
-    # All that are there: which CUDA a cuDNN outside the wheels was made for is not known.
     loaded = {name: library for name in names if (library := _open(name)) is not None}
     if not loaded:
-        raise LibraryError(f"{words} ({' or '.join(names)}) was not found, which cuDNN needs: {_SYNC}")
+        raise LibraryError(f"{title} ({' or '.join(names)}) was not found, which cuDNN needs: {_SYNC}")
     return loaded
 
 
 @functools.cache
 def version() -> str:
-    """cuDNN's version as "9.28.0". Costs milliseconds, needs no driver. Raises LibraryError."""
-    library = _open(CUDNN)
-    if library is None:
-        raise LibraryError(f"cuDNN 9 ({CUDNN}) was not found: {_SYNC}")
+    """Return cuDNN's version, such as "9.28.0". Takes milliseconds and needs no driver. Raises LibraryError."""
+    library = _open_cudnn()
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = int(library.cudnnGetVersion())
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
@@ -119,7 +124,7 @@ def version() -> str:
 
 @functools.cache
 def nvrtc_version() -> str:
-    """NVRTC's version as "13.0"; of several that cuDNN may take, all. Raises LibraryError."""
+    """Return the version of NVRTC, such as "13.0"; all of them if cuDNN may use several. Raises LibraryError."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     versions = []
     for library in _nvrtc().values():
@@ -130,7 +135,7 @@ def nvrtc_version() -> str:
 
 @functools.cache
 def frontend_version() -> str:
-    """The version of cuDNN's frontend. Raises LibraryError."""
+    """Return the version of cuDNN's frontend. Raises LibraryError."""
     installed = machine.version(_FRONTEND)
     if installed is None:
         raise LibraryError(f"cuDNN's frontend ({_FRONTEND}) is not installed: {_SYNC}")
@@ -139,7 +144,7 @@ def frontend_version() -> str:
 
 @functools.cache
 def frontend() -> Any:
-    """The module `cudnn`, ready to build plans, with a GPU or without. Raises LibraryError."""
+    """Return the module `cudnn`, ready to build plans with or without a GPU. Raises LibraryError."""
     cudnn_library()
     installed = frontend_version()
     try:
@@ -161,14 +166,15 @@ def frontend() -> Any:
 
 
 def graph_class(cudnn: Any) -> Any:
-    """The compiled graph. The frontend's Python class over it looks for engines of its own, which need PyTorch, and
-    normalises every argument at every call."""
+    """Return the frontend's compiled graph class.
+
+    Its Python wrapper is avoided: it looks for engines that need PyTorch and normalises all arguments at every call."""
     compiled = getattr(cudnn, "_pybind_module", None)
     return getattr(compiled, "backend_graph", None) or getattr(cudnn, "pygraph", None)
 
 
 def problem() -> str | None:
-    """Why plans cannot be built here, in one line; None if they can."""
+    """Return why plans cannot be built on this machine, in one line; None if they can."""
     try:
         frontend()
     except LibraryError as error:

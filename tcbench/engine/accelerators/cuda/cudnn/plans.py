@@ -1,7 +1,7 @@
-"""Plans of cuDNN's graphs on this machine's GPU: found, timed, kept, and called with bare addresses.
+"""Plans of cuDNN's graphs: searching, timing, caching, and running them on bare addresses.
 
-What a plan is found to be (`PlanFacts`), or that there is none (`NoPlan`), is data that the forecast, the records and
-the cache share. `Plans` belongs to one GPU and one cuDNN handle."""
+`PlanFacts` describes a chosen plan and `NoPlan` the lack of one; forecasts, records and the cache share them. `Plans`
+belongs to one GPU and one cuDNN handle."""
 
 import contextlib
 import ctypes
@@ -33,43 +33,45 @@ _BUILT = "built-plans-v2"
 _NOT_COMPILED = "CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
 
 PRECOMPILED_TIMED = 12
-"""Autotuning looks at the heuristic's order as far as its twelfth plan that need not be compiled. An H100 has 40 for a
-convolution, all of one engine."""
+"""Autotuning times at most this many precompiled plans, in the heuristic's order. On an H100 a convolution has 40, all
+of one engine."""
 RUNTIME_COMPILED_TIMED = 2
-"""Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
-normalisation), the first two for each minute of the budget, and at least these."""
+"""Autotuning times this many runtime-compiled plans per minute of its budget, and at least this many. cuDNN takes about
+half a second to compile one, and offers about thirty for a batch normalisation."""
 
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
-"""Variables of processes that build plans by a GPU's properties: they look at no GPU and take no memory of one."""
+"""Environment variables that keep processes which build plans from a GPU's properties away from the GPU."""
 
 TRIALS_PER_ENTRY = 2
-"""Trials that may die while they tune the same plans that were compiled before. The next compiles its own."""
+"""After this many trials that died while tuning the same plans built ahead, trials build their own plans."""
 
 
 def compiled_timed(budget_s: float) -> float:
-    """The number of runtime-compiled plans of a work that a trial with this budget looks at."""
+    """Return how many runtime-compiled plans of a work a trial with this tuning budget times."""
     return RUNTIME_COMPILED_TIMED * max(1.0, budget_s / 60)
 
 
 def plan_cache(fresh: bool = False) -> Cache:
-    """The plans that this user's runs and forecasts share; `fresh` ignores those that are there."""
+    """Return the cache of plans that this user's runs and forecasts share; `fresh` ignores its present entries."""
     return Cache.of_code(messages.GPU_PLANS, fresh=fresh)
 
 
 def built_cache() -> Cache:
-    """Plans that were built before a trial times them (`tcbench.engine.accelerators.cuda.cudnn.ahead`)."""
+    """Return the cache of plans that were built ahead of trials (`tcbench.engine.accelerators.cuda.cudnn.ahead`)."""
     return Cache.of_code(_BUILT)
 
 
 def built_folder() -> Path:
-    """Return where these plans are carried to, which `built_cache` avoids if other users can write there."""
+    """Return the folder of plans that were built ahead. `built_cache` avoids it if other users can write there."""
     return folder(_BUILT)
 
 
 @dataclass(unsafe_hash=True)
 class NoPlan(Exception):
-    """cuDNN cannot do this work here. `reason` is one line. `lasting`: it will be so next time, and is worth keeping;
-    plans that cuDNN offers but cannot build may build once NVRTC, the driver or the GPU is as it should be."""
+    """The answer that cuDNN cannot do a work. `reason` is one line.
+
+    `lasting`: whether to cache the answer. It is false if cuDNN offers plans but fails to build them, which a repaired
+    NVRTC, driver or GPU may change."""
 
     reason: str
     lasting: bool = field(default=True, compare=False)
@@ -77,11 +79,12 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """The plan that was chosen. `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans
-    of cuDNN's heuristic. `timed`: what autotuning measured, in the heuristic's order, and `left_out` how many others
-    might have served; none without autotuning. `cut`: some of these for want of time, as the trial had `budget_s` for
-    all its works. `sides`: those of a gate whose times `timed` holds. `ahead`: the number of timed plans that were
-    compiled before the trial."""
+    """The plan chosen for a work.
+
+    - `plan`: cuDNN's tag for its engine and knobs; `place`: its place among the `offered` plans of the heuristic.
+    - `timed`: autotuning's times in the heuristic's order; `left_out`: the number of usable plans that were not timed.
+    - `cut`: whether some were left out because `budget_s`, the trial's tuning time for all works, ran out.
+    - `sides`: the sides of a gate whose times are in `timed`; `ahead`: how many timed plans were built ahead."""
 
     plan: str
     workspace_bytes: int
@@ -98,7 +101,9 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A plan that was built and fits, at its place in the heuristic's order; or one timed before, with its time."""
+    """A plan within the workspace limit: built, or timed by an earlier process (`time_s`).
+
+    `place`: its place in the heuristic's order."""
 
     place: int
     plan: str
@@ -108,7 +113,7 @@ class PlanCandidate:
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A plan that another process built, serialized; `graph`: restored."""
+    """A plan that another process built. `data`: serialized; `graph`: restored on this GPU."""
 
     workspace_bytes: int
     data: bytes
@@ -119,9 +124,10 @@ class BuiltPlan:
 
 
 class Search:
-    """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for, but for those
-    that are `built`. A plan over the workspace limit is refused by cuDNN before it is built where its engine knows, and
-    by us after. Raises NoPlan where cuDNN knows no engine at all."""
+    """A search through the plans that cuDNN's heuristic offers for a work, which builds plans one at a time.
+
+    Plans in `built` are not built again. Plans over the workspace limit are rejected: by cuDNN before building if the
+    engine knows its workspace, otherwise here after building. Raises NoPlan if cuDNN has no engine for the work."""
 
     def __init__(
         self,
@@ -150,33 +156,34 @@ class Search:
         self._memory_ran_out: Exception | None = None
 
     def candidates(self) -> Iterator[PlanCandidate]:
-        """In the heuristic's order, each plan once."""
+        """Yield the plans that build and fit, each once, in the heuristic's order."""
         built = (self._build(place, plan) for plan, place in self._places().items())
         return (candidate for candidate in built if candidate is not None)
 
     def shortlist(
-        self, known: Mapping[str, PlanTime], has_time: Callable[[], bool], compiled_timed: float
+        self, timed: Mapping[str, PlanTime], has_time: Callable[[], bool], compiled_timed: float
     ) -> tuple[list[PlanCandidate], int, bool]:
-        """The candidates that autotuning chooses from, the number of others that might have served, and whether some of
-        them are left out for want of time. In the heuristic's order as far as PRECOMPILED_TIMED and `compiled_timed`
-        go: of either kind the first that fits, others while there is time. What is known is not built. Plans in `built`
-        cost no compiling: all of them are candidates, whatever `compiled_timed` says."""
+        """Return autotuning's candidates, the number of other usable plans, and whether time cut the list short.
+
+        Takes plans in the heuristic's order, up to PRECOMPILED_TIMED precompiled and `compiled_timed` runtime-compiled
+        ones. The first fitting plan of either kind is always taken, others while `has_time()`. Plans in `timed` are not
+        built. Plans in `built` need no compiling, so all are candidates, whatever `compiled_timed` says."""
         places, refused, cut = self._places(), 0, False
         candidates: list[PlanCandidate] = []
-        room: dict[bool, float] = {False: PRECOMPILED_TIMED, True: compiled_timed}
+        remaining: dict[bool, float] = {False: PRECOMPILED_TIMED, True: compiled_timed}
         begun = set()
         for plan, place in places.items():
             compiled = self._is_runtime_compiled(place)
-            if room[False] < 1:
+            if remaining[False] < 1:
                 break
-            if room[compiled] < 1 and plan not in self.built:
+            if remaining[compiled] < 1 and plan not in self.built:
                 continue
             candidate: PlanCandidate | None
-            if plan in known:
-                candidate = PlanCandidate(place, plan, known[plan].workspace_bytes, known[plan].time_s)
+            if plan in timed:
+                candidate = PlanCandidate(place, plan, timed[plan].workspace_bytes, timed[plan].time_s)
             elif plan not in self.built and compiled in begun and not has_time():
                 cut = True
-                room[compiled] -= 1
+                remaining[compiled] -= 1
                 continue
             else:
                 candidate = self._build(place, plan)
@@ -184,24 +191,25 @@ class Search:
                 refused += 1
                 continue
             begun.add(compiled)
-            room[compiled] -= 1
+            remaining[compiled] -= 1
             candidates.append(candidate)
         return candidates, len(places) - refused - len(candidates), cut
 
     def _places(self) -> dict[str, int]:
-        """Each plan's first place in the heuristic's order."""
+        """Return each plan's first place in the heuristic's order, which may repeat plans."""
         places: dict[str, int] = {}
         for place in range(self.offered):
             places.setdefault(str(self.graph.get_plan_name_at_index(place)), place)
         return places
 
     def first(self, *, build: bool = True) -> PlanCandidate:
-        """The heuristic's first that fits. Without `build`, a plan that cuDNN would compile is not built: cuDNN has
-        found its configuration supported and knows its workspace. Of 388 such plans, for shapes of all kinds and four
-        GPUs, every one then built, with that workspace. Raises NoPlan."""
+        """Return the first fitting plan in the heuristic's order. Raises NoPlan.
+
+        Without `build`, runtime-compiled plans are not built: cuDNN already accepted their configuration and knows
+        their workspace. Checked with 388 such plans for four GPUs: all built, with that workspace."""
         for plan, place in self._places().items():
             if not build:
-                # With no workspace allowed, not even none, a plan is refused before it is built with what it needs.
+                # A limit of -1 makes cuDNN refuse the plan before building it, with its workspace in the error.
                 self.graph.deselect_workspace_greater_than(-1 if self._is_runtime_compiled(place) else self._limit)
             candidate = self._build(place, plan)
             if candidate is not None:
@@ -209,26 +217,28 @@ class Search:
         raise self.none_fits()
 
     def select(self, chosen: PlanCandidate | PlanFacts) -> None:
-        """Make a plan the one that is executed and serialized; build it if that was not done here."""
+        """Select the plan to execute and serialize; build it if this search has not."""
         self.graph.build_plan_at_index(chosen.place)
 
     def compiled(self, most: float) -> dict[str, BuiltPlan]:
-        """Of the plans that cuDNN compiles those that autotuning would look at, by tag. Raises what stops the first."""
+        """Build the runtime-compiled plans that autotuning would time, at most `most`; return them by tag.
+
+        Raises the reason if none builds."""
         built: dict[str, BuiltPlan] = {}
-        ready = 0
+        precompiled = 0
         for plan, place in self._places().items():
             if not self._is_runtime_compiled(place):
-                ready += 1
+                precompiled += 1
             elif len(built) + 1 <= most and (candidate := self._build(place, plan)) and (data := self.serialize()):
                 built[plan] = BuiltPlan(candidate.workspace_bytes, data)
-            if ready == PRECOMPILED_TIMED:
+            if precompiled == PRECOMPILED_TIMED:
                 break
         if self._failures and not built:
             raise self.none_fits()
         return built
 
     def serialize(self) -> bytes:
-        """The selected plan; nothing where its engine cannot be serialized."""
+        """Return the selected plan's bytes; empty if its engine does not support serialization."""
         try:
             return bytes(self.graph.serialize(as_bytes=True))
         except RuntimeError as error:
@@ -236,7 +246,7 @@ class Search:
             return b""
 
     def none_fits(self) -> Exception:
-        """Why there was no candidate: NoPlan, or cuDNN's own error where the GPU had no memory left to build one."""
+        """Return why there was no candidate: a NoPlan, or cuDNN's own error if the GPU ran out of memory."""
         if self._memory_ran_out is not None:
             return self._memory_ran_out
         limit = f"a workspace of {self._limit / _MIB:.0f} MiB"
@@ -244,8 +254,8 @@ class Search:
             least = f"the least takes {min(self._too_large) / _MIB:.0f} MiB"
             return NoPlan(self._no(f"has no plan within {limit} ({least})"))
         if self._failures or not graphs.deselected_notes(self._work):
-            none = self._no("has no plan that can be built")
-            return NoPlan(none + _cause(self._failures), lasting=not self._failures)
+            reason = self._no("has no plan that can be built") + _cause(self._failures)
+            return NoPlan(reason, lasting=not self._failures)
         return NoPlan(self._no("has no plan that computes in float32"))
 
     def _build(self, place: int, plan: str) -> PlanCandidate | None:
@@ -275,30 +285,29 @@ class Search:
         notes = self.graph.get_behavior_notes_for_plan_at_index(place)
         return self._cudnn.behavior_note.RUNTIME_COMPILATION in notes
 
-    def _no(self, what: str) -> str:
-        described: Any = self._work
-        of: Any = described.conv if hasattr(described, "conv") else described.norm
-        sm = f"{self._sm // 10}.{self._sm % 10}"
-        return (
-            f"cuDNN {libraries.version()} {what} for {self._work.name} {of.layout} {of.dtype} "
-            f"on compute capability {sm}"
-        )
+    def _no(self, problem: str) -> str:
+        work: Any = self._work
+        shape: Any = work.conv if hasattr(work, "conv") else work.norm
+        gpu = f"compute capability {self._sm // 10}.{self._sm % 10}"
+        return f"cuDNN {libraries.version()} {problem} for {work.name} {shape.layout} {shape.dtype} on {gpu}"
 
 
 def _cause(failures: list[str]) -> str:
-    """Why plans did not build, to be added to the line that says so."""
+    """Return why plans did not build, as the end of a message."""
     if any(_NOT_COMPILED in failure for failure in failures):
         return f": NVRTC {libraries.nvrtc_version()} fails to compile cuDNN's kernels ('tcbench doctor' tries it)"
     return f": {failures[0][:300]}" if failures else ""
 
 
-# -- keeping what was found ----------------------------------------------------------------------------------------
+# -- cache entries -------------------------------------------------------------------------------------------------
 
 
 def cache_key(
     work: Work, gpu: GpuProperties, workspace_bytes: int, *, autotuned: bool, present: bool, built: bool = True
 ) -> Key:
-    """Everything that a choice of plan depends on. `present`: found on the GPU itself. `built`: not foretold."""
+    """Return the cache key of a choice of plan: everything that the choice depends on.
+
+    `present`: whether the GPU itself was used. `built`: whether the plan was built rather than predicted."""
     return {
         "work": work.key,
         "gpu": gpu.name,
@@ -316,16 +325,16 @@ def cache_key(
 
 
 def built_key(work: Work, gpu: GpuProperties, workspace_bytes: int) -> Key:
-    """The cache key of a work's plans that were compiled before a trial.
+    """Return the cache key of a work's plans that were built ahead.
 
-    It has the chip (compute capability and multiprocessors) but not the card's name: an H200 restores what was
-    compiled for an H100, and the other way round."""
+    It contains the chip (compute capability and multiprocessors) but not the card's name: an H100 and an H200 can use
+    each other's plans."""
     key = cache_key(work, gpu, workspace_bytes, autotuned=True, present=True)
     return {name: part for name, part in key.items() if name not in ("gpu", "timed")}
 
 
 def to_entry(answer: PlanFacts | NoPlan, data: bytes = b"") -> Entry:
-    """An answer as the cache keeps it."""
+    """Return the cache entry of a plan or of the lack of one. `data`: the serialized plan."""
     if isinstance(answer, NoPlan):
         return Entry({"no_plan": answer.reason})
     content = dataclasses.asdict(answer)
@@ -334,7 +343,7 @@ def to_entry(answer: PlanFacts | NoPlan, data: bytes = b"") -> Entry:
 
 
 def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
-    """The answer that was kept, marked as such; None where it is not understood."""
+    """Return the answer in a cache entry, with `from_cache` set; None if the entry has an unknown form."""
     content = dict(entry.content)
     try:
         if "no_plan" in content:
@@ -346,24 +355,25 @@ def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
         return None
 
 
-def built_to_entry(built: Mapping[str, BuiltPlan], asked: float, trials: int = 0) -> Entry:
-    """The cache entry of a work's plans by tag: the bytes of one plan after another.
+def built_to_entry(built: Mapping[str, BuiltPlan], requested: float, trials: int = 0) -> Entry:
+    """Return the cache entry of a work's built plans, by tag; their bytes are concatenated.
 
-    `asked`: the number of plans that were to be compiled (there may be fewer). `trials`: the number of trials that took
-    them and did not finish tuning."""
+    `requested`: the number of plans that were to be compiled (fewer may exist). `trials`: the number of trials that
+    took them and did not finish tuning."""
     sizes = [(tag, [plan.workspace_bytes, len(plan.data)]) for tag, plan in built.items()]
-    return Entry({"plans": sizes, "asked": asked, "trials": trials}, b"".join(plan.data for plan in built.values()))
+    content = {"plans": sizes, "asked": requested, "trials": trials}
+    return Entry(content, b"".join(plan.data for plan in built.values()))
 
 
 def built_from_entry(entry: Entry | None) -> dict[str, BuiltPlan]:
-    """The plans that were kept; none where the entry is missing or not understood."""
+    """Return the built plans in a cache entry, by tag; none if the entry is missing or has an unknown form."""
     built: dict[str, BuiltPlan] = {}
     if entry is not None:
-        at = 0
+        offset = 0
         with contextlib.suppress(KeyError, TypeError, ValueError):
             for tag, (workspace_bytes, n_bytes) in entry.content["plans"]:
-                built[tag] = BuiltPlan(workspace_bytes, entry.data[at : at + n_bytes])
-                at += n_bytes
+                built[tag] = BuiltPlan(workspace_bytes, entry.data[offset : offset + n_bytes])
+                offset += n_bytes
     return built
 
 
@@ -371,37 +381,38 @@ def built_from_entry(entry: Entry | None) -> dict[str, BuiltPlan]:
 
 
 class ReadyPlan:
-    """A plan that is ready to run. Calling it returns before its work is done. Not for two threads at once."""
+    """A plan that is ready to run. A call returns before the work is done. Not thread-safe."""
 
-    __slots__ = ("_again", "_count", "_execute", "_graph", "_handle", "_n", "_pointers", "_pointers_address", "facts")
+    __slots__ = ("_address", "_graph", "_handle", "_n_operands", "_n_slots", "_pointers", "_repeated", "_run", "facts")
 
     def __init__(self, work: Work, facts: PlanFacts, graph: Any, handle: int) -> None:
         slots = graphs.slots(work)
         self.facts = facts
-        # The compiled graph owns the plan and must outlive every call.
+        # The compiled graph owns the plan: keep it alive.
         self._graph = graph
-        self._execute: Callable[..., None] = graph._execute_with_raw_ptrs
+        self._run: Callable[..., None] = graph._execute_with_raw_ptrs
         self._handle = handle
-        self._count = len(work.operands)
-        self._n = len(slots)
-        self._again = tuple(enumerate(slots))[self._count :]
-        self._pointers: Any = (ctypes.c_int64 * self._n)()
-        self._pointers_address = ctypes.addressof(self._pointers)
+        self._n_operands = len(work.operands)
+        self._n_slots = len(slots)
+        self._repeated = tuple(enumerate(slots))[self._n_operands :]
+        self._pointers: Any = (ctypes.c_int64 * self._n_slots)()
+        self._address = ctypes.addressof(self._pointers)
 
     def __call__(self, addresses: Sequence[int], workspace: int) -> None:
         """Run on device addresses in the order of the work's operands. Raises where cuDNN refuses."""
         pointers = self._pointers
-        pointers[: self._count] = addresses
-        for slot, operand in self._again:
+        pointers[: self._n_operands] = addresses
+        for slot, operand in self._repeated:
             pointers[slot] = addresses[operand]
-        self._execute(self._pointers_address, self._n, workspace, self._handle)
+        self._run(self._address, self._n_slots, workspace, self._handle)
 
 
 @dataclass(eq=False)
 class Plans:
-    """Plans for one GPU, by work. `handle` is a cudnnHandle_t; plans run on its stream. With a workbench plans are
-    autotuned on it, all works together within `tuning_budget_s`. `end_capture` ends a capture that was left open on the
-    handle's stream, if there is one."""
+    """The source of plans for one GPU. Plans run on the stream of `handle`, a cudnnHandle_t.
+
+    With a `workbench`, plans are autotuned on it; `tuning_budget_s` is the time for all works together. `end_capture`
+    ends a capture that a failed restore left open on the stream, if there is one."""
 
     handle: int
     properties: GpuProperties
@@ -416,69 +427,73 @@ class Plans:
     _tuned: int = field(default=0, init=False)
 
     def prepare(self, work: Work) -> ReadyPlan:
-        """The plan for this work, from the cache or found (and timed) now. Raises NoPlan."""
+        """Return the plan for a work, from the cache or searched for (and timed) now. Raises NoPlan."""
         autotuned = self.workbench is not None
         key = cache_key(work, self.properties, self.workspace_bytes, autotuned=autotuned, present=True)
         if side := messages.side():
             key = {**key, "code": source_digest(cudnn)}
         entry = self.cache.get(key)
-        kept, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
-        if isinstance(kept, NoPlan):
-            raise kept
-        if kept is not None and kept.sides == (side,):  # the other side has other candidates
-            kept, data = None, b""
-        if kept is not None and not self._goes_on_from(kept):
+        cached, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
+        if isinstance(cached, NoPlan):
+            raise cached
+        if cached is not None and cached.sides == (side,):  # the other side has other candidates
+            cached, data = None, b""
+        if cached is not None and not self._tunes_further(cached):
             graph = self._restore(work, data)
             if graph is not None:
-                if not side and kept.timed and kept.budget_s < self.tuning_budget_s:
+                if not side and cached.timed and cached.budget_s < self.tuning_budget_s:
                     # This budget would have timed the same plans.
-                    kept = dataclasses.replace(kept, budget_s=self.tuning_budget_s)
-                return ReadyPlan(work, kept, graph, self.handle)
+                    cached = dataclasses.replace(cached, budget_s=self.tuning_budget_s)
+                return ReadyPlan(work, cached, graph, self.handle)
             self.cache.drop(key)
-            kept = None
-        return self._find(work, key, kept, data)
+            cached = None
+        return self._find(work, key, cached, data)
 
-    def _goes_on_from(self, kept: PlanFacts) -> bool:
-        """Whether this trial's budget reaches further than that of the one that kept it; in a gate whether the other
-        side kept it, so that the times of this one are to be added."""
+    def _tunes_further(self, cached: PlanFacts) -> bool:
+        """Return whether this trial times more plans than the one that cached these facts, as its budget is larger.
+
+        In a gate: whether only the other side has timed plans so far, so that this side's times are missing."""
         if messages.side():
-            return self.workbench is not None and len(kept.sides) == 1
-        more = compiled_timed(kept.budget_s) < compiled_timed(self.tuning_budget_s)
-        return bool(kept.left_out) and kept.budget_s < self.tuning_budget_s and (kept.cut or more)
+            return self.workbench is not None and len(cached.sides) == 1
+        more = compiled_timed(cached.budget_s) < compiled_timed(self.tuning_budget_s)
+        return bool(cached.left_out) and cached.budget_s < self.tuning_budget_s and (cached.cut or more)
 
-    def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> ReadyPlan:
-        """`kept`: of an earlier process that had less time for tuning, with its serialized plan; its times are used."""
+    def _find(self, work: Work, key: Key, cached: PlanFacts | None, data: bytes) -> ReadyPlan:
+        """Search for a work's plan and cache it.
+
+        `cached` and `data`: facts and serialized plan of an earlier process that had less tuning time.
+        Its times are reused."""
         started = perf_counter()
         ahead = self._built_ahead(work, started)
         try:
             try:
-                search, facts = self._search(work, ahead, kept, started)
+                search, facts = self._search(work, ahead, cached, started)
             except RuntimeError as error:
                 if not ahead:
                     raise
                 _LOG.info("plans that were built ahead for %s do not run (%s): others are built", work.name, error)
                 ahead.clear()
-                search, facts = self._search(work, ahead, kept, started)
-        except NoPlan as none:
-            if none.lasting:
-                self.cache.put(key, to_entry(none))
+                search, facts = self._search(work, ahead, cached, started)
+        except NoPlan as no_plan:
+            if no_plan.lasting:
+                self.cache.put(key, to_entry(no_plan))
             raise
         finally:
-            if self.workbench is not None:  # before the plan is restored, which takes memory too
+            if self.workbench is not None:  # frees memory before the plan is restored
                 self.workbench.release()
             self._spent_s += perf_counter() - started
         graph = None
         if facts.plan in ahead:
             graph, data = ahead[facts.plan].graph, ahead[facts.plan].data
-        elif kept is None or facts.plan != kept.plan:
+        elif cached is None or facts.plan != cached.plan:
             search.select(facts)
             data = search.serialize()
         if self.workbench is not None:
-            # Not before: a trial that dies while it tunes leaves them to the next.
+            # Not earlier: if this trial dies while tuning, the next one uses these plans.
             self.built.drop(built_key(work, self.properties, self.workspace_bytes))
             self._tuned += 1
             messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self.tuning_budget_s))
-        # Only the chosen plan is kept: the others hold their kernels on the device.
+        # Restore the chosen plan on its own: the search's graph holds all plans, with their kernels on the device.
         if graph is None and data:
             graph = self._restore(work, data)
         if graph is None:
@@ -489,10 +504,10 @@ class Plans:
         return ReadyPlan(work, facts, graph, self.handle)
 
     def _built_ahead(self, work: Work, started: float) -> dict[str, BuiltPlan]:
-        """Return the plans by tag that were compiled before this trial and that this GPU restores.
+        """Return the plans that were built ahead of this trial and that this GPU can restore, by tag.
 
-        Those beyond the budget's number are restored while there is time. Plans that two trials took and did not finish
-        tuning are left alone: they may be what ended the trials."""
+        Plans beyond the budget's number are restored while there is time. Plans that TRIALS_PER_ENTRY trials took
+        without finishing are not used: they may have crashed these trials."""
         restored: dict[str, BuiltPlan] = {}
         key = built_key(work, self.properties, self.workspace_bytes)
         entry = self.built.get(key) if self.workbench is not None else None
@@ -500,7 +515,7 @@ class Plans:
         if entry is None or not built or (trials := int(entry.content.get("trials", 0))) >= TRIALS_PER_ENTRY:
             return restored
         self.built.put(key, dataclasses.replace(entry, content={**entry.content, "trials": trials + 1}))
-        with contextlib.suppress(Exception):  # memory ran out: what the trial builds itself may fit
+        with contextlib.suppress(Exception):  # out of memory: plans that the trial builds itself may fit
             for count, (tag, plan) in enumerate(built.items()):
                 if count >= compiled_timed(self.tuning_budget_s) and not self._has_time(started):
                     break
@@ -514,27 +529,30 @@ class Plans:
         return self._spent_s + perf_counter() - started < self.tuning_budget_s
 
     def _search(
-        self, work: Work, ahead: Mapping[str, BuiltPlan], kept: PlanFacts | None, started: float
+        self, work: Work, ahead: Mapping[str, BuiltPlan], cached: PlanFacts | None, started: float
     ) -> tuple[Search, PlanFacts]:
         search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes, ahead)
-        timed = kept.timed if kept else ()
+        timed = cached.timed if cached else ()
         if (side := messages.side()) and self.workbench is not None:
             facts = self._choose(work, search, (), started, timed)
-            return search, dataclasses.replace(facts, sides=(*(kept.sides if kept else ()), side))
+            return search, dataclasses.replace(facts, sides=(*(cached.sides if cached else ()), side))
         return search, self._choose(work, search, timed, started)
 
     def _choose(
         self,
         work: Work,
         search: Search,
-        known: Sequence[PlanTime],
+        earlier: Sequence[PlanTime],
         started: float,
         other_side: Sequence[PlanTime] = (),
     ) -> PlanFacts:
+        """Time the candidates and return the fastest; without a workbench return the heuristic's first.
+
+        `earlier`: times to reuse. `other_side`: in a gate the other side's times; the lesser time of a plan counts."""
         if self.workbench is None:
             return _facts(search, search.first())
         candidates, left_out, cut = search.shortlist(
-            {time.plan: time for time in known},
+            {time.plan: time for time in earlier},
             lambda: self._has_time(started),
             compiled_timed(self.tuning_budget_s),
         )
@@ -547,7 +565,7 @@ class Plans:
         except Exception as error:
             if out_of_memory.from_error(error) is None:
                 raise
-            # The step itself may still fit: timing takes a second set of its operands.
+            # The step itself may still fit: timing needs a second copy of the operands.
             _LOG.warning("no memory left to time plans for %s: the heuristic's first is taken", work.label)
             return _facts(search, candidates[0])
         pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
@@ -564,7 +582,7 @@ class Plans:
             [(c.plan, c.workspace_bytes, runner(c) if c.time_s is None else c.time_s) for c in candidates], bench
         )
         if other_side:
-            timed = autotune.of_both(timed, other_side)
+            timed = autotune.least_times(timed, other_side)
             fastest = min(timed, key=lambda time: time.time_s).plan
             best = next(place for place, candidate in enumerate(candidates) if candidate.plan == fastest)
         tuning = {"timed": timed, "left_out": left_out, "budget_s": self.tuning_budget_s, "cut": cut}
@@ -576,11 +594,11 @@ class Plans:
             graph = restore(data, {"handle": self.handle})
             _check_order(work, graph)
         except Exception as error:
-            # The frontend warms a restored plan up within a capture, which it leaves open where a step of that fails.
+            # The frontend warms up a restored plan within a capture, which it leaves open on failure.
             self.end_capture()
             if out_of_memory.from_error(error) is not None:
                 raise
-            # Whatever else is wrong with serialized bytes, building anew is the cure.
+            # Any other problem with the serialized bytes is solved by building the plan again.
             _LOG.info("a kept plan for %s is of no use (%s): it is built again", work.name, error)
             return None
         return graph
@@ -591,16 +609,16 @@ def _facts(search: Search, chosen: PlanCandidate, **tuning: Any) -> PlanFacts:
 
 
 def restore(data: bytes, target: dict[str, Any]) -> Any:
-    """A graph with one plan, as it was serialized."""
+    """Return a graph with the plan that was serialized as `data`. `target`: see `graphs.define`."""
     graph = graphs.empty(target)
     graph.deserialize(data)
     return graph
 
 
 def _check_order(work: Work, graph: Any) -> None:
-    """Addresses go to the plan by number alone: that it takes exactly ours is checked once."""
+    """Raise RuntimeError unless the plan takes exactly the tensors of `graphs.slots`, which calls do not check."""
     graph._prepare_variant_pack_template()
-    taken = list(graph._get_variant_pack_uids_sorted())
+    uids = list(graph._get_variant_pack_uids_sorted())
     expected = list(range(1, len(graphs.slots(work)) + 1))
-    if taken != expected:
-        raise RuntimeError(f"cuDNN's plan for {work.name} takes tensors {taken}, expected {expected}")
+    if uids != expected:
+        raise RuntimeError(f"cuDNN's plan for {work.name} takes tensors {uids}, expected {expected}")

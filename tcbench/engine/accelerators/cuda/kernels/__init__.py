@@ -1,1 +1,1 @@
-"""Our own kernels: CUDA sources, how each piece of work launches one, compiling and loading them."""
+"""Our own CUDA kernels: their sources, the launch for each piece of work, compiling and loading."""

@@ -1,7 +1,7 @@
-"""CUDA source to machine code, through NVRTC: for any GPU that it knows, with or without one at hand.
+"""Compiling CUDA source with NVRTC, for any GPU that NVRTC supports; this machine needs no GPU.
 
-Owns the compiler's options and the cache of what was compiled, in the user's cache folder. CuPy's binding of NVRTC is
-imported where it is called."""
+Owns the compiler's options and the cache of compiled kernels in the user's cache folder. CuPy's binding of NVRTC is
+imported when it is called."""
 
 import functools
 import hashlib
@@ -12,29 +12,30 @@ from tcbench.core.cache import Cache, Entry, Key, folder
 FOLDER = Path(__file__).parent
 _HEADERS = ("common.cuh", "windows.cuh")
 _OPTIONS = ("--std=c++17", "--fmad=false")
-"""Without fused multiply-add a sum of products is rounded as NumPy rounds it, and alike in every kernel; memory, not
-arithmetic, is what these kernels wait for. Division and square root are IEEE's by default."""
+"""Compiler options. `--fmad=false` makes every kernel round a sum of products as NumPy does; it costs no time, since
+the kernels are limited by memory. Division and square root are IEEE-compliant by default."""
 _cache = functools.cache(lambda _: Cache.of_code("kernels-v2"))
-"""One for a folder: it says once that it cannot be written."""
+"""One cache per folder, so that the warning about an unwritable folder appears once."""
 
 
 class CompileError(RuntimeError):
-    """NVRTC does not know an architecture, or refused a source: then the message holds its log."""
+    """An error of NVRTC: an unsupported architecture, or a source that does not compile, with the compiler's log."""
 
 
 def compile_kernel(source: str, defines: tuple[str, ...], sm: int) -> bytes:
-    """The cubin of a source file beside this module for compute capability `sm` (90 for 9.0). It is kept from one
-    process to the next. Raises CompileError, and ImportError or RuntimeError where CuPy or NVRTC is missing."""
+    """Return the cubin of a source file in this folder for compute capability `sm` (90 for 9.0), compiled or cached.
+
+    `defines`: macros as "NAME=value". Raises CompileError, and ImportError or RuntimeError without CuPy or NVRTC."""
     cache, key = _cache(folder("kernels-v2")), _key(source, defines, sm)
-    kept = cache.get(key)
-    if kept is None:
-        kept = Entry({}, compile_anew(source, defines, sm))
-        cache.put(key, kept)
-    return kept.data
+    cached = cache.get(key)
+    if cached is None:
+        cached = Entry({}, compile_uncached(source, defines, sm))
+        cache.put(key, cached)
+    return cached.data
 
 
-def compile_anew(source: str, defines: tuple[str, ...], sm: int) -> bytes:
-    """As `compile_kernel`, past the cache."""
+def compile_uncached(source: str, defines: tuple[str, ...], sm: int) -> bytes:
+    """Compile as `compile_kernel` does, without reading or writing the cache."""
     from cupy.cuda import nvrtc
 
     supported = nvrtc.getSupportedArchs()

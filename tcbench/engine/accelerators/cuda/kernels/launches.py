@@ -1,7 +1,7 @@
-"""The kernel that does a piece of work, and its grid.
+"""The kernel and the grid for each piece of work.
 
-Owns the table from work to source file, function, definitions, grid and block. Standard library only: what a kernel's
-arguments are follows from the work itself (its operands' addresses, then its scalars)."""
+Owns the table from work to source file, function, macros, grid and block. A kernel's arguments follow from the work:
+the addresses of its operands, then its scalars. Standard library only."""
 
 import functools
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from tcbench.engine.work.pointwise import Pointwise
 BLOCK = 256
 WARP = 32
 MAX_GRID = 2**31 - 1
-"""CUDA's limit on the first dimension of a grid; kernels whose grid may be cut stride over the rest."""
+"""CUDA's limit on the first dimension of a grid. Kernels whose grid may reach it loop over the remaining values."""
 ROWS_PER_THREAD = 4
-"""Pixels of one channel, or planes, for which a thread of batch_norm_apply keeps its factors."""
+"""Pixels for which a thread of batch_norm_apply reuses the factors of its channel in NHWC."""
 
 _CHUNK = f"CHUNK={w.CHUNK}"
 C_TYPES = {
@@ -31,8 +31,9 @@ C_TYPES = {
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A kernel and its grid: the same for the same work on every GPU. `source` is a file beside this module, `defines`
-    are `NAME=value`."""
+    """A kernel with its grid and block, which depend on the work but not on the GPU.
+
+    `source`: a file in this folder. `defines`: macros as "NAME=value"."""
 
     source: str
     function: str
@@ -48,7 +49,7 @@ _TABLE: dict[type[w.Work], Rule] = {}
 
 @functools.cache
 def launch_of(work: w.Work) -> KernelLaunch:
-    """Raises TypeError for work that is no kernel's, ValueError for sizes that its kernel does not take."""
+    """Return the launch for a work. Raises TypeError if no kernel does it, ValueError for unsupported sizes."""
     try:
         rule = _TABLE[type(work)]
     except KeyError:
@@ -57,7 +58,7 @@ def launch_of(work: w.Work) -> KernelLaunch:
 
 
 def launches(*kinds: type[w.Work]) -> Callable[[_Rule], _Rule]:
-    """Registers the rule that gives these works their kernel and grid; a rung that brings a kernel calls it too."""
+    """Register a function that returns the launch for works of these types. Rungs with own kernels use it too."""
 
     def register(rule: _Rule) -> _Rule:
         _TABLE.update(dict.fromkeys(kinds, rule))
@@ -87,18 +88,18 @@ def _layout(layout: w.Layout) -> str:
 
 
 def _width(dtype: w.DType) -> int:
-    """Values in 16 bytes."""
+    """Return the number of values in 16 bytes, the widest memory access of a thread."""
     return 16 // w.ITEM_BYTES[dtype]
 
 
 def _vectors(channels: int, dtype: w.DType) -> int:
-    """Accesses that a kernel needs for so many neighbouring values, in whole vectors or one by one."""
+    """Return the number of accesses for `channels` adjacent values: vectors of 16 bytes, or single values."""
     width = _width(dtype)
     return channels // width if channels % width == 0 else channels
 
 
 def _threads(values: int) -> int:
-    """Whole warps for so many values, BLOCK at most."""
+    """Return the threads for `values`, one each: a multiple of WARP, at most BLOCK."""
     return min(BLOCK, _blocks(max(values, 1), WARP) * WARP)
 
 
@@ -108,7 +109,7 @@ def _elementwise(work: w.Relu | w.ReluBackward | w.Add | w.AddRelu) -> KernelLau
 
 
 def pointwise(work: Pointwise, source: str, function: str) -> KernelLaunch:
-    """A kernel over values: one thread for every 16 bytes. Its source is given DTYPE and CHUNK."""
+    """Return the launch of an elementwise kernel: one thread per 16 bytes. Its source may use DTYPE and CHUNK."""
     blocks = _blocks(work.size, BLOCK * _width(work.dtype))
     return _linear(source, function, (_type(work.dtype), _CHUNK), blocks)
 
@@ -122,7 +123,7 @@ def _apply(work: w.BatchNormApply) -> KernelLaunch:
     else:
         across, rows = _threads(_vectors(norm.h * norm.w, norm.dtype)), norm.n * norm.c
     down = BLOCK // across
-    # A plane is long enough for a thread to use its factors often, a pixel is but one use.
+    # In NCHW a thread uses its factors often, along its plane. In NHWC it uses them once per pixel.
     per_thread = ROWS_PER_THREAD if norm.layout == "NHWC" else 1
     grid = max(1, min(_blocks(rows, down * per_thread), MAX_GRID))
     return KernelLaunch("batch_norm_apply.cu", work.name, defines, (grid, 1, 1), (across, down, 1))
@@ -136,8 +137,10 @@ def _im2col(work: w.Im2col | w.Col2im) -> KernelLaunch:
 
 
 def _over_maps(work: w.Work, source: str, maps: Any, rows: int, columns: int, across: int = 1) -> KernelLaunch:
-    """A block for each row of pixels in NHWC, which may read `across` others each, and for each plane in NCHW. `maps`
-    has their n, c, layout and dtype."""
+    """Return a launch with one block per row of pixels in NHWC, or per plane in NCHW.
+
+    `maps` has n, c, layout and dtype. `across`: the values per channel that a pixel stands for (im2col: the filter's
+    width)."""
     if maps.layout == "NHWC":
         blocks, values = maps.n * rows, columns * across * _vectors(maps.c, maps.dtype)
     else:
@@ -184,34 +187,38 @@ def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
 
 @launches(w.BatchedUpdate, w.CheckFinite)
 def _batched(work: w.BatchedUpdate | w.CheckFinite) -> KernelLaunch:
-    of = work.parameters
-    gradients = () if of.gradients is None else (f"GRADIENT={C_TYPES[of.gradients]}",)
-    return _linear("update.cu", work.name, (_type(of.half), *gradients), of.n_chunks)
+    parameters = work.parameters
+    gradients = () if parameters.gradients is None else (f"GRADIENT={C_TYPES[parameters.gradients]}",)
+    return _linear("update.cu", work.name, (_type(parameters.half), *gradients), parameters.n_chunks)
 
 
-launches(w.Unscale)(lambda of: _sized(of, "elementwise.cu", of.size, w.CHUNK, _type(of.dtype), _CHUNK))
-launches(w.ToSingle, w.ToHalf)(lambda of: _sized(of, "convert.cu", of.size, BLOCK * 8, _type(of.half)))
-launches(w.WeightDecay, w.MomentumUpdate)(lambda of: _sized(of, "parameter.cu", of.size, BLOCK * 4))
-launches(w.BatchNormFinalize)(lambda of: _sized(of, "batch_norm_finalize.cu", of.c, 64, threads=64))
+launches(w.Unscale)(lambda work: _sized(work, "elementwise.cu", work.size, w.CHUNK, _type(work.dtype), _CHUNK))
+launches(w.ToSingle, w.ToHalf)(lambda work: _sized(work, "convert.cu", work.size, BLOCK * 8, _type(work.half)))
+launches(w.WeightDecay, w.MomentumUpdate)(lambda work: _sized(work, "parameter.cu", work.size, BLOCK * 4))
+launches(w.BatchNormFinalize)(lambda work: _sized(work, "batch_norm_finalize.cu", work.c, 64, threads=64))
 launches(w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward)(
-    lambda of: _sized(of, "loss.cu", of.n, 1, _type(of.dtype), threads=_threads(of.k))
+    lambda work: _sized(work, "loss.cu", work.n, 1, _type(work.dtype), threads=_threads(work.k))
 )
 launches(w.AddBias, w.AddBiasRelu)(
-    lambda of: _sized(of, "bias.cu", of.n * of.k * of.pixels, BLOCK * _width(of.dtype), _type(of.dtype))
+    lambda work: _sized(work, "bias.cu", work.n * work.k * work.pixels, BLOCK * _width(work.dtype), _type(work.dtype))
 )
 launches(w.PutColumns, w.TakeColumns)(
-    lambda of: _sized(of, "columns.cu", of.rows * of.width, BLOCK * _width(of.dtype), _type(of.dtype))
+    lambda work: _sized(work, "columns.cu", work.rows * work.width, BLOCK * _width(work.dtype), _type(work.dtype))
 )
 launches(w.LrnForward, w.LrnBackward)(
-    lambda of: _sized(of, "lrn.cu", of.n * of.c * of.pixels, BLOCK, _type(of.dtype), _layout(of.layout))
+    lambda work: _sized(work, "lrn.cu", work.n * work.c * work.pixels, BLOCK, _type(work.dtype), _layout(work.layout))
 )
 launches(w.DropoutForward, w.DropoutBackward)(
-    lambda of: _sized(of, "dropout.cu", of.size, BLOCK, _type(of.dtype), _layout(of.layout))
+    lambda work: _sized(work, "dropout.cu", work.size, BLOCK, _type(work.dtype), _layout(work.layout))
 )
-launches(w.MeanLoss)(lambda of: _sized(of, "mean_loss.cu", 1, 1, threads=_threads(of.n)))
-launches(w.DampFactors)(lambda of: _sized(of, "kfac.cu", of.d + of.k, 1, threads=_threads(max(of.d, of.k))))
-launches(w.BeginInverse, w.EndInverse)(lambda of: _sized(of, "kfac.cu", of.size**2, BLOCK * 4))
+launches(w.MeanLoss)(lambda work: _sized(work, "mean_loss.cu", 1, 1, threads=_threads(work.n)))
+launches(w.DampFactors)(lambda work: _sized(work, "kfac.cu", work.d + work.k, 1, threads=_threads(max(work.d, work.k))))
+launches(w.BeginInverse, w.EndInverse)(lambda work: _sized(work, "kfac.cu", work.size**2, BLOCK * 4))
 launches(w.PackGradients)(
-    lambda of: _sized(of, "pack.cu", of.parameters.n_chunks, 1, _type(of.dtype), f"HALF={C_TYPES[of.parameters.half]}")
+    lambda work: _sized(
+        work, "pack.cu", work.parameters.n_chunks, 1, _type(work.dtype), f"HALF={C_TYPES[work.parameters.half]}"
+    )
 )
-launches(w.AdjustScale)(lambda of: _sized(of, "update.cu", 1, 1, _type("float16"), threads=1))  # it reads no parameter
+launches(w.AdjustScale)(
+    lambda work: _sized(work, "update.cu", 1, 1, _type("float16"), threads=1)
+)  # it reads no parameter

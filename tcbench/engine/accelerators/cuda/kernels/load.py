@@ -1,7 +1,7 @@
-"""Kernels on a GPU: compiled, loaded once, and launched with as little Python as there can be.
+"""Loading kernels onto a GPU and launching them with little Python overhead.
 
-Owns loaded modules and the parameter block of a launch. CuPy is imported where a GPU is at hand; the launching itself
-takes the driver's call as an argument, so that tests can put another in its place."""
+Owns the loaded modules and the parameter block of a launch. `bind` takes the driver's launch function as an argument,
+so that tests need neither CuPy nor a GPU."""
 
 import ctypes
 import functools
@@ -16,12 +16,14 @@ from tcbench.engine.work import Work
 _STALL = KernelLaunch("stall.cu", "stall", (), (1, 1, 1), (1, 1, 1))
 
 Launch = Callable[..., None]
-"""cuLaunchKernel: function, grid (3), block (3), shared bytes, stream, address of the parameters' addresses, extra."""
+"""cuLaunchKernel(function, *grid, *block, shared bytes, stream, address of the parameters' addresses, extra)."""
 
 
 class Kernels:
-    """The kernels on the current device, whose compute capability is `sm`. What it prepares launches as long as it
-    lives, and from one thread at a time. `current_stream` gives the stream's address at each launch."""
+    """The kernels that are loaded on the current device, of compute capability `sm` (90 for 9.0).
+
+    `current_stream` returns the address of the stream to launch on. Launches work while this object lives, and from one
+    thread at a time."""
 
     def __init__(self, sm: int, current_stream: Callable[[], int]) -> None:
         self.sm = sm
@@ -29,8 +31,9 @@ class Kernels:
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     def prepare(self, work: Work, launch: KernelLaunch | None = None) -> Launch:
-        """A function of the addresses of the work's arrays, in order, that launches it on the current stream. `launch`,
-        if given, stands in for `launch_of(work)`. Raises what that and `compile_kernel` raise."""
+        """Return a function of the addresses of the work's arrays that launches its kernel on the current stream.
+
+        `launch` replaces `launch_of(work)`. Raises the errors of `launch_of` and `compile_kernel`."""
         from cupy.cuda import driver
 
         launch = launch or launch_of(work)
@@ -38,7 +41,7 @@ class Kernels:
         return bind(work, launch, function.ptr, driver.launchKernel, self._current_stream)
 
     def stall(self, seconds: float) -> None:
-        """Launch what lasts so long and does nothing."""
+        """Launch a kernel that only keeps the stream busy for `seconds`."""
         from cupy.cuda import driver
 
         function = self.module(_STALL).get_function(_STALL.function)
@@ -47,6 +50,7 @@ class Kernels:
         driver.launchKernel(function.ptr, *_STALL.grid, *_STALL.block, 0, stream, ctypes.addressof(parameters), 0)
 
     def module(self, launch: KernelLaunch) -> Any:
+        """Return the module that contains a launch's kernel, compiled and loaded at most once."""
         key = (launch.source, launch.defines)
         if key not in self._modules:
             module = _new_module()
@@ -64,21 +68,22 @@ def _new_module() -> Any:
 def bind(
     work: Work, launch: KernelLaunch, function: int, launch_kernel: Launch, current_stream: Callable[[], int]
 ) -> Launch:
-    """A function of addresses that launches `function`: it fills in the addresses and makes one call. Every parameter
-    has eight bytes of its own; the driver has copied them when its call returns."""
+    """Return a function of the arrays' addresses that launches `function` with a single call of the driver.
+
+    Every parameter takes eight bytes of a block that all launches reuse: the driver copies it during the call."""
     n_arrays, n_parameters = len(work.operands), len(work.operands) + len(work.scalars)
     formats = ["Q"] * n_arrays + ["q" if isinstance(scalar, int) else "f4x" for scalar in work.scalars]
-    # The values, then their addresses.
+    # The block holds the parameters, then the address of each.
     block = ctypes.create_string_buffer(16 * n_parameters)
     begin = ctypes.addressof(block)
     parameters = begin + 8 * n_parameters
-    where = range(begin, parameters, 8)
-    struct.pack_into(f"<{''.join(formats)}{n_parameters}Q", block, 0, *[0] * n_arrays, *work.scalars, *where)
+    addresses = range(begin, parameters, 8)
+    struct.pack_into(f"<{''.join(formats)}{n_parameters}Q", block, 0, *[0] * n_arrays, *work.scalars, *addresses)
     fill = struct.Struct(f"<{n_arrays}Q").pack_into
-    launched = functools.partial(launch_kernel, function, *launch.grid, *launch.block, 0)
+    launch_on = functools.partial(launch_kernel, function, *launch.grid, *launch.block, 0)
 
     def run(*addresses: int) -> None:
         fill(block, 0, *addresses)
-        launched(current_stream(), parameters, 0)
+        launch_on(current_stream(), parameters, 0)
 
     return run

@@ -49,7 +49,7 @@ class BatchNorm(ForwardNode):
         self.x, self.gamma, self.beta = x, gamma, beta
         y = accelerator.empty(x.shape, x.dtype)
         self.mean, self.inv_std = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(2))
-        self.kept = () if route.kept is None else (accelerator.empty(*route.kept),)
+        self.kept = () if route.saved is None else (accelerator.empty(*route.saved),)
         added = (residual,) if route.forward.norm.add else ()
         running = (self.running.mean, self.running.var)
         accelerator.launch(route.forward, x, *added, gamma, beta, *running, y, self.mean, self.inv_std, *self.kept)

@@ -136,7 +136,7 @@ def test_a_process_is_beside_others_by_its_lost_time_or_as_one_of_several_ranks(
     engine.began = Counts(at_s=0.0, processors=2, busy_s=0.0, stolen_s=0.0, own_s=0.0, waited_s=0.0)  # type: ignore
     for others_s, lost in ((0.0, False), (0.5, True)):
         now = Counts(at_s=1.0, processors=2, busy_s=1.0 + others_s, stolen_s=0.0, own_s=1.0, waited_s=0.5)
-        monkeypatch.setattr(load, "own", lambda now=now: now)
+        monkeypatch.setattr(load, "own_counts", lambda now=now: now)
         assert tuning._beside_others(engine) == lost  # type: ignore[arg-type]
         with world.entered(world.World(size=2, local_size=2)):
             assert tuning._beside_others(engine)  # type: ignore[arg-type]

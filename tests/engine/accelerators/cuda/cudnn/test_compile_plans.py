@@ -79,7 +79,7 @@ def test_a_machine_with_either_card_compiles_nothing_and_times_all(fill, fronten
     frontend.built.clear()
     gpu = replace(compile_plans.CARD.properties(), name=name)
     work = BatchNormBackward(SMALL)
-    assert ahead.missing_of(gpu, [(work, 512 << 20)], 2) == ([], 5)
+    assert ahead.missing_works(gpu, [(work, 512 << 20)], 2) == ([], 5)
     trial = Plans(
         77,
         gpu,

@@ -185,10 +185,10 @@ def test_statistics_are_taken_of_the_convolutions_result(frontend):
 
 def test_from_compute_capability_10_on_statistics_are_added_to_what_is_there():
     work = w.ConvFpropStats(CONV)
-    assert [work.operands[index].name for index in graphs.added_to(work, 100)] == ["sum", "square_sum"]
-    assert graphs.added_to(work, 120) == graphs.added_to(work, 100)
-    assert graphs.added_to(work, 90) == ()
-    assert graphs.added_to(w.ConvFprop(CONV), 100) == ()
+    assert [work.operands[index].name for index in graphs.accumulated_operands(work, 100)] == ["sum", "square_sum"]
+    assert graphs.accumulated_operands(work, 120) == graphs.accumulated_operands(work, 100)
+    assert graphs.accumulated_operands(work, 90) == ()
+    assert graphs.accumulated_operands(w.ConvFprop(CONV), 100) == ()
 
 
 @pytest.mark.parametrize("kind", [w.ConvFprop, w.ConvDgrad, w.ConvWgrad])

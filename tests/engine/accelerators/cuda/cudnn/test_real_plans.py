@@ -140,7 +140,7 @@ def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_
 def test_statistics_without_a_workspace_for_partial_sums_are_those_that_are_zeroed_first(gpu):
     work, sm = w.ConvFpropStats(BOTTLENECK), gpus.load(gpu).sm
     found = Search(work, target(gpu), sm, LIMIT)
-    assert {plan.workspace_bytes == 0 for plan in found.candidates()} == {bool(graphs.added_to(work, sm))}
+    assert {plan.workspace_bytes == 0 for plan in found.candidates()} == {bool(graphs.accumulated_operands(work, sm))}
 
 
 @pytest.mark.parametrize("kind", CONVS)

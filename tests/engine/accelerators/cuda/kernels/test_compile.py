@@ -11,7 +11,7 @@ from engine.accelerators.cuda.kernels.on_cpu import KERNEL
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cuda.kernels import compile as compiling
 from tcbench.engine.accelerators.cuda.kernels import load as loading
-from tcbench.engine.accelerators.cuda.kernels.compile import FOLDER, CompileError, compile_anew, compile_kernel
+from tcbench.engine.accelerators.cuda.kernels.compile import FOLDER, CompileError, compile_kernel, compile_uncached
 from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
 from tcbench.engine.accelerators.cuda.kernels.load import Kernels
 
@@ -39,7 +39,7 @@ def test_every_kernel_compiles_for_every_architecture(nvrtc, sm, record_property
         n_kernels += len(kernels)
         if "DTYPE=bfloat16" in defines and sm < 80:
             continue
-        cubin = compile_anew(source, defines, sm)
+        cubin = compile_uncached(source, defines, sm)
         assert cubin.startswith(b"\x7fELF")
         missing = {kernel for kernel in kernels if f".text.{kernel}\0".encode() not in cubin}
         assert not missing, f"{source} for sm_{sm} lacks {missing}"
@@ -65,13 +65,13 @@ def test_float16_moves_by_16_bytes(nvrtc):
 def test_a_refused_source_says_why(nvrtc, monkeypatch):
     monkeypatch.setattr(compiling, "_text", lambda name: "void broken(" if name.endswith(".cu") else "")
     with pytest.raises(CompileError, match=r"(?s)broken\.cu \(A=1\) for sm_90: .*error"):
-        compile_anew("broken.cu", ("A=1",), 90)
+        compile_uncached("broken.cu", ("A=1",), 90)
 
 
 @pytest.mark.plans
 def test_an_architecture_that_nvrtc_does_not_know_is_named():
     with pytest.raises(CompileError, match="not for sm_30: 'uv sync --extra volta' for GPUs older than sm_75"):
-        compile_anew("mean_loss.cu", (), 30)
+        compile_uncached("mean_loss.cu", (), 30)
 
 
 @pytest.mark.plans
@@ -109,7 +109,7 @@ def compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(compiling, "_nvrtc_version", lambda: "12.9")
     made = []
-    monkeypatch.setattr(compiling, "compile_anew", lambda *module: made.append(module) or b"\x7fELF")
+    monkeypatch.setattr(compiling, "compile_uncached", lambda *module: made.append(module) or b"\x7fELF")
     return made
 
 
