@@ -204,13 +204,13 @@ class Column(Generic[R]):
         """Return whether a console may wrap the column's values."""
         return not self.kind.numeric if self.wraps is None else self.wraps
 
-    def least(self, rows: Iterable[R], whole: bool = False) -> int:
+    def least(self, rows: Iterable[R], keep_intervals: bool = False) -> int:
         """Return the least width on a console at which no word wraps, except very long names of configs.
 
-        With `whole`, the intervals of numbers do not wrap either.
+        With `keep_intervals`, the intervals of numbers do not wrap either.
         """
         texts = [self.heading, *(self.styled(row).plain for row in rows)]
-        if whole and self.kind.numeric:
+        if keep_intervals and self.kind.numeric:
             return max(self.least(()), *map(cell_len, texts[1:]), 0)
         if not self.folds:
             return max([self.width or 0, *(cell_len(line) for text in texts for line in text.splitlines())])
@@ -369,11 +369,13 @@ class ConfigTable(Table[R]):
         names = [between_rungs(name, 0) for block in self._blocks(rows).values() for _, name in block]
         return max([self.min_width, *(cell_len(line) for name in names for line in name.split("\n"))])
 
-    def _width_without_configs(self, rows: Sequence[R], columns: Sequence[Column[R]], whole: bool = False) -> int:
+    def _width_without_configs(
+        self, rows: Sequence[R], columns: Sequence[Column[R]], keep_intervals: bool = False
+    ) -> int:
         """Return the least width of all columns but the configs, with the gap after each column."""
         figures_of = [row for row in rows if not self.instead(row)]
         least = [column.least(rows) for column in cell_columns(map(self.cell, rows), self.cell)]
-        least += [column.least(figures_of, whole) for column in columns if column.on != "page"]
+        least += [column.least(figures_of, keep_intervals) for column in columns if column.on != "page"]
         return sum(least) + self.gap * len(least)
 
     def _least(self, rows: Sequence[R], columns: Sequence[Column[R]]) -> int:
@@ -384,7 +386,7 @@ class ConfigTable(Table[R]):
         leading, shown = cell_columns(map(self.cell, rows), self.cell), self.columns_at(width)
         least = self._config_width(rows)
         cramped = self._width_without_configs(rows, shown) + least > width
-        room = max(least, width - self._width_without_configs(rows, shown, whole=True) - self.gap)
+        room = max(least, width - self._width_without_configs(rows, shown, keep_intervals=True) - self.gap)
         blocks = self._blocks(rows)
         names = {name: between_rungs(name, room) for block in blocks.values() for _, name in block}
         if cramped:

@@ -76,7 +76,7 @@ def comparison_chart(report: ComparisonReport, *, title: str = "") -> Figure:
     column = page.panels([block.tops[-1] for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
-        page.named(axes, block.title)
+        page.title_panel(axes, block.title)
         _frame(axes, block, ends, 1 - report.rule.threshold)
         _write_verdicts(axes, block, figures)
     page.settle()

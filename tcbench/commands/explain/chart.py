@@ -163,7 +163,7 @@ def bottleneck_section(explanations: Sequence[Explanation], settings: Settings) 
         # Each batch size is a panel: which of them have no room the picture says itself.
         remarks = [*left_out({"configs": len(part.configs)}), *notes(explanations)]
         title = part.titled("Where the host's time goes in a step")
-        return drawings.of_setting(part, chart, title, "bottlenecks", table, remarks)
+        return drawings.setting_block(part, chart, title, "bottlenecks", table, remarks)
 
     tally = Points(tuple(_counted(explanations)))
     return Section("bottlenecks", "What holds it back", (tally, *settings.blocks(figure)))

@@ -75,7 +75,7 @@ def history_chart(history: History) -> Figure:
         _frame(axes, cell, points, span, len(revisions))
         if group:
             below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
-            page.named(axes, group, below)
+            page.title_panel(axes, group, below)
     # Short names above dates, or both upright where there is no room from one to the next.
     names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
     pitch = (width - _BESIDE) / len(revisions)

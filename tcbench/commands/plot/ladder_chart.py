@@ -20,7 +20,7 @@ from tcbench.commands.plot.ladder import Climb, DerivedLadder, LadderStep, climb
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.show.charts.inline import tooltip
-from tcbench.show.charts.page import ChartPage, name_rows, put, rates
+from tcbench.show.charts.page import ChartPage, name_rows, put, set_rate_axis
 from tcbench.show.charts.palette import INK, QUIET, change_patch, fill
 from tcbench.show.charts.provenance import by_setting, first_panels, provenance_of, small_print, titled
 from tcbench.show.charts.text import LABEL, LEGEND, WORDS, config_name, drawable, shortened, text_width
@@ -118,7 +118,7 @@ class _LadderScale:
 
 def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
     """Base, one bar per step between its before and after, and the top; each with its words on the right."""
-    rates(axes.xaxis, scale.images_per_s_per_inch * scale.width)
+    set_rate_axis(axes.xaxis, scale.images_per_s_per_inch * scale.width)
     ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= scale.highest * 1.02])
     level = 0.0
@@ -205,7 +205,7 @@ def ladder_section(climbs: Sequence[Climb], settings: Settings) -> Section | Non
         title = part.titled(f"{part.setting.cell.unit.capitalize()} per second gained or lost by each rung")
         rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
         rungs = Table(_COLUMNS, rows, part.titled(TITLE))
-        return drawings.of_setting(part, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
+        return drawings.setting_block(part, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
 
     blocks = settings.blocks(figure)
     return Section("rungs", TITLE, blocks) if blocks else None

@@ -60,7 +60,7 @@ class ReportInput:
 def build(results: ReportInput) -> Page:
     """The page of some results."""
     summaries = tuple(one.summary for one in results.explanations)
-    settings = Settings.of(summaries)
+    settings = Settings.from_summaries(summaries)
     ratios = speedups(summaries)
     over_base = {s.key: ratio for s, ratio in zip(summaries, ratios, strict=True)}
     swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))

@@ -26,7 +26,7 @@ def trials_section(records: Sequence[Record], swatches: Swatches, beside: str | 
     with_ranks = any(record.cell.ranks > 1 for record in records)
     unit = rate_unit(record.cell for record in records)
     columns: list[Column[Record]] = [
-        Column("config", lambda record: swatches.config(_text(record.cell.config), of=record.cell.config)),
+        Column("config", lambda record: swatches.config(_text(record.cell.config), full_name=record.cell.config)),
         Column("batch", lambda record: record.cell.batch_size, COUNT),
         *([Column[Record]("ranks", lambda record: record.cell.ranks, COUNT)] if with_ranks else []),
         Column("trial", lambda record: record.trial + 1, COUNT),

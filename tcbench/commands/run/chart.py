@@ -71,7 +71,7 @@ def throughput_section(settings: Settings, over_base: Speedups, swatches: Swatch
         rows = [Row(summary, over_base[summary.key]) for group in groups for summary in group]
         table = Table((*heads, *cells.columns(part.summaries)), rows, title)
         chart = functools.partial(throughput_chart, part.drawn, title=per_second)
-        return drawings.of_setting(part, chart, title, "throughput", table, notes)
+        return drawings.setting_block(part, chart, title, "throughput", table, notes)
 
     return Section("throughput", "Throughput", settings.blocks(figure))
 

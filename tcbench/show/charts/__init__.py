@@ -1,5 +1,7 @@
-"""Charts: pages laid out from what matplotlib measures, with one style sheet, so that nothing covers anything else
-whatever the number of configs, batch sizes and machines. Imports matplotlib, so the command line imports it late."""
+"""Charts of one style, laid out by measured text so that nothing overlaps, however many configs there are.
+
+This package imports matplotlib, so commands import it late.
+"""
 
 from typing import Any
 
@@ -45,8 +47,8 @@ STYLE: Any = {
     "legend.columnspacing": 1.8,
     "legend.labelspacing": 0.35,
 }
-"""What holds for every chart before anything is drawn on it."""
+"""Matplotlib's parameters for every chart."""
 
-# Not those of a matplotlibrc in the user's folders or the current one, which may ask for LaTeX or leave a chart empty.
+# Ignore any matplotlibrc: it may ask for LaTeX or make charts unreadable.
 matplotlib.rcdefaults()
 matplotlib.rcParams.update(STYLE)

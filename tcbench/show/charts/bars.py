@@ -1,8 +1,4 @@
-"""The talk's chart: images/s in bars grouped by batch size, one panel per setting.
-
-Owns bars, their groups and panels, and the page made of them. Knows nothing of the talk's slides: what they compare
-comes in as groups.
-"""
+"""Bar charts of throughput as in the talk: bars in groups, such as batch sizes, and a panel per setting."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +11,7 @@ from matplotlib.patches import Patch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.show.charts.inline import tooltip
-from tcbench.show.charts.page import MARGIN, WIDTH, ChartPage, put, rates
+from tcbench.show.charts.page import MARGIN, WIDTH, ChartPage, put, set_rate_axis
 from tcbench.show.charts.palette import INK, PAPER, QUIET, Fill, fill
 from tcbench.show.charts.provenance import first_panels, small_print, titled
 from tcbench.show.charts.text import LABEL, LEGEND, WORDS, drawable, line_height, shortened, text_width
@@ -25,14 +21,14 @@ from tcbench.show.verdicts import why_missing
 
 _AXIS = 0.85  # inches for the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars
-_MIN_REACH = 7  # bars are no wider than if there were so many
-_EDGE, _HATCHED_EDGE = 2.1, 4.0  # points, of the light edge around a whisker
-_MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars would touch
+_MIN_REACH = 7  # bars are no wider than with this many in a panel
+_EDGE, _HATCHED_EDGE = 2.1, 4.0  # points; width of the light edge around a whisker
+_MIN_PITCH = 0.105  # inches from bar to bar, so that the upright texts of missing bars do not touch
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A config and what became of it. `note` stands above the value; `fill`: where it is not the config's."""
+    """A config's bar. `note` is written above the value; `fill` replaces the config's own fill."""
 
     config: str
     summary: CellSummary | None
@@ -49,9 +45,9 @@ class Bar:
 
 
 BarGroup = tuple[str, Sequence[Bar]]
-"""The name of one batch size or one network, and its bars."""
+"""The name of a batch size or a network, and its bars."""
 Panel = tuple[str, Sequence[BarGroup]]
-"""The name of one setting, and its bars in groups."""
+"""The name of a setting, and its groups of bars."""
 
 
 def panel_chart(
@@ -64,43 +60,46 @@ def panel_chart(
     fill_of: Callable[[str], Fill] = fill,
     axis: str = "batch size",
 ) -> Figure:
-    """A page of panels. `rows` are the legend's and hold (config, words), `fill_of` fills its swatches; the small print
-    says `common` of all panels. `axis` names what groups differ by."""
+    """Draw a page of panels.
+
+    `rows` are the legend's rows of (config, label), and `fill_of` gives the fill of an entry. `common` are facts of all
+    panels for the small print. `axis` names what the groups differ by.
+    """
     panels, more = first_panels(panels, lambda panel: panel[0], "--config, or name fewer files")
-    everything = [bar.summary for _, groups in panels for _, bars in groups for bar in bars if bar.summary]
-    small = small_print(everything, common, whiskers=True)
+    cells = [bar.summary for _, groups in panels for _, bars in groups for bar in bars if bar.summary]
+    small = small_print(cells, common, whiskers=True)
     if any(words.startswith("+") for row in rows for _, words in row):
         small += " · + adds to the config on its left"
     least_width = 2 * MARGIN + _AXIS + _MIN_PITCH * max(_pitches(groups) for _, groups in panels)
-    page = ChartPage(titled(title, everything), subtitle, [*notes, *more, small], max(WIDTH, least_width))
+    page = ChartPage(titled(title, cells), subtitle, [*notes, *more, small], max(WIDTH, least_width))
     page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
     height = 3.3 if len(panels) == 1 else 2.4
     column = page.panels([height] * len(panels))[:, 0]
     for axes, (name, groups) in zip(column, panels, strict=True):
-        page.named(axes, name)
-        axes.set_ylabel(f"Better ⟶\n{rate_unit(summary.cell for summary in everything)}", color=INK)
+        page.title_panel(axes, name)
+        axes.set_ylabel(f"Better ⟶\n{rate_unit(summary.cell for summary in cells)}", color=INK)
         _draw_panel(axes, groups, page.room - _AXIS, height)
     column[-1].set_xlabel(axis)
     return page.settle()
 
 
 def batch_sizes_of(summaries: Iterable[CellSummary]) -> list[int]:
-    """Ascending."""
+    """Return the batch sizes of cells, ascending."""
     return sorted({s.cell.batch_size for s in summaries})
 
 
 def cell_at(summaries: Iterable[CellSummary], config: str, batch_size: int) -> CellSummary | None:
-    """One setting's cell, if it was run."""
+    """Return the cell of a config and batch size; None if it was not run."""
     return next((s for s in summaries if s.cell.config == config and s.cell.batch_size == batch_size), None)
 
 
 def _pitches(groups: Sequence[BarGroup]) -> float:
-    """Width of a panel in bars."""
+    """Return the width of a panel in units of bars."""
     return sum(len(bars) for _, bars in groups) + _BAR_GAP * len(groups)
 
 
 def _draw_panel(axes: Axes, groups: Sequence[BarGroup], width: float, height: float) -> None:
-    """Bars on axes of so many inches; or, upright in their places, why there are none."""
+    """Draw bars on axes of this size in inches. In place of a missing bar, write upright why it is missing."""
     reach = max(_pitches(groups), _MIN_REACH)
     places, ticks, x = [], [], (reach - _pitches(groups) + _BAR_GAP) / 2
     for _, bars in groups:
@@ -115,20 +114,20 @@ def _draw_panel(axes: Axes, groups: Sequence[BarGroup], width: float, height: fl
     axes.grid(visible=False, axis="x")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", labelsize=LABEL)
-    rates(axes.yaxis, ceiling / (1 - words_height / height))
+    set_rate_axis(axes.yaxis, ceiling / (1 - words_height / height))
     pitch, point = width / reach, ceiling / (height - words_height) / 72
     _draw_measured(axes, [(x, bar, bar.images_per_s) for x, bar in places if bar.images_per_s], ceiling, pitch, point)
     for x, bar in places:
         if bar.images_per_s is None:
             size = min(LEGEND, pitch * 72 / 1.3)
-            why = shortened(drawable(why_missing(bar.summary)), size, min(2.4, height - 0.2))
+            reason = shortened(drawable(why_missing(bar.summary)), size, min(2.4, height - 0.2))
             axes.hlines(0, x - 0.43, x + 0.43, color=QUIET, linewidth=1.6, clip_on=False)
-            words = put(axes, why, (x, 0), (0, 4), size=size, rotation=90, va="bottom", color=QUIET)
+            words = put(axes, reason, (x, 0), (0, 4), size=size, rotation=90, va="bottom", color=QUIET)
             tooltip(words, f"{bar.name}\n{why_missing(bar.summary)}")
 
 
 def _ceiling(intervals: Sequence[Interval]) -> float:
-    """The end of the highest bar or whisker, but for whiskers out of all proportion, which are cut there."""
+    """Return the end of the highest bar or whisker. Whiskers longer than half of the highest bar are cut."""
     if not intervals:
         return 1.0
     highest = max(interval.value for interval in intervals)
@@ -138,7 +137,10 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
 def _draw_measured(
     axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float, point: float
 ) -> None:
-    """Bars with whiskers and, where they fit, values. `pitch`: inches from bar to bar; `point`: a point in images/s."""
+    """Draw bars with whiskers and, where they fit, values.
+
+    `pitch` is the distance of bars in inches, `point` the height of a point in images/s.
+    """
     if not bars:
         return
     fills = [bar.fill or fill(bar.config) for _, bar, _ in bars]
@@ -146,21 +148,21 @@ def _draw_measured(
     below = [interval.value - interval.low for _, _, interval in bars]
     above = [min(interval.high, ceiling) - interval.value for _, _, interval in bars]
     whiskers: dict[str, Any] = {"yerr": [below, above], "capsize": min(3.5, 16 * pitch)}
-    # A light edge, for whiskers on dark bars; wide on hatched ones, whose lines are as thin as a whisker.
+    # A light edge makes whiskers visible on dark bars, and a wider one on hatches, whose lines look like whiskers.
     light: dict[str, Any] = {"ecolor": PAPER, "capsize": whiskers["capsize"], "capthick": _EDGE, "zorder": 2.9}
-    for hatched in {bool(one.hatch): None for one in fills}:
-        of = [n for n, one in enumerate(fills) if bool(one.hatch) == hatched]
-        at, height, *ends = ([each[n] for n in of] for each in (xs, values, below, above))
-        axes.errorbar(at, height, ends, fmt="none", elinewidth=_HATCHED_EDGE if hatched else _EDGE, **light)
+    for hatched in {bool(bar_fill.hatch): None for bar_fill in fills}:
+        indices = [n for n, bar_fill in enumerate(fills) if bool(bar_fill.hatch) == hatched]
+        centres, heights, *ends = ([column[n] for n in indices] for column in (xs, values, below, above))
+        axes.errorbar(centres, heights, ends, fmt="none", elinewidth=_HATCHED_EDGE if hatched else _EDGE, **light)
     container = axes.bar(
         xs,
         values,
         0.86,
         error_kw={"elinewidth": 0.9, "capthick": 0.9, "zorder": 3},
         ecolor=INK,
-        color=[one.colour for one in fills],
-        hatch=[one.hatch for one in fills],
-        edgecolor=[one.edge_colour for one in fills],
+        color=[bar_fill.colour for bar_fill in fills],
+        hatch=[bar_fill.hatch for bar_fill in fills],
+        edgecolor=[bar_fill.edge_colour for bar_fill in fills],
         linewidth=0,
         zorder=2,
         **whiskers,
@@ -171,7 +173,7 @@ def _draw_measured(
     words = ["\n".join(filter(None, [bar.note, number(interval.value)])) for _, bar, interval in bars]
     fits = [max(text_width(line, WORDS) for line in text.split("\n")) <= 0.98 * pitch for text in words]
     for x, value, rise, text, fit in zip(xs, values, above, words, fits, strict=True):
-        if fit:  # above the whisker, which it would hide
+        if fit:  # placed above the whisker, so as not to hide it
             put(axes, text, (x, value), (0, rise / point + 2.5), size=WORDS, va="bottom", linespacing=1.05)
     for patch, (_, bar, interval) in zip(container, bars, strict=True):
         unit = bar.summary.cell.unit if bar.summary else ""

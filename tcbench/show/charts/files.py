@@ -1,7 +1,4 @@
-"""Charts as files: PNG, SVG or PDF, the same bytes for the same figure.
-
-Owns the formats. Knows nothing of what a figure shows.
-"""
+"""Charts as PNG, SVG or PDF files."""
 
 import io
 from pathlib import Path
@@ -15,13 +12,15 @@ from tcbench.show.streams import STANDARD_OUTPUT, write_file
 
 
 def save(figure: Figure, path: Path, remedy: str = "") -> None:
-    """Write a figure as PNG, SVG or PDF, as the suffix says, and as PNG to standard output. The same figure gives the
-    same bytes, whenever it is written. Makes folders. Raises SelectionError for another suffix and StoreError, with the
-    remedy, when the file cannot be written."""
+    """Write a figure as PNG, SVG or PDF, by the suffix, or as PNG to standard output.
+
+    Missing folders are made. The same figure always gives the same bytes. Raises SelectionError for another suffix, and
+    StoreError with the remedy if the file cannot be written.
+    """
     check_picture(path)
     suffix = ".png" if path == STANDARD_OUTPUT else path.suffix.lower()
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
-    data = io.BytesIO()
+    buffer = io.BytesIO()
     with for_charts():
-        figure.savefig(data, format=suffix[1:], metadata=metadata)
-    write_file(path, data.getvalue(), remedy)
+        figure.savefig(buffer, format=suffix[1:], metadata=metadata)
+    write_file(path, buffer.getvalue(), remedy)

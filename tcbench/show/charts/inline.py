@@ -1,7 +1,6 @@
-"""A figure as SVG within an HTML page: matplotlib's own markup, its colours as CSS variables, and tooltips.
+"""Figures as SVG inside an HTML page: matplotlib's markup, with colours as CSS variables and with tooltips.
 
-Knows nothing of what a figure shows, nor of the page but the few variables that its style sheet defines: --ink,
---quiet, --grid and --page.
+The page's style sheet must define the variables --ink, --quiet, --grid and --page.
 """
 
 import io
@@ -29,15 +28,17 @@ _PAGE_COLOURS = {
     ON_LIGHT: "--on-light",
     ON_DARK: "--on-dark",
 }
-"""Colours that have names on the page; any other has one made of its code."""
+"""Colours that have a CSS variable of their own. The variable of any other colour is named by its code."""
 
 _HATCH_TILE = 24
-"""Points. All of matplotlib's hatches repeat themselves after 24 divided by their density."""
+"""The size of a hatch's tile in points. Each of matplotlib's hatches repeats within it."""
 
 
 def tooltip(artist: Artist, *texts: str) -> None:
-    """Give an artist that stands in a figure a tooltip on the page: what is seen on it, line by line divided by "\\n".
-    A collection takes one text for each of its shapes, or one for all. Elsewhere than on a page nothing of it shows."""
+    """Give an artist of a figure a tooltip, which shows on the HTML page only.
+
+    A collection takes a text for each of its shapes, or one for all. Texts may have several lines.
+    """
     figure = artist.get_figure(root=True)
     if figure is None:
         raise ValueError("a tooltip needs an artist that stands in a figure")
@@ -48,16 +49,18 @@ def tooltip(artist: Artist, *texts: str) -> None:
 
 
 def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
-    """The figure as an SVG element: the same markup for the same figure. `label` says what it shows to those who do not
-    see it; `prefix` begins all of its ids, those of one chart on a page. `trim` inches of margin are left out at each
-    side: a page has its own. Widths are those of the fonts of charts: the page's may be narrower, not wider."""
-    data = io.BytesIO()
+    """Return a figure as an SVG element. The same figure always gives the same markup.
+
+    `label` describes it for screen readers, `prefix` makes its ids unique on the page, and `trim` inches of margin are
+    cut off at each side. Texts are as wide as in the fonts of charts; the page's fonts may be narrower, not wider.
+    """
+    buffer = io.BytesIO()
     width, height = figure.get_size_inches()
     box = Bbox([[trim, trim], [width - trim, height - trim]])
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with for_charts(), matplotlib.rc_context({"svg.hashsalt": "tcbench", "svg.fonttype": "none"}):
-        figure.savefig(data, format="svg", transparent=True, metadata=metadata, bbox_inches=box)
-    root = ET.fromstring(data.getvalue())
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata, bbox_inches=box)
+    root = ET.fromstring(buffer.getvalue())
     root.remove(next(element for element in root if element.find("*[@type='text/css']") is not None))
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -74,21 +77,23 @@ def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
 
 
 def colours(charts: Iterable[str]) -> str:
-    """The style sheet of the variables that charts use, light and dark. On a dark page a colour keeps its hue and order
-    of lightness and becomes so light that black stands out on it; light greys become dark ones."""
+    """Return the style sheet that defines the colours of charts for light and dark pages.
+
+    On a dark page a colour keeps its hue and becomes light enough for black text on it; light greys become dark.
+    """
     codes = sorted({code for chart in charts for code in re.findall(r"var\(--c-([0-9a-f]{6})\)", chart)})
     rules = "".join(f"--c-{code}:light-dark(#{code},{_on_dark_page(code)});" for code in codes)
     return f":root{{--on-dark:light-dark(#fff,#000);--on-light:{ON_LIGHT};{rules}}}"
 
 
 def variable(colour: str) -> str:
-    """The CSS value that stands for a colour ("#0b3986") on the page."""
+    """Return the CSS value for a colour such as "#0b3986"."""
     return f"var({_PAGE_COLOURS.get(colour) or f'--c-{colour[1:]}'})"
 
 
 def _on_dark_page(code: str) -> str:
     channels = [int(code[i : i + 2], 16) for i in (0, 2, 4)]
-    if max(channels) - min(channels) < 8 and min(channels) > 0xD0:  # the ground of something, not a series
+    if max(channels) - min(channels) < 8 and min(channels) > 0xD0:  # a background, not a series
         return f"oklch(from #{code} calc(1.2 - l) c h)"
     return f"oklch(from #{code} calc(.5 + .42 * l) c h)"
 
@@ -108,13 +113,13 @@ def _write_tooltips(root: ET.Element, texts_by_id: dict[str, tuple[str, ...]]) -
 
 
 def _rewrite(element: ET.Element, prefix: str) -> None:
-    """Make ids the chart's own, colours variables, a style's properties attributes: the page forbids styles."""
+    """Prefix ids, turn colours into variables, and styles into attributes, because the page forbids inline styles."""
     for part in filter(str.strip, element.attrib.pop("style", "").split(";")):
         name, _, value = part.strip().partition(": ")
         element.set(name, value)
-    element.attrib.pop("font-family", None)  # the page has its own
+    element.attrib.pop("font-family", None)  # the page sets the font
     for name, value in [*element.attrib.items()]:
-        if name == "id" and element.tag == "g":  # nothing refers to it
+        if name == "id" and element.tag == "g":  # no reference to it
             del element.attrib[name]
         elif name == "id":
             element.set(name, f"{prefix}-{value}")
@@ -125,13 +130,13 @@ def _rewrite(element: ET.Element, prefix: str) -> None:
             element.set(name, f"url(#{prefix}-{value[5:]}")
         elif name in ("fill", "stroke") and value.startswith("#"):
             element.set(name, variable(value))
-        elif name in ("d", "x", "y", "transform"):  # a hundredth of a point is enough
+        elif name in ("d", "x", "y", "transform"):  # two decimals are precise enough
             numbers = re.sub(r"\d+\.\d+", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), value)
             element.set(name, " ".join(numbers.split()))
 
 
 def _crop(pattern: ET.Element) -> None:
-    """Cut a hatch's tile of 72 points to what repeats itself: hundreds of circles would be most of a page."""
+    """Cut a hatch's tile of 72 points to the part that repeats, since hundreds of circles would bloat the page."""
     ground, marks = pattern
     for element in (pattern, ground):
         element.attrib |= {"width": f"{_HATCH_TILE}", "height": f"{_HATCH_TILE}"}

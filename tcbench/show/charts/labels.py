@@ -1,6 +1,6 @@
-"""Words beside points: each where it covers nothing else, and left out where there is no such place.
+"""Labels next to points, placed so that they cover nothing else, or left out if there is no free place.
 
-Works in pixels, on a page that is settled. Knows nothing of what the words say.
+Call it after the page is settled, because it works in pixels.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,26 +15,29 @@ from tcbench.show.charts.page import put
 from tcbench.show.charts.text import DPI
 
 _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
-"""Right, left, above, below, then the corners."""
+"""The directions in which a label is tried: right, left, above, below, then the corners."""
 
 
 def label(
     axes: Axes,
     words: str,
-    at: tuple[float, float],
-    taken: list[Bbox],
+    point: tuple[float, float],
+    occupied: list[Bbox],
     *,
     gap: float,
     far: bool = False,
     avoid: Any = (),
     **style: Any,
 ) -> Text | None:
-    """Write words `gap` pixels beside a point of the data, at the first place within the axes that covers none of the
-    boxes `taken` and fewest of the points `avoid`; both in pixels, `avoid` shaped (n, 2). The place taken joins
-    `taken`; `far`: places twice as far off count too. Returns None where there is none."""
-    text = put(axes, words, at, **style)
-    x, y = axes.transData.transform(at)
-    x0, y0, x1, y1 = np.array([box.extents for box in taken]).reshape(-1, 4).T
+    """Write words `gap` pixels from a point of the data; return None if there is no free place.
+
+    A free place lies within the axes and covers none of the boxes `occupied`; the one that covers fewest of the points
+    `avoid`, shaped (n, 2), is used and added to `occupied`. Both are in pixels. With `far`, places at twice the
+    distance are tried too.
+    """
+    text = put(axes, words, point, **style)
+    x, y = axes.transData.transform(point)
+    x0, y0, x1, y1 = np.array([box.extents for box in occupied]).reshape(-1, 4).T
     free = [
         box
         for box in _places(x, y, text.get_window_extent(), gap, far)
@@ -46,12 +49,12 @@ def label(
         return None
     box = min(free, key=lambda box: box.count_contains(avoid)) if len(avoid) else free[0]
     text.set_position(((box.x0 + box.x1 - 2 * x) * 36 / DPI, (box.y0 + box.y1 - 2 * y) * 36 / DPI))
-    taken.append(box.padded(2, 1))
+    occupied.append(box.padded(2, 1))
     return text
 
 
 def around(points: Sequence[tuple[float, float]], half: float) -> list[Bbox]:
-    """Squares around points, pixels."""
+    """Return squares around points, in pixels."""
     return [Bbox([[x - half, y - half], [x + half, y + half]]) for x, y in points]
 
 

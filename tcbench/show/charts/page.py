@@ -1,7 +1,7 @@
-"""The page of a chart: its title and legend above the panels, its small print below, and room for all of it.
+"""The page of a chart: title and legend above the panels, small print below, with room for all of it.
 
-matplotlib's constrained layout makes room for labels, and the page grows until each panel is as high as was asked for.
-No pyplot: a figure here belongs to nobody else. Knows nothing of results or of what stands in a panel.
+Matplotlib's constrained layout makes room for labels, and the page grows until each panel has its requested height.
+It does without pyplot, which would keep figures alive.
 """
 
 import itertools
@@ -38,23 +38,23 @@ from tcbench.show.charts.text import (
 )
 
 WIDTH, MARGIN = 10.0, 0.35
-"""Inches; a page may be wider."""
+"""The width of a page, which may be wider if needed, and its margin, in inches."""
 
 GROUND = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.4}
-"""Behind words, so that the grid does not run through them."""
+"""The background of text that is written over a grid."""
 
 _GAP, _BETWEEN = 0.07, 0.17
-_SPACING = 1.25  # of lines
+_LINE_SPACING = 1.25
 
 
 class ChartPage:
-    """A figure that is put together, then settled: positions in inches or pixels hold from then on."""
+    """A figure that is composed and then settled; positions in inches or pixels are final from then on."""
 
     def __init__(self, title: str, subtitle: str, small_print: Iterable[str], width: float = WIDTH) -> None:
         self.figure = Figure(figsize=(width, 5))
         FigureCanvasAgg(self.figure)
         self.room = width - 2 * MARGIN
-        """Inches between the margins."""
+        """The width between the margins, in inches."""
         self._above: list[Text | Legend] = [
             self._text(wrapped(title, TITLE, self.room, bold=True), fontsize=TITLE, weight="bold"),
             self._text(wrapped(drawable(subtitle), SUBTITLE, self.room), fontsize=SUBTITLE, color=QUIET),
@@ -65,34 +65,34 @@ class ChartPage:
         self._headings: list[Text] = []
 
     def _text(self, lines: Sequence[str], **properties: Any) -> Text:
-        return self.figure.text(0, 0, "\n".join(lines), va="top", linespacing=_SPACING, **properties)
+        return self.figure.text(0, 0, "\n".join(lines), va="top", linespacing=_LINE_SPACING, **properties)
 
     def panels(self, heights: Sequence[float], columns: int = 1) -> Any:
-        """Axes in rows of these heights (inches), an array shaped (rows, columns)."""
+        """Add axes in rows of these heights in inches, and return them in an array shaped (rows, columns)."""
         self._heights = heights
         self._grid = self.figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
         return self._grid
 
-    def heading(self, axes: Axes, name: str, beside: str = "", below: str = "") -> None:
-        """Above an axes, from the page's margin on: its name in bold, words at the right end, and quiet lines below."""
+    def heading(self, axes: Axes, name: str, right: str = "", below: str = "") -> None:
+        """Write a heading above axes: a bold name from the left margin, a text at the right end, grey lines below."""
         under = "\n" * (below.count("\n") + 1) if below else ""
         self._headings.append(axes.set_title(name + under, loc="center", ha="left", weight="bold"))
-        if beside:
-            # At the first line of a name of several.
-            axes.set_title(beside + "\n" * name.count("\n") + under, loc="right", weight="bold")
+        if right:
+            # Level with the first line of the name.
+            axes.set_title(right + "\n" * name.count("\n") + under, loc="right", weight="bold")
         if below:
             self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET))
 
-    def named(self, axes: Axes, name: str, below: str = "") -> None:
-        """Above an axes its name, in as many lines as it takes."""
+    def title_panel(self, axes: Axes, name: str, below: str = "") -> None:
+        """Write the name of a panel above its axes, in as many lines as needed."""
         self.heading(axes, "\n".join(wrapped(name, LABEL, self.room, bold=True)), below=below)
 
     def legend(self, rows: Sequence[Sequence[Artist]], **options: Any) -> None:
-        """Entries by their labels: a line per row, columns aligned, where there is room; else what columns fit."""
-        entries = [entry for row in rows for entry in row]
+        """Add a legend with aligned rows, or in as many columns as fit if the rows are too wide."""
+        handles = [handle for row in rows for handle in row]
         most = max(map(len, rows))
-        grids = [rows, *([entries[i : i + n] for i in range(0, len(entries), n)] for n in range(most, 0, -1))]
-        # Matplotlib takes milliseconds for an entry: what is too wide by its words alone is not put together.
+        grids = [rows, *([handles[i : i + n] for i in range(0, len(handles), n)] for n in range(most, 0, -1))]
+        # Building a legend takes milliseconds per entry, so skip grids whose texts alone are too wide.
         for grid in [*(grid for grid in grids[:-1] if self._words_width(grid) <= self.room), grids[-1]]:
             legend = self._legend(grid, options)
             if legend.get_window_extent().width <= self.room * DPI or grid is grids[-1]:
@@ -102,8 +102,8 @@ class ChartPage:
 
     @staticmethod
     def _words_width(rows: Sequence[Sequence[Artist]]) -> float:
-        """Inches of the words of a legend, column by column."""
-        words = ([str(entry.get_label()) for entry in column if entry] for column in itertools.zip_longest(*rows))
+        """Return the width of the texts of a legend in inches, as the sum over its columns."""
+        words = ([str(handle.get_label()) for handle in column if handle] for column in itertools.zip_longest(*rows))
         return sum(max(text_width(label, LEGEND) for label in labels) for labels in words)
 
     def _legend(self, rows: Sequence[Sequence[Artist]], options: dict[str, Any]) -> Legend:
@@ -111,27 +111,27 @@ class ChartPage:
         blank = Line2D([], [], linestyle="none", label="")
         handles = [row[i] if i < len(row) else blank for i in range(columns) for row in rows]
         labels = [str(handle.get_label()) for handle in handles]
-        # An entry that adds to the one before it, at the begin of a line that was broken.
+        # An entry that adds to the previous one, at the beginning of a row.
         labels[: len(rows)] = [f"… {label}" if label.startswith("+ ") else label for label in labels[: len(rows)]]
-        # Words come last: matplotlib leaves out labels that begin with an underscore.
+        # Set the texts afterwards, because matplotlib drops labels that begin with an underscore.
         legend = self.figure.legend(handles, ["…"] * len(handles), loc="upper left", ncols=columns, **options)
         for text, label in zip(legend.get_texts(), labels, strict=True):
             text.set_text(shortened(label, LEGEND, self.room - 0.3))
         return legend
 
     def settle(self) -> Figure:
-        """Lay everything out, with panels as high as asked and as wide as their labels leave; returns the figure."""
+        """Lay out the page, with panels of the requested heights, and return the figure."""
         above = sum(_height(artist) + _GAP for artist in self._above) + MARGIN + _GAP
         below = sum(_height(artist) for artist in self._below) + MARGIN
         width, height = self.figure.get_figwidth(), above + below + sum(self._heights) + 8 * len(self._heights)
-        for _ in range(2):  # what labels take above and below panels is known after the first
+        for _ in range(2):  # the first pass finds the height of the labels between panels
             self.figure.set_size_inches(width, height)
             left, foot = (MARGIN - _BETWEEN / 2) / width, below / height
             room = (left, foot, 1 - 2 * left, 1 - foot - above / height)
             ConstrainedLayoutEngine(w_pad=_BETWEEN / 2, h_pad=_BETWEEN / 2, rect=room).execute(self.figure)
             height += sum(self._heights) - sum(axes.bbox.height for axes in self._grid[:, 0]) / DPI
             height = round(height, 3)
-        for axes in self.figure.axes:  # the solver's last digits differ from one process to the next
+        for axes in self.figure.axes:  # the last digits differ between processes
             axes.set_position(np.round(axes.get_position().bounds, 6).tolist())
         for text in self._headings:
             assert text.axes is not None
@@ -141,7 +141,7 @@ class ChartPage:
         return self.figure
 
     def _stack(self, artists: Sequence[Text | Legend], top: float, gap: float) -> None:
-        """Place artists below each other, from `top` inches above the page's foot on."""
+        """Place artists below each other, beginning `top` inches above the bottom of the page."""
         width, height = self.figure.get_size_inches()
         for artist in artists:
             place = MARGIN / width, top / height
@@ -153,21 +153,23 @@ class ChartPage:
 
 
 def _height(artist: Text | Legend) -> float:
-    """Inches."""
+    """Return the height of an artist in inches."""
     return float(artist.get_window_extent().height) / DPI
 
 
 def put(
     axes: Axes,
     text: str,
-    at: tuple[float, float],
+    point: tuple[float, float],
     offset: tuple[float, float] = (0, 0),
     coordinates: Any = "data",
     **style: Any,
 ) -> Text:
-    """Words at a point of the data, or of the `coordinates` that are named, moved by `offset` points; the grid does not
-    run through them."""
-    words = axes.annotate(text, at, offset, coordinates, "offset points", annotation_clip=False)
+    """Write a text at a point of the data, moved by `offset` points, with a background that hides the grid.
+
+    `coordinates` names another coordinate system for the point, as in matplotlib's `annotate`.
+    """
+    words = axes.annotate(text, point, offset, coordinates, "offset points", annotation_clip=False)
     words.set(**{"color": INK, "ha": "center", "va": "center", "zorder": 4, "bbox": GROUND} | style)
     return words
 
@@ -175,19 +177,19 @@ def put(
 def boxes(
     axes: Axes, places: Iterable[tuple[float, float, float, float]], texts: Iterable[str] = (), **style: Any
 ) -> None:
-    """Rectangles (left, right, bottom, top) as one artist, which is fast; with a tooltip for each, or one for all."""
+    """Draw rectangles (left, right, bottom, top) as one artist, which is fast, with one tooltip or one for each."""
     corners = [[(a, low), (b, low), (b, high), (a, high)] for a, b, low, high in places]
     tooltip(axes.add_collection(PolyCollection(corners, **{"zorder": 2} | style), autolim=False), *texts)
 
 
 def set_ticks(axis: Axis, values: Sequence[float], write: Callable[[float], str]) -> None:
-    """Ticks at these values of an axis, and none between."""
+    """Set ticks at these values of an axis, and no minor ticks."""
     axis.set_ticks(values, list(map(write, values)))
     axis.set_ticks([], minor=True)
 
 
 def name_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Axes of bars that lie below each other, one unit high each, by these names."""
+    """Prepare axes for horizontal bars below each other, each one unit high, with these names."""
     axes.set_ylim(len(labels), 0)
     axes.set_yticks([row + 0.5 for row in range(len(labels))], labels, size=LEGEND, color=INK)
     axes.grid(visible=False, axis="y")
@@ -195,8 +197,8 @@ def name_rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.spines["left"].set_visible(True)
 
 
-def rates(axis: Axis, top: float) -> None:
-    """An axis of images/s from 0 to `top`; with SI prefixes where plain digits would be too many."""
+def set_rate_axis(axis: Axis, top: float) -> None:
+    """Set an axis of images/s from 0 to `top`, with SI prefixes for very large or small numbers."""
     (axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim)(0, top)
     if not 0.1 <= top < 1e4:
         axis.set_major_formatter(EngFormatter(sep=""))

@@ -1,7 +1,4 @@
-"""Colours: what each config's bars are filled with, the words beside its swatch, and the few other inks.
-
-Owns the colours of all charts. Knows a config by its name alone: nothing of results or layout.
-"""
+"""The colours and hatches of all charts: a config's fill depends on its name only, so it is the same in every chart."""
 
 import functools
 import hashlib
@@ -17,9 +14,12 @@ RAMPS: dict[str, tuple[str, ...]] = {
     "bf16": ("#c3e6b4", "#8ccb86", "#4ca65a", "#1f7a3c", "#0d4a24"),
     "other": ("#dccdea", "#bda4d8", "#9a78c0", "#73509c", "#472c6b"),
 }
-"""A family of hues per dtype, light to dark as rungs are added. Blue against orange is the pair that every common kind
-of colour blindness keeps apart (M. Okabe and K. Ito, "Color Universal Design", 2008). The lightness L* of the two main
-families is interleaved in steps of 5 or more, so that all ten differ in greyscale too."""
+"""Colours per dtype, darker as rungs are added.
+
+Blue and orange stay distinguishable with every common kind of colour blindness (M. Okabe and K. Ito, "Color Universal
+Design", 2008). The lightness L* of these two families interleaves in steps of 5 or more, so that all ten colours differ
+in greyscale too.
+"""
 
 PEER_RAMPS: dict[str, tuple[str, ...]] = {
     "fp32": ("#cfdcdd", "#a2babd", "#76989d", "#4d777e", "#44525a"),
@@ -27,7 +27,7 @@ PEER_RAMPS: dict[str, tuple[str, ...]] = {
     "bf16": ("#dfdca2", "#c2bc62", "#98912f", "#6d6816", "#443f09"),
     "other": ("#d2b8a4", "#b99880", "#9b7a62", "#795a44", "#523926"),
 }
-"""The same for configs of any backend but the default one ("torch/fp32"): quieter beside blue, rose beside orange."""
+"""The same for configs of other backends, such as "torch/fp32"."""
 
 _STAGES = (
     frozenset[str](),
@@ -36,7 +36,7 @@ _STAGES = (
     frozenset({"dali", "batched", "nhwc", "fused"}),
     frozenset({"dali", "batched", "nhwc", "fused", "static_graph"}),
 )
-"""Rungs beside the dtype, step by step, on the ladders of the scenarios."""
+"""The rungs of each step of the scenarios' ladders, without the dtype."""
 
 _HATCHES = {
     "opencv": "////",
@@ -49,20 +49,20 @@ _HATCHES = {
 }
 _OTHER_HATCHES = ("||||", "**", "//..", "OO", "--..", "\\\\..", "||--", "xx..")
 _WITHOUT_DALI = "/"
-"""Of a ladder's config but for its input, in that one's colour."""
+"""The hatch of a ladder's config without `dali`, in the colour of that config."""
 _LINES = ("//", "\\\\", "--", "||")
 _POINTS = ("..", "oo", "**", "O")
-"""Added to a hatch, lines to points and points to lines, so that the two never make up a third rung's."""
+"""Marks added to a hatch: lines to points and points to lines, so that no combination looks like another rung's."""
 
 INK, QUIET, FAINT, PAPER = "#1a1a1a", "#595959", "#d9d9d9", "#ffffff"
 ON_LIGHT, ON_DARK = "#111111", "#fefefe"
-"""Words and hatches on light and dark fills, almost INK and PAPER: on a dark page INK turns light, a fill not dark."""
+"""Colours of texts and hatches on fills. They differ from INK and PAPER because these are inverted on a dark page."""
 GAIN, LOSS = "#009e73", "#8e2a6b"
 GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
 
 
 def change_patch(*, better: bool, sure: bool) -> dict[str, Any]:
-    """How a gain or a loss is filled, as a matplotlib patch's properties; pale where it may be nothing."""
+    """Return the fill of a gain or a loss as properties of a matplotlib patch; pale unless it is `sure`."""
     if better:
         return {"facecolor": GAIN if sure else GAIN_PALE, "edgecolor": "none", "linewidth": 0}
     colour, lines = (LOSS, ON_DARK) if sure else (LOSS_PALE, LOSS)
@@ -71,14 +71,14 @@ def change_patch(*, better: bool, sure: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fill:
-    """Colour and hatch of a config's bars."""
+    """The colour and the hatch of a config's bars."""
 
     colour: str
     hatch: str | None = None
 
     @property
     def hatch_colour(self) -> str:
-        """White on dark fills, dark on light ones."""
+        """The colour of a hatch or text on the fill: light on dark fills, dark on light ones."""
         red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
         if 0.299 * red + 0.587 * green + 0.114 * blue < 140:
             return ON_DARK
@@ -86,12 +86,12 @@ class Fill:
 
     @property
     def edge_colour(self) -> str:
-        """Colour of the hatch's lines; "none" without a hatch."""
+        """The colour of the hatch's lines; "none" without a hatch."""
         return self.hatch_colour if self.hatch else "none"
 
     @property
     def patch(self) -> dict[str, Any]:
-        """The fill as a matplotlib patch's properties."""
+        """The fill as properties of a matplotlib patch."""
         return {"facecolor": self.colour, "edgecolor": self.edge_colour, "hatch": self.hatch, "linewidth": 0}
 
 
@@ -105,7 +105,7 @@ SERIES = (
     Fill("#5f6b73", "...."),
     Fill("#1b3f8b", "xxxx"),
 )
-"""Fills of things that are no configs, such as machines, in order; no two of them differ by hue alone."""
+"""Fills of series that are not configs, such as machines. No two differ by hue alone."""
 
 PHASE_COLOURS = {
     "io": "#fabc2d",
@@ -118,24 +118,26 @@ PHASE_COLOURS = {
     "update": "#b8420f",
     "replay": "#4a1f66",
 }
-"""Neighbours differ in lightness too, for every kind of sight."""
+"""Colours of phases. Those next to each other in a step also differ in lightness."""
 OTHER, COPY = "#8c8c8c", "#4d4d4d"
 RECORDED = "#f3f3f3"
-"""The ground of what was recorded in a timeline."""
+"""The background of the recorded part of a timeline."""
 
 
 def family(config: str) -> str:
-    """The dtype a config's name begins with, or "other"."""
+    """Return the dtype that a config's name begins with, or "other"."""
     first = _parts(config)[0]
     return first if first in RAMPS else "other"
 
 
 @functools.cache
 def fill(config: str) -> Fill:
-    """A config's fill: a function of its name alone, so that it is the same in every chart. Configs of the scenarios'
-    ladders have plain colours of their own, lightly hatched without `dali`. Any other takes its family's hue and a
-    hatch for its last rung. One rung above a ladder's config, the shade is darker the more rungs there are; else the
-    shade and a second hatch stand for all that the last rung is added to: configs that end alike rarely look alike."""
+    """Return the fill of a config.
+
+    Configs of the scenarios' ladders have plain colours, lightly hatched without `dali`. Other configs have a colour of
+    their dtype and a hatch for the last rung. Their shade is darker the more rungs there are if they add one rung to a
+    ladder's config; otherwise the shade and a second hatch are derived from the rungs before the last one.
+    """
     ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
     parts = _parts(config)
     stage = _stage(parts)
@@ -146,7 +148,7 @@ def fill(config: str) -> Fill:
         return Fill(ramp[without_dali], _WITHOUT_DALI)
     *below, last = parts
     hatch = _HATCHES.get(last) or _OTHER_HATCHES[_digest(last) % len(_OTHER_HATCHES)]
-    if not below or _stage(below) in range(len(_STAGES) - 1):  # one rung above the top shares its shade with below it
+    if not below or _stage(below) in range(len(_STAGES) - 1):  # a rung above the top shares the top's shade
         return Fill(ramp[min(len(below), len(ramp) - 1)], hatch)
     marks = _LINES if set(hatch) & set(".oO*") else _POINTS
     mark, shade = divmod(_digest("+".join(sorted(below))), len(ramp))
@@ -154,28 +156,31 @@ def fill(config: str) -> Fill:
 
 
 def legend_rows(configs: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """A row per backend and family; a config that goes on from the one before it is named by what it adds."""
+    """Return the legend's rows of (config, label), one per backend and dtype.
+
+    A config that extends the previous one is labelled by the rungs that it adds.
+    """
     rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for config in configs:
         row = rows.setdefault((config.rpartition("/")[0], family(config)), [])
-        before = row[-1][0] if row else None
-        extends = before is not None and config.startswith(before + "+")
-        words = config.removeprefix(before or "")[1:] if extends else config
+        previous = row[-1][0] if row else None
+        extends = previous is not None and config.startswith(previous + "+")
+        words = config.removeprefix(previous or "")[1:] if extends else config
         row.append((config, ("+ " if extends else "") + config_name(words)))
     return list(rows.values())
 
 
 def _parts(config: str) -> list[str]:
-    """Its rungs, and what an ablation changes as one more; without its backend."""
+    """Return the rungs of a config, and an ablation's change as the last part, without the backend."""
     return config.rpartition("/")[2].replace(":", "+").split("+")
 
 
 def _stage(parts: Sequence[str]) -> int | None:
-    """The step of its dtype's ladder that a config's parts make up, in whatever order its rungs are."""
+    """Return the step of the ladder that these parts make, in any order; None if they are not on it."""
     first, *rungs = parts
     return _STAGES.index(frozenset(rungs)) if first in RAMPS and frozenset(rungs) in _STAGES else None
 
 
 def _digest(text: str) -> int:
-    """A number for a text, the same in every process, as Python's own hash is not."""
+    """Return a hash of a text that is the same in every process, unlike Python's own."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest(), "little")

@@ -1,7 +1,4 @@
-"""Provenance of a chart's numbers: the machines and settings, and the small print.
-
-Owns how summaries part into settings and how those are named. Knows nothing of what is drawn from them.
-"""
+"""The provenance of a chart's numbers: how settings are grouped and named, and the small print."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
 from tcbench.core.record import settings as settings_of
 from tcbench.show.cells import busy_line, interval_over
-from tcbench.show.charts.text import drawable, heading
+from tcbench.show.charts.text import drawable, drawable_title
 from tcbench.show.format import counted, libraries
 from tcbench.show.naming import project_name, stack_name, tcbench_name
 from tcbench.show.sides import first_few
@@ -23,7 +20,7 @@ from tcbench.show.simulated import emulation_lines, mark_simulated, simulation_l
 P = TypeVar("P")
 
 MAX_PANELS = 12
-"""Of a picture; what else there is stands in its small print."""
+"""The greatest number of panels in a picture. Its small print names the others."""
 
 _INPUTS = {
     "generated": "generated JPEGs",
@@ -32,21 +29,21 @@ _INPUTS = {
 }
 
 _FILES = "files"
-"""The fact that tells settings apart whose files differed from the same commit: their runs."""
+"""The fact that distinguishes settings with uncommitted changes to the same commit: their runs."""
 
 _ALWAYS = ("device_name", "model", "image_size", "input")
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Facts common to all of a chart's settings, and each setting's name by the facts that differ."""
+    """The facts common to all settings of a chart, and each setting's name by the facts that differ."""
 
     common: tuple[str, ...]
     names: dict[Setting, str]
 
 
 def by_setting(summaries: Sequence[CellSummary]) -> dict[Setting, list[CellSummary]]:
-    """Summaries by setting. Raises SelectionError when there are none."""
+    """Group summaries by setting. Raises SelectionError if there are none."""
     if not summaries:
         raise SelectionError("no results to plot; `tcbench run` makes some")
     return grouped((summary.setting, summary) for summary in summaries)
@@ -55,34 +52,36 @@ def by_setting(summaries: Sequence[CellSummary]) -> dict[Setting, list[CellSumma
 def first_panels(
     panels: Sequence[P], name: Callable[[P], str], how: str, most: int = MAX_PANELS
 ) -> tuple[Sequence[P], list[str]]:
-    """As many panels as a picture holds, and the note that names the others and says how to choose them."""
-    others = list(dict.fromkeys(filter(None, map(name, panels[most:]))))
-    note = f"{len(panels) - most} more are not drawn (choose with {how}): {first_few(others, 6)}"
+    """Return the panels that fit into a picture, and a note on the others that says how to choose them."""
+    names = list(dict.fromkeys(filter(None, map(name, panels[most:]))))
+    note = f"{len(panels) - most} more are not drawn (choose with {how}): {first_few(names, 6)}"
     return panels[:most], [drawable(note)] * (len(panels) > most)
 
 
 def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
-    """From all summaries of each of a chart's settings."""
+    """Return the provenance of a chart from the summaries of each setting."""
     facts = {setting: _facts(summaries) for setting, summaries in settings.items()}
-    keys = dict.fromkeys(key for of_setting in facts.values() for key in of_setting)
+    keys = dict.fromkeys(key for setting_facts in facts.values() for key in setting_facts)
     differing = [key for key in keys if len({f.get(key) for f in facts.values()}) > 1]
     common = tuple(f for key, f in next(iter(facts.values())).items() if f and key in _ALWAYS and key not in differing)
-    # A device's name says enough of the machine and the device it stands for, unless two share it.
+    # The device's name identifies machine and device, unless two settings share it.
     if len({f["device_name"] for f in facts.values()}) == len(facts):
         differing = [key for key in differing if key not in ("machine", "device", "threads")]
     if len({setting.codes for setting in settings}) == 1 or {"project", "tcbench", "beneath"} & {*differing}:
-        differing = [key for key in differing if key != _FILES]  # commits tell, or there is nothing to tell
+        differing = [key for key in differing if key != _FILES]  # commits distinguish them, or nothing does
     names = {setting: drawable(" · ".join(f[key] for key in differing if f.get(key))) for setting, f in facts.items()}
     return Provenance(common, names)
 
 
 def titled(title: str, summaries: Sequence[CellSummary]) -> str:
-    """A chart's title, which says where they are simulated; their scenario's name where the fonts cannot write it."""
-    return heading(mark_simulated(title, (summary.environment for summary in summaries)), summaries[0].cell.scenario)
+    """Return a chart's title, marked if results are simulated; the scenario's name if no font can write the title."""
+    return drawable_title(
+        mark_simulated(title, (summary.environment for summary in summaries)), summaries[0].cell.scenario
+    )
 
 
 def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
-    """Machine, images, input, trials, what the whisker is, the library that computed, runs, version."""
+    """Return the small print: common facts, trials, meaning of whiskers or pale bars, libraries, runs and version."""
     ok = [s for s in summaries if s.images_per_s is not None]
     words = [*common]
     trials = sorted({s.trials for s in summaries if s.status != "skipped"})
@@ -107,13 +106,13 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
 
 
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
-    """Facts of one setting, by the field it comes from; the first four always, the others where they differ."""
+    """Return the facts of a setting by name. Charts show those in _ALWAYS, and others where settings differ."""
     machine, cell, codes = summaries[0].setting
-    own, devices = cell.is_own, (s.environment.device_name for s in summaries if s.environment)
+    devices = (s.environment.device_name for s in summaries if s.environment)
     facts = {
         "device_name": next(devices, f"unknown machine ({cell.device})"),
-        "model": cell.model if own else f"{cell.model} {cell.variant}",
-        "image_size": "" if own else f"{cell.image_size} × {cell.image_size} images",
+        "model": cell.model if cell.is_own else f"{cell.model} {cell.variant}",
+        "image_size": "" if cell.is_own else f"{cell.image_size} × {cell.image_size} images",
         "input": _input(cell),
         "machine": machine or "unknown machine",
         "path": cell.input.path or "no folder",

@@ -1,8 +1,4 @@
-"""Fonts, and texts measured in inches, so that they can be broken or shortened before they are placed.
-
-Owns the type scale and the resolution. Knows nothing of what a text says, and nothing of figures but how wide a line
-comes out in one.
-"""
+"""Fonts and sizes of charts, and texts measured in inches, to wrap or shorten them before they are placed."""
 
 import bisect
 import functools
@@ -15,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
-logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # that a font has no bold is no news for a terminal
+logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # such as: a font has no bold face
 
 _LATIN = "DejaVu Sans"  # comes with matplotlib
 _CJK = (
@@ -37,7 +33,7 @@ _CJK = (
 )
 
 TITLE, SUBTITLE, LABEL, LEGEND, WORDS, SMALL = 15.0, 10.0, 9.0, 8.5, 7.5, 7.0
-"""The type scale, in points."""
+"""Font sizes in points."""
 
 DPI = 160
 """A chart is 10 inches wide, so a PNG has 1600 pixels across."""
@@ -45,14 +41,14 @@ DPI = 160
 
 @functools.cache
 def families() -> tuple[str, ...]:
-    """Fonts in use: matplotlib's own, then a Japanese one where the machine has one."""
-    there = {entry.name for entry in font_manager.fontManager.ttflist}
-    return (_LATIN, *[name for name in _CJK if name in there][:1])
+    """Return the fonts in use: matplotlib's own, and a Japanese one if the machine has one."""
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return (_LATIN, *[name for name in _CJK if name in installed][:1])
 
 
 @functools.cache
 def has_glyph(character: str) -> bool:
-    """Whether a font in use can draw the character."""
+    """Return whether a font in use can draw the character."""
     for name in families():
         face = font_manager.get_font(font_manager.findfont(FontProperties(family=name)))
         if face.get_char_index(ord(character)):
@@ -61,24 +57,24 @@ def has_glyph(character: str) -> bool:
 
 
 def drawable(text: str) -> str:
-    """One line in which every character can be drawn, cut where it is longer than any chart is wide."""
+    """Return a text as one line that fonts can draw: other characters become "?", and very long texts are cut."""
     text = _capped(text, _LONGEST_TEXT)
     return "".join(c if has_glyph(c) else "?" for c in " ".join(text.split()))
 
 
 _LONGEST_NAME, _LONGEST_TEXT = 120, 4000
-"""Characters of a config's name and of any text. A record may hold more, and every one of them would be measured."""
+"""Limits in characters for a config's name and for any text, since measuring a very long text is slow."""
 
 
 def config_name(text: str) -> str:
-    """As much of a config's name as a chart has room for: it is whatever a record says. May be broken between rungs."""
+    """Return a config's name with spaces around "+", so that it can wrap, cut if it is very long."""
     return _capped(drawable(text.replace("+", " + ")), _LONGEST_NAME)
 
 
-def heading(text: str, instead: str) -> str:
-    """A title, or what stands in for it where the fonts here cannot write it."""
+def drawable_title(text: str, fallback: str) -> str:
+    """Return a title, or the fallback if fonts cannot draw it."""
     text = " ".join(text.split())
-    return text if all(map(has_glyph, text)) else drawable(instead)
+    return text if all(map(has_glyph, text)) else drawable(fallback)
 
 
 @functools.cache
@@ -87,7 +83,7 @@ def _renderer() -> Any:
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Width of a line, inches; of one that is longer than any chart is wide, that of its beginning."""
+    """Return the width of a line in inches. Only the beginning of a very long line is measured."""
     return _width(text[:_LONGEST_TEXT], size, bold)
 
 
@@ -99,12 +95,12 @@ def _width(text: str, size: float, bold: bool) -> float:
 
 
 def line_height(size: float) -> float:
-    """Height of a line with its leading, inches."""
+    """Return the height of a line with its spacing, in inches."""
     return size * 1.35 / 72
 
 
 def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[str]:
-    """Lines no wider than `width` inches; a word that is wider by itself is cut, as Japanese is."""
+    """Wrap a text to lines of at most `width` inches. A word that is too wide is cut, as Japanese text is."""
     lines, line = [], ""
     for word in _capped(text, _LONGEST_TEXT).split():
         longer = f"{line} {word}" if line else word
@@ -122,7 +118,7 @@ def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[st
 
 
 def wrapped_facts(text: str, size: float, width: float) -> list[str]:
-    """Lines of facts parted by middle dots; a fact is broken only when it is wider than a line."""
+    """Wrap facts separated by middle dots. A fact wraps only if it is wider than a line."""
     lines: list[str] = []
     for fact in text.split(" · "):
         if lines and text_width(f"{lines[-1]} · {fact}", size) <= width:
@@ -133,7 +129,7 @@ def wrapped_facts(text: str, size: float, width: float) -> list[str]:
 
 
 def shortened(text: str, size: float, width: float) -> str:
-    """The text, or as much of its beginning as `width` inches take, with an ellipsis."""
+    """Shorten a text to `width` inches, with an ellipsis if something is cut."""
     text = _capped(text, _LONGEST_TEXT)
     if text_width(text, size) <= width:
         return text
@@ -146,5 +142,5 @@ def _capped(text: str, most: int) -> str:
 
 
 def _fitting(text: str, fits: Callable[[str], bool]) -> int:
-    """Count the first characters that fit, fewer than all: a longer beginning is a wider one."""
+    """Return how many of the first characters fit, fewer than all. Assumes that more characters are wider."""
     return bisect.bisect_left(range(1, len(text)), True, key=lambda n: not fits(text[:n]))

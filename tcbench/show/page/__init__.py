@@ -1,1 +1,1 @@
-"""The kit of the report's page: frozen sections, their template, drawings within it, and how settings are told."""
+"""Building blocks of the HTML report: sections as data, their template, drawings, and settings."""

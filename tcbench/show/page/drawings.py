@@ -1,4 +1,4 @@
-"""Matplotlib's figures as blocks of the page, and the swatches that stand for configs in tables."""
+"""Figures as blocks of the page, and the colour swatches of configs in tables."""
 
 import functools
 import html
@@ -19,14 +19,16 @@ from tcbench.show.page.settings import MOST_DRAWN, SettingCells
 from tcbench.show.tables import Field, Table
 
 _WIDEST_INCHES = 10.5
-"""Of a chart that the page's width can hold."""
+"""The width of the widest chart that fits into the page."""
 
 
 def figure(
     make: Callable[[], Drawing], title: str, prefix: str, table: Table[Any], notes: Sequence[str] = ()
 ) -> Figure:
-    """A chart with its table; `prefix` begins its ids, which are those of one chart of the page. Where nothing can be
-    drawn (SelectionError), a line that says why."""
+    """Return a chart with its table as a block. If it cannot be drawn (SelectionError), a line says why.
+
+    `prefix` makes the ids of the chart's markup unique on the page.
+    """
 
     def draw() -> Drawn:
         try:
@@ -34,17 +36,17 @@ def figure(
         except SelectionError as error:
             return Drawn(f"<p>{html.escape(str(error))}</p>", wide=False)
         label = f"{title}. The table below has every number."
-        # What stands at a chart's margin may reach a little beyond: ends of axes, antialiased edges.
+        # Ends of axes and antialiased edges may reach a little into the margin.
         svg = inline.svg(drawing, label=label, prefix=prefix, trim=MARGIN - 0.03)
         return Drawn(svg, wide=bool(drawing.get_figwidth() > _WIDEST_INCHES))
 
     return Figure(title, draw, table, tuple(notes))
 
 
-def of_setting(
+def setting_block(
     part: SettingCells, make: Callable[[], Drawing], title: str, section: str, table: Table[Any], notes: Sequence[str]
 ) -> Figure | Data:
-    """The chart of a section for a setting; of those beyond the first MOST_DRAWN the table alone."""
+    """Return the chart and table of a setting as a block; after the first MOST_DRAWN settings, the table alone."""
     if part.place < MOST_DRAWN:
         return figure(make, title, f"{section}-{part.place}", table, notes)
     return Data(table, notes=(f"Charts show the first {MOST_DRAWN} settings; tables have all.", *notes))
@@ -52,13 +54,13 @@ def of_setting(
 
 @dataclass(frozen=True)
 class Swatches:
-    """The paints of a page's configs, as charts fill their bars."""
+    """The fills of a page's configs, the same as in charts."""
 
     configs: tuple[str, ...]
 
     @functools.cached_property
     def hatches(self) -> str:
-        """The patterns of hatched configs, as markup that shows nothing."""
+        """The patterns of hatched configs as invisible markup."""
         drawing = Drawing(figsize=(1, 1))
         for config in self._hatched:
             drawing.add_artist(Rectangle((0, 0), 1, 1, **fill(config).patch))
@@ -74,9 +76,9 @@ class Swatches:
         return dict(zip(self._hatched, paints, strict=True))
 
     def paint(self, config: str) -> str:
-        """The value of a fill attribute."""
+        """Return the value of the fill attribute for a config."""
         return self._patterns.get(config) or inline.variable(fill(config).colour)
 
-    def config(self, name: str, *, strong: bool = False, of: str | None = None) -> Field:
-        """A config's entry in a table. `of`: the config, where the name is shortened."""
-        return Field(name, swatch=self.paint(of or name), strong=strong)
+    def config(self, name: str, *, strong: bool = False, full_name: str | None = None) -> Field:
+        """Return a config's field in a table. `full_name` is the config if `name` is shortened."""
+        return Field(name, swatch=self.paint(full_name or name), strong=strong)

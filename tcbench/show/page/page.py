@@ -1,7 +1,6 @@
-"""The page as frozen data: sections made of blocks, charts as markup, tables (`tcbench.show.tables`).
+"""The HTML report as data: a page of sections, which consist of blocks such as charts and tables.
 
-Owns what a page can hold. Knows nothing of records or of HTML: sections are made of results elsewhere, and a template
-writes them down. All other texts are plain; escaping is the template's.
+Charts are markup; all other texts are plain, and the template escapes them.
 """
 
 import functools
@@ -14,7 +13,7 @@ from tcbench.show.tables import Badge, Table
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a paragraph; `strong` where it is what the paragraph is about."""
+    """A part of a paragraph. A strong part is emphasised."""
 
     text: str
     strong: bool = False
@@ -24,32 +23,32 @@ Paragraph = tuple[Piece, ...]
 
 
 def say(*parts: str | Piece) -> Paragraph:
-    """A paragraph of plain and strong parts."""
+    """Return a paragraph of plain texts and strong pieces."""
     return tuple(Piece(part) if isinstance(part, str) else part for part in parts)
 
 
 def strong(text: str) -> Piece:
-    """The subject of a sentence."""
+    """Return an emphasised piece of a paragraph."""
     return Piece(text, strong=True)
 
 
 @dataclass(frozen=True)
 class Prose:
-    """Paragraphs."""
+    """A block of paragraphs."""
 
     paragraphs: tuple[Paragraph, ...]
 
 
 @dataclass(frozen=True)
 class Points:
-    """A list of sentences; each may have a badge before it."""
+    """A list of paragraphs, each with or without a badge in front."""
 
     items: tuple[tuple[Badge | None, Paragraph], ...]
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A remark that a reader must not miss."""
+    """A remark that readers must not miss."""
 
     badge: Badge
     paragraph: Paragraph
@@ -58,7 +57,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart as markup; `wide` where it is wider than the page."""
+    """A chart as markup. `wide` means that it is wider than the page."""
 
     svg: str
     wide: bool
@@ -66,7 +65,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, how to read it, and the table behind it. Drawn when first asked for, once: most of a page's time."""
+    """A chart with notes and the table of its numbers. It is drawn once, when first needed, because that is slow."""
 
     title: str
     draw: Callable[[], Drawn]
@@ -80,7 +79,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Data:
-    """A table. `folded`: behind a line that opens it."""
+    """A table with notes. A folded one is hidden until the reader opens it."""
 
     table: Table[Any]
     folded: bool = False
@@ -89,7 +88,7 @@ class Data:
 
 @dataclass(frozen=True)
 class FactList:
-    """Names and what they are."""
+    """A list of names with their values."""
 
     pairs: tuple[tuple[str, str | Paragraph], ...]
 
@@ -106,7 +105,7 @@ AnyBlock = Prose | Points | Notice | Figure | Data | FactList | Heading
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with an entry in its contents."""
+    """A section of the page, listed in its table of contents."""
 
     id: str
     title: str
@@ -115,7 +114,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything. `paints` are the fills of the swatches in tables, `hatches` the markup of their patterns."""
+    """The whole page. `paints` are the fills of the swatches in tables, `hatches` the markup of their patterns."""
 
     title: str
     lead: Paragraph

@@ -1,7 +1,6 @@
-"""The page as HTML: one file with its style, its script and a policy that forbids everything else.
+"""The report as one HTML file, with its style, its script, and a security policy that forbids everything else.
 
-Owns the templates and their environment. The template engine escapes everything but the charts, and the style and the
-script, which are files of this package.
+The template engine escapes everything except charts, style and script.
 """
 
 import base64
@@ -21,7 +20,7 @@ _FOLDER = Path(__file__).parent
 
 
 def render(page: Page) -> str:
-    """The whole file. The same page gives the same text, whenever it is written."""
+    """Return the page as HTML. The same page always gives the same text."""
     charts = [block.drawn.svg for section in page.sections for block in section.blocks if isinstance(block, Figure)]
     style = f"{_text('report.css')}\n{inline.colours([*charts, *page.paints])}\n"
     script = _text("report.js")
@@ -34,7 +33,7 @@ def render(page: Page) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a Content-Security-Policy names an inline style or script."""
+    """Return the hash of an inline style or script for the Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -52,14 +51,14 @@ def _environment() -> Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """A text whose lines may break before a plus, between the rungs of a config too, and not after one."""
+    """Escape a text, and allow line breaks before "+" but not after it."""
     return Markup(re.sub(r"\b\+\b", "<wbr>+", escape(kept_together(text))))
 
 
 @functools.cache
 def _text(name: str) -> str:
     text = (_FOLDER / name).read_text(encoding="utf-8")
-    # Either would end the element that the text stands in.
+    # Either would end the HTML element that contains the text.
     if "</" in text or "<!--" in text:
         raise ValueError(f"{name}: a style or script must not hold '</'")
     return text

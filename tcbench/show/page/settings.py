@@ -1,7 +1,4 @@
-"""Summaries that stand side by side: those of one setting (machine, device, input, ...), and the setting's name.
-
-Knows nothing of what is shown of them.
-"""
+"""The settings of a page (machine, device, input, ...), with their names and cells."""
 
 from __future__ import annotations
 
@@ -16,24 +13,27 @@ from tcbench.show.format import listed
 from tcbench.show.page.page import AnyBlock, Heading
 
 MOST_DRAWN = 24
-"""Settings that have charts, and configs and batch sizes in each: bars, panels take milliseconds. Tables have all."""
+"""The number of settings with charts, and of configs and batch sizes in each, as drawing is slow. Tables show all."""
 
 MOST_LADDERS = 8
-"""Ladders that are drawn of a setting; the table has all of them."""
+"""The number of ladders drawn for a setting. The table shows all."""
 
 MOST_TRIALS, MOST_RUNS = 5000, 1000
-"""Rows: a page of 4 MB, which a browser still sorts at once."""
+"""The number of rows in tables of trials and runs. This makes a page of 4 MB, which a browser still sorts quickly."""
 
 
-def left_out(there: Mapping[str, int]) -> list[str]:
-    """A line on what a chart does not show of so many configs or the like; none where it shows all."""
-    first = [f"the first {MOST_DRAWN} of {n:,} {what}" for what, n in there.items() if n > MOST_DRAWN]
+def left_out(counts: Mapping[str, int]) -> list[str]:
+    """Return a line on what a chart leaves out, from the numbers of configs and the like; an empty list if nothing."""
+    first = [f"the first {MOST_DRAWN} of {n:,} {noun}" for noun, n in counts.items() if n > MOST_DRAWN]
     return [f"The chart shows {listed(first)}; the table has all."] if first else []
 
 
 @dataclass(frozen=True)
 class SettingCells:
-    """All cells of one setting, by its place on the page. `name` tells it from others, empty where there is one."""
+    """All cells of a setting.
+
+    `name` distinguishes the setting from others on the page; it is empty if there is only one. `place` is its index.
+    """
 
     setting: Setting
     name: str
@@ -41,18 +41,18 @@ class SettingCells:
     place: int = 0
 
     def titled(self, title: str) -> str:
-        """A title with the setting's name, where there is one."""
+        """Return a title with the setting's name, if it has one."""
         return f"{title}, {self.name}" if self.name else title
 
     @functools.cached_property
     def by_batch_size(self) -> dict[int, tuple[CellSummary, ...]]:
-        """The cells of each batch size, in the order of the results; sizes ascending."""
+        """The cells by batch size, ascending; each in the order of the results."""
         groups = grouped((summary.cell.batch_size, summary) for summary in self.summaries)
         return {batch_size: tuple(groups[batch_size]) for batch_size in sorted(groups)}
 
     @functools.cached_property
     def configs(self) -> tuple[str, ...]:
-        """In the order of the results."""
+        """The configs in the order of the results."""
         return tuple(dict.fromkeys(summary.cell.config for summary in self.summaries))
 
     @functools.cached_property
@@ -64,14 +64,14 @@ class SettingCells:
 
 @dataclass(frozen=True)
 class Settings:
-    """A page's settings in order, and the facts that all share."""
+    """The settings of a page in order, and the facts that all of them share."""
 
     parts: tuple[SettingCells, ...]
     common: tuple[str, ...]
 
     @staticmethod
-    def of(summaries: Sequence[CellSummary]) -> Settings:
-        """Summaries of at least one cell, parted."""
+    def from_summaries(summaries: Sequence[CellSummary]) -> Settings:
+        """Group the summaries of one or more cells by setting."""
         groups = grouped((summary.setting, summary) for summary in summaries)
         provenance = provenance_of(groups)
         parts = (
@@ -81,6 +81,12 @@ class Settings:
         return Settings(tuple(parts), provenance.common)
 
     def blocks(self, block: Callable[[SettingCells], AnyBlock | None]) -> tuple[AnyBlock, ...]:
-        """A block for each setting that has one, under the setting's name where there are several."""
-        made = [(part.name, made) for part in self.parts if (made := block(part)) is not None]
-        return tuple(each for name, made in made for each in ([Heading(name), made] if name else [made]))
+        """Make a block for each setting, with the setting's name as heading if there are several.
+
+        Settings for which `block` returns None are left out.
+        """
+        blocks: list[AnyBlock] = []
+        for part in self.parts:
+            if (setting_block := block(part)) is not None:
+                blocks += [Heading(part.name), setting_block] if part.name else [setting_block]
+        return tuple(blocks)

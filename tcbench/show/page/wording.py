@@ -1,4 +1,4 @@
-"""Words that several sections of the page write alike."""
+"""Texts that several sections of the page share."""
 
 from tcbench.analysis.summary import CellSummary
 from tcbench.show.verdicts import why_missing
@@ -7,16 +7,16 @@ _LONGEST_REASON = 44
 
 
 def spaced(config: str) -> str:
-    """A config as its rungs, so that lines may break between them, but not after a plus: "fp16 + dali"."""
+    """Return a config with spaces around "+", so that lines break between rungs: "fp16 + dali"."""
     return kept_together(config.replace("+", " + "))
 
 
 def kept_together(text: str) -> str:
-    """No line breaks after a plus."""
+    """Replace the space after "+" by one at which no line breaks."""
     return text.replace("+ ", "+\u00a0")
 
 
 def why(summary: CellSummary | None) -> str:
-    """Why a cell has no number, in the space of a bar."""
+    """Say why a cell has no number, in a few words that fit into a bar."""
     text = why_missing(summary)
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1].rstrip() + "…"

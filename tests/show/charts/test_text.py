@@ -18,7 +18,7 @@ def test_without_a_japanese_font_the_scenarios_name_stands_in(monkeypatch: pytes
     monkeypatch.setattr(text, "has_glyph", lambda character: ord(character) < 0x3000)
     assert "cpu" in words(throughput_chart(run(("fp32",), (4,)), title=TALK))
     monkeypatch.setattr(text, "has_glyph", lambda character: True)
-    assert text.heading(TALK, "cpu") == TALK
+    assert text.drawable_title(TALK, "cpu") == TALK
 
 
 def test_a_font_without_bold_is_taken_as_it_is_without_a_word(monkeypatch, caplog) -> None:
